@@ -169,9 +169,9 @@ def lookup_join(
     require_part("df", df, "a DataFrame", "mapInArrow")
     require_texts("settings", settings)
     from streamhouse_spark.datasource.joins.lookup_join import join_by_lookup
-    from streamhouse_spark.datasource.session_warehouse import session_connection
+    from streamhouse_spark.datasource.session_warehouse import connect_session
 
-    connection = session_connection(df.sparkSession, warehouse, settings)
+    connection = connect_session(df.sparkSession, warehouse, settings)
     return join_by_lookup(df, connection, table, on, columns, how, prefix, max_staleness_ms)
 
 
@@ -240,9 +240,9 @@ def delta_join(
     if trigger is not None and not all(isinstance(name, str) for name in trigger):
         raise InvalidOptionError(f"trigger is {quote(trigger)}, expected such as {{'availableNow': True}}")
     from streamhouse_spark.datasource.joins.delta_join import plan_delta_join, start
-    from streamhouse_spark.datasource.session_warehouse import session_connection
+    from streamhouse_spark.datasource.session_warehouse import connect_session
 
-    connection = session_connection(spark, warehouse, settings)
+    connection = connect_session(spark, warehouse, settings)
     plan = plan_delta_join(connection, left, right, on, into, columns, how, prefix)
     return start(spark, connection, plan, checkpoint, trigger, max_offsets_per_trigger)
 
@@ -317,9 +317,9 @@ def cdc(
         raise InvalidOptionError("events is no streaming frame; read the events by spark.readStream")
     from streamhouse_spark.datasource.cdc.apply import plan_cdc, start
     from streamhouse_spark.datasource.cdc.type_conversion import ValueForms
-    from streamhouse_spark.datasource.session_warehouse import session_connection
+    from streamhouse_spark.datasource.session_warehouse import connect_session
 
-    connection = session_connection(events.sparkSession, warehouse, settings)
+    connection = connect_session(events.sparkSession, warehouse, settings)
     forms = ValueForms(times, decimals)
     plan = plan_cdc(
         connection, events, into, format, forms, value, position, new_columns, dead_letter, registry, registry_auth,
@@ -450,8 +450,8 @@ class TieringService:
         from streamhouse_spark.service.endpoint import export_service_metrics
         from streamhouse_spark.views.view_metrics import view_measures
 
-        beside = nullcontext() if self._views is None else self._views.beside(stop)
-        with export_service_metrics(self._service, lambda: view_measures(self.view_status())), beside:
+        refreshing_views = nullcontext() if self._views is None else self._views.beside(stop)
+        with export_service_metrics(self._service, lambda: view_measures(self.view_status())), refreshing_views:
             self._service.run(stop)
 
     def stop(self) -> None:

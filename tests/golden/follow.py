@@ -23,7 +23,7 @@ from golden.make import KEYED, PARTS, as_object
 from streamhouse_spark.core.paths import commit_key, parse_table_name
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import pin_of
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import take_query_snapshot
 from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, follow_log
 from streamhouse_spark.datasource.catalog.scan.scan import METADATA_COLUMNS
 from streamhouse_spark.log.commits import record as record_module
@@ -129,7 +129,7 @@ def planned(folder: Path, name: str) -> dict[str, Any]:
     connection = Connection.of(str(folder), {})
     path = parse_table_name(name)
     table = connection.table(str(path.path))
-    pin = pin_of(table, path.suffix, None, None)
+    pin = take_query_snapshot(table, path.suffix, None, None)
     metadata = METADATA_COLUMNS if path.suffix is None else ()
     fields = list(table.state.schema.arrow) if path.suffix is None else [*CHANGELOG_FIELDS, *table.state.schema.arrow]
     schema = spark_versions.spark_schema_of(pa.schema([*fields, *metadata]))

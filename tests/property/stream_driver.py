@@ -7,7 +7,7 @@ import json
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.read.table_reference import stream_target
+from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 
 
@@ -45,7 +45,7 @@ class Query:
         options = parse_stream_read_options(self.options)
         connection = Opened(warehouse)
         table = connection.table(self.name)
-        target = stream_target(table, parse_table_name(self.name).suffix, options)
+        target = resolve_stream_target(table, parse_table_name(self.name).suffix, options)
         return StreamhouseStreamReader(
             connection, target, options, spark_versions.spark_schema_of(target.schema), table.state
         )

@@ -27,8 +27,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
-from streamhouse_spark.datasource.catalog.scan.pruning import column_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import column_types, parse_filters
 from streamhouse_spark.lake.file_skipping import file_may_match
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter as IcebergFilter
 from streamhouse_spark.lake.iceberg.schema import iceberg_schema
@@ -41,7 +40,7 @@ from streamhouse_spark.query.predicates import Node, to_plan_value
 from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.schema.table_schema import TableSchema
 from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal
-from unit.datasource.catalog.scan.test_pruning import STATE, file_of, segment_of
+from unit.datasource.catalog.scan.test_pushed_filters import STATE, file_of, segment_of
 
 TABLE = TableSchema.of(SCHEMA)
 COMPARISONS = {

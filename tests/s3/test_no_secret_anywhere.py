@@ -27,7 +27,7 @@ from storage.s3_server import settings_for
 from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.service_log import _JsonLines
-from streamhouse_spark.datasource.catalog.description import properties_of
+from streamhouse_spark.datasource.catalog.description import describe_properties
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.metrics.metrics import process_measures
 from streamhouse_spark.metrics.prometheus import as_prometheus
@@ -146,7 +146,7 @@ def files(world: World) -> Iterator[tuple[str, str]]:
 def tables(world: World) -> Iterator[tuple[str, str]]:
     for name in SYSTEM_TABLES:
         yield f"${name}", str(world.warehouse.view(f"s.t${name}").to_arrow().to_pylist()) or "none"
-    yield "properties in Spark", json.dumps(properties_of(world.table))
+    yield "properties in Spark", json.dumps(describe_properties(world.table))
 
 
 def errors(world: World) -> Iterator[tuple[str, str]]:

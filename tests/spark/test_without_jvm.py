@@ -104,13 +104,13 @@ def test_offset_knows_the_truncation_that_it_was_taken_behind():
 
 def test_partitions_are_balanced():
     plan = ScanPlan("a.b", "u", _state().schema, tuple(_offsets_piece(i, 1 << 20) for i in range(300)))
-    groups = pieces.partitions(plan, parallelism=2)
+    groups = pieces.make_partitions(plan, parallelism=2)
     sizes = [sum(p.size_bytes for p in g.plan().pieces) for g in groups]
     assert 3 <= len(groups) <= 6
     assert max(sizes) < 2 * min(sizes)
     tiny = plan.with_pieces([_offsets_piece(i, 10) for i in range(20)])
-    assert len(pieces.partitions(tiny, parallelism=64)) == 1
-    assert len(pieces.partitions(plan.with_pieces([]))) == 1  # Spark would make one of its own
+    assert len(pieces.make_partitions(tiny, parallelism=64)) == 1
+    assert len(pieces.make_partitions(plan.with_pieces([]))) == 1  # Spark would make one of its own
 
 
 def _offsets_piece(i, size_bytes):

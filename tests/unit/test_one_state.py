@@ -12,7 +12,7 @@ from property.stream_driver import Opened
 from streamhouse_spark import OffsetRange, Table, Warehouse
 from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.arrow_reader import partitions_of
+from streamhouse_spark.datasource.catalog.scan.arrow_reader import make_partitions
 from streamhouse_spark.datasource.read.partitions import read_plan
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
@@ -116,7 +116,7 @@ def by_sql(wh: Warehouse, suffix: str | None, *filters: dict) -> list[dict]:
     name = NAME if suffix is None else f"{NAME}${suffix}"
     pin = scan.load(Opened(wh), {"database": "sales", "table": name.partition(".")[2]})
     reply = scan.plan(Opened(wh), {"pin": pin["pin"], "columns": NAMES, "filters": filters, "native_schemes": []})
-    tasks = partitions_of(PythonPlan.from_text(reply["read"]))
+    tasks = make_partitions(PythonPlan.from_text(reply["read"]))
     return [row for task in tasks for batch in read_plan(Opened(wh), task.plan(), ()) for row in batch.to_pylist()]
 
 

@@ -94,4 +94,4 @@ def _say_farewell(view: Any, table: Table, duration_ms: int) -> None:
         view.say(f"  {name:<11} {place}")
     view.say("\ntry next:")
     for position, suggestion in enumerate(suggestions(table), start=1):
-        view.say(f"\n  {position}. {suggestion.what}\n     {suggestion.command}")
+        view.say(f"\n  {position}. {suggestion.purpose}\n     {suggestion.command}")

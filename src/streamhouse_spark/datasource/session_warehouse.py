@@ -14,7 +14,7 @@ from streamhouse_spark.warehouse.process_cache import Connection, connect
 _CATALOG = "spark.sql.catalog.streamhouse."
 
 
-def session_connection(
+def connect_session(
     spark: SparkSession, warehouse: str | None, settings: Mapping[str, str] | None = None
 ) -> Connection:
     """Connect to ``warehouse``, else to that of the environment, else to that of the session's catalog ``streamhouse``.
@@ -22,14 +22,14 @@ def session_connection(
     The last comes with the settings of the catalog; ``settings`` override them. Raises `InvalidOptionError` if there is
     none.
     """
-    given = dict(settings or {})
+    options = dict(settings or {})
     if warehouse is None and not os.environ.get(WAREHOUSE_VARIABLE):
         warehouse = spark.conf.get(f"{_CATALOG}warehouse", None)
         if warehouse is not None:
-            given = {**_catalog_settings(spark), **given}
+            options = {**_catalog_settings(spark), **options}
     if warehouse is not None:
-        given["warehouse"] = warehouse
-    return connect(given, os.environ)
+        options["warehouse"] = warehouse
+    return connect(options, os.environ)
 
 
 def catalog_connection(spark: SparkSession) -> Connection:
@@ -43,7 +43,7 @@ def catalog_connection(spark: SparkSession) -> Connection:
 
 
 def _catalog_settings(spark: SparkSession) -> dict[str, str]:
-    found = (
+    catalog_options = (
         (key.removeprefix(_CATALOG), value) for key, value in spark.conf.getAll.items() if key.startswith(_CATALOG)
     )
-    return {key: value for key, value in found if key.lower().startswith(SETTING_PREFIXES)}
+    return {key: value for key, value in catalog_options if key.lower().startswith(SETTING_PREFIXES)}

@@ -1,7 +1,7 @@
 """The data source ``streamhouse``: the methods that Spark calls.
 
-Spark calls these methods by the names of their parameters too, so the names are part of the interface. It imports this
-module anew in each Python worker, so a method imports what it needs.
+Spark passes arguments by name, so parameter names are part of the interface. It re-imports this module in each Python
+worker, so methods import only what they need.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         df.write.format("streamhouse").option("warehouse", W).mode("overwrite").save("sales.orders")
         sdf.writeStream.format("streamhouse").option("warehouse", W).option("checkpointLocation", C).start("sales.copy")
 
-    Two facts of Spark that a user of this path should know:
+    Two limits of Spark:
 
-    * Spark tells a Python source neither the columns nor the filters of a query. Where the session has the jar, batch
-      reads become the catalog's, which is told, and so are streams. Elsewhere a query that needs few columns says so:
+    * Spark pushes neither columns nor filters to a Python source. If the session has the jar, batch reads and streams
+      get both through the catalog. Without the jar, name the columns:
       ``spark.read.schema("order_id long, amount double").format("streamhouse")…`` reads only these.
-    * A DataFrame, and a temporary view made from one, keeps the state of its **first** use: Spark asks for the
-      partitions once. Call ``load`` again to see newer rows.
+    * A DataFrame, and a temporary view of one, keeps the state of its **first** use, because Spark plans the partitions
+      once. Call ``load`` again to read newer rows.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -94,20 +94,20 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             from streamhouse_spark.datasource.catalog.rpc import answer
 
             return answer(self._connection, self.options)
-        from streamhouse_spark.datasource.spark_schema import read_schema, with_sizes
+        from streamhouse_spark.datasource.spark_schema import add_text_lengths, read_schema
         from streamhouse_spark.table.system_views import CHANGELOG, LAKE
 
-        given = _user_options(self.options)
-        table, suffix = self._table(given, "read")
-        state, target = _of_one_state(table, lambda: _any_target(table, suffix, given))
+        options = _user_options(self.options)
+        table, suffix = self._open_table(options, "read")
+        state, target = _resolve_on_one_state(table, lambda: _resolve_any_target(table, suffix, options))
         offered = read_schema(target.schema, state.schema)
-        return with_sizes(offered, state.schema) if suffix in (None, LAKE, CHANGELOG) else offered
+        return add_text_lengths(offered, state.schema) if suffix in (None, LAKE, CHANGELOG) else offered
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self.options.get(CALL_OPTION) == READ_STREAM:
-            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamParts
+            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamPartReader
 
-            return StreamParts(self._connection())
+            return StreamPartReader(self._connection())
         if self.options.get(CALL_OPTION) == RUN_TASKS:
             from streamhouse_spark.datasource.catalog.procedures.tasks import TaskReader
 
@@ -117,12 +117,12 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
             return PythonReader(self._connection(), self.options[ARGUMENTS_OPTION])
         from streamhouse_spark.datasource.read.batch import StreamhouseReader
-        from streamhouse_spark.datasource.read.table_reference import batch_target
+        from streamhouse_spark.datasource.read.table_reference import resolve_batch_target
 
-        given = _user_options(self.options)
-        options = parse_read_options(given)
-        table, suffix = self._table(given, "read")
-        state, target = _of_one_state(table, lambda: batch_target(table, suffix, options))
+        user_options = _user_options(self.options)
+        options = parse_read_options(user_options)
+        table, suffix = self._open_table(user_options, "read")
+        state, target = _resolve_on_one_state(table, lambda: resolve_batch_target(table, suffix, options))
         return StreamhouseReader(self._connection(), target, options, schema, state.schema).with_tracebacks(self)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -132,37 +132,43 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             return UnsupportedStream(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        from streamhouse_spark.datasource.read.table_reference import stream_target
+        from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
         from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 
-        given = _user_options(self.options)
-        options = self._stream_read_options(given)
-        table, suffix = self._table(given, "readStream")
-        state, target = _of_one_state(table, lambda: stream_target(table, suffix, options))
-        made = StreamhouseStreamReader
+        user_options = _user_options(self.options)
+        options = self._stream_read_options(user_options)
+        table, suffix = self._open_table(user_options, "readStream")
+        state, target = _resolve_on_one_state(table, lambda: resolve_stream_target(table, suffix, options))
+        reader_class = StreamhouseStreamReader
         if NEED_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader as made  # noqa: N813
-        return made(self._connection(), target, options, schema, state)
+            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader
+
+            reader_class = PrunedStreamReader
+        return reader_class(self._connection(), target, options, schema, state)
 
     @release_memory_after
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
-        given = _user_options(self.options)
-        options = parse_write_options(given)
-        name = table_option(given, "write")
+        user_options = _user_options(self.options)
+        options = parse_write_options(user_options)
+        name = table_option(user_options, "write")
         staged = self.options[UUID_OPTION] if STAGED_OPTION in self.options else None
         if staged is None:
             self._require_loaded(name)
         if READ_OPTION in self.options:
-            return self._rewriter(name, schema)
+            return self._row_level_writer(name, schema)
         from streamhouse_spark.datasource.write.spark_writer import StreamhouseWriter
 
-        how: dict[str, Any] = {"overwrite": overwrite, "is_clustered": self._is_clustered(), "staged": staged}
-        replaced = self._replaced(name, options, overwrite=overwrite)
-        return StreamhouseWriter(self._connection(), name, options, schema, replaced=replaced, **how).with_tracebacks(
-            self
-        )
+        write_arguments: dict[str, Any] = {
+            "overwrite": overwrite,
+            "is_clustered": self._is_clustered(),
+            "staged": staged,
+        }
+        replaced = self._replaced_part(name, options, overwrite=overwrite)
+        return StreamhouseWriter(
+            self._connection(), name, options, schema, replaced=replaced, **write_arguments
+        ).with_tracebacks(self)
 
-    def _replaced(self, name: str, options: WriteOptions, *, overwrite: bool) -> ReplacedPart | None:
+    def _replaced_part(self, name: str, options: WriteOptions, *, overwrite: bool) -> ReplacedPart | None:
         if REPLACED_OPTION in self.options:
             from streamhouse_spark.datasource.catalog.ddl.overwrite_by_filter import parse_overwrite_filter
 
@@ -174,11 +180,11 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
                 f"replaceWhere of a write to {name} says which rows the new ones replace, and mode append replaces "
                 "none; use mode('overwrite'), or leave it out"
             )
-        from streamhouse_spark.datasource.write.overwrite_writer import of_condition
+        from streamhouse_spark.datasource.write.overwrite_writer import parse_replace_where
 
-        return of_condition(self._connection().table(name), options.replace_where)
+        return parse_replace_where(self._connection().table(name), options.replace_where)
 
-    def _rewriter(self, name: str, schema: StructType) -> DataSourceWriter:
+    def _row_level_writer(self, name: str, schema: StructType) -> DataSourceWriter:
         """Return the writer of an UPDATE, DELETE or MERGE."""
         from streamhouse_spark.datasource.catalog.scan.read_set import ReadSet
         from streamhouse_spark.kv.read_version import ReadVersion
@@ -195,9 +201,9 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
     @release_memory_after
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
-        given = _user_options(self.options)
-        options = parse_stream_write_options(given)
-        name = table_option(given, "writeStream")
+        user_options = _user_options(self.options)
+        options = parse_stream_write_options(user_options)
+        name = table_option(user_options, "writeStream")
         if overwrite:
             raise InvalidOptionError(
                 f"stream into {name}: output mode complete would append every result again; use outputMode('append'), "
@@ -206,7 +212,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         self._require_loaded(name)
         from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter
 
-        checkpoint = given.get("checkpointlocation")
+        checkpoint = user_options.get("checkpointlocation")
         if REAL_TIME_OPTION in self.options:
             from streamhouse_spark.datasource.write.realtime_sink import RealTimeStreamWriter
             from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
@@ -225,25 +231,25 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
     def _connection(self) -> Connection:
         return connect(self.options, self._environ)
 
-    def _table(self, given: Mapping[str, str], mode: Mode) -> tuple[Table, str | None]:
-        name = parse_table_name(table_option(given, mode))
+    def _open_table(self, user_options: Mapping[str, str], mode: Mode) -> tuple[Table, str | None]:
+        name = parse_table_name(table_option(user_options, mode))
         table = self._connection().table(str(name.path))
-        self._require_same(table)
+        self._require_same_table(table)
         return table, name.suffix
 
-    def _stream_read_options(self, given: Mapping[str, str]) -> StreamReadOptions:
+    def _stream_read_options(self, user_options: Mapping[str, str]) -> StreamReadOptions:
         if UUID_OPTION not in self.options:
-            return parse_stream_read_options(given)
+            return parse_stream_read_options(user_options)
         from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
 
-        return parse_catalog_stream_options(table_option(given, "readStream"), given)
+        return parse_catalog_stream_options(table_option(user_options, "readStream"), user_options)
 
     def _require_loaded(self, name: str) -> None:
         if UUID_OPTION in self.options:
-            self._require_same(self._connection().table(name))
+            self._require_same_table(self._connection().table(name))
 
-    def _require_same(self, table: Table) -> None:
-        """Require that a query of the catalog is about the table that was loaded, not about another one of its name."""
+    def _require_same_table(self, table: Table) -> None:
+        """Require that the name still means the table that the catalog loaded."""
         uuid = self.options.get(UUID_OPTION)
         if uuid is not None and uuid != table.uuid:
             raise TableNotFoundError(
@@ -252,29 +258,29 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             )
 
 
-def _of_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
-    """Return a target and the state that it was made by: other queries of this process may refresh the same table."""
+def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
+    """Return a target and the state that it was made from. Concurrent queries of this process may refresh the table."""
     while True:
         state, target = table.state, make()
         if table.state is state:
             return state, target
 
 
-def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> ReadTarget:
-    """Return the target of a read or a stream: Spark asks for the schema without telling which; options of streams
+def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[str, str]) -> ReadTarget:
+    """Return the target of a batch read or a stream. Spark asks for the schema without saying which; the options
     tell.
     """
-    from streamhouse_spark.datasource.read.table_reference import batch_target, stream_target
+    from streamhouse_spark.datasource.read.table_reference import resolve_batch_target, resolve_stream_target
 
     try:
-        return batch_target(table, suffix, parse_read_options(given))
+        return resolve_batch_target(table, suffix, parse_read_options(user_options))
     except InvalidOptionError as error:
         try:
-            return stream_target(table, suffix, parse_stream_read_options(given))
+            return resolve_stream_target(table, suffix, parse_stream_read_options(user_options))
         except StreamhouseError:
             raise error from None
 
 
 def _user_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a user gave."""
+    """Return the options that the user set."""
     return {name.lower(): value for name, value in options.items() if not is_internal(name)}

@@ -63,7 +63,7 @@ def read_schema(available: pa.Schema, table: TableSchema, *, sizes: bool = False
     return offered
 
 
-def with_sizes(schema: StructType, table: TableSchema) -> StructType:
+def add_text_lengths(schema: StructType, table: TableSchema) -> StructType:
     """Return the columns of a DataFrame with the lengths of texts where Spark looks for them: it pads what it compares
     with a CHAR, and takes no CHAR as the type of a column.
     """
@@ -82,8 +82,8 @@ def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
         metadata = field.get("metadata") or {}
         if ddl.DEFAULT_METADATA in metadata:
             defaults[field["name"]] = metadata[ddl.DEFAULT_METADATA]
-        kept = {k: v for k, v in metadata.items() if k not in _OF_DECLARATION}
-        field["metadata"] = kept
+        other_metadata = {k: v for k, v in metadata.items() if k not in _OF_DECLARATION}
+        field["metadata"] = other_metadata
     return json.dumps(struct), defaults
 
 
@@ -114,13 +114,13 @@ def select_columns(requested: StructType, available: pa.Schema, name: str) -> tu
     return tuple(columns)
 
 
-def binlog_as_asked(requested: StructType, available: pa.Schema) -> pa.Schema:
+def narrow_binlog_schema(requested: StructType, available: pa.Schema) -> pa.Schema:
     """Return the schema of ``$binlog`` without columns that an earlier DataFrame lacks in its rows before and after."""
-    asked = next((f.dataType for f in requested if f.name.casefold() in ("before", "after")), None)
+    requested_row = next((f.dataType for f in requested if f.name.casefold() in ("before", "after")), None)
     row = available.field("after").type
-    if not isinstance(asked, StructType) or not {f.name for f in row}.issuperset(asked.names):
+    if not isinstance(requested_row, StructType) or not {f.name for f in row}.issuperset(requested_row.names):
         return available
-    narrower = pa.struct([field for field in row if field.name in asked.names])
+    narrower = pa.struct([field for field in row if field.name in requested_row.names])
     return pa.schema([f.with_type(narrower) if f.name in ("before", "after") else f for f in available])
 
 
@@ -140,7 +140,7 @@ class SparkColumns:
         for batch in batches:
             shaped = self.reshape(batch)
             if pending and pending_rows + shaped.num_rows > BATCH_ROWS_MAX:
-                yield from self._joined(pending)
+                yield from self._combine(pending)
                 pending, pending_rows = [], 0
             if shaped.num_rows >= BATCH_ROWS_MIN and not pending:
                 yield from self._cut(shaped)
@@ -148,9 +148,9 @@ class SparkColumns:
             pending.append(shaped)
             pending_rows += shaped.num_rows
             if pending_rows >= BATCH_ROWS_MIN:
-                yield from self._joined(pending)
+                yield from self._combine(pending)
                 pending, pending_rows = [], 0
-        yield from self._joined(pending)
+        yield from self._combine(pending)
 
     def reshape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = batch.schema.names
@@ -167,7 +167,7 @@ class SparkColumns:
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _joined(self, pending: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _combine(self, pending: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if len(pending) == 1:
             yield from self._cut(pending[0])
         elif pending:

@@ -72,11 +72,11 @@ def spark_schema_of(schema: pa.Schema) -> StructType:
 
 def refuse_limits_without_admission_control(**limits: int | None) -> None:
     """Raise `InvalidOptionError` for a rate limit that this PySpark cannot keep."""
-    given = [name for name, value in limits.items() if value is not None]
-    if given and not HAS_ADMISSION_CONTROL:
+    limit_names = [name for name, value in limits.items() if value is not None]
+    if limit_names and not HAS_ADMISSION_CONTROL:
         raise InvalidOptionError(
-            f"option {given[0]} needs PySpark 4.2 or newer, this is {pyspark.__version__}, which would read everything "
-            "at once: leave the option out, or upgrade",
+            f"option {limit_names[0]} needs PySpark 4.2 or newer, this is {pyspark.__version__}, which would read "
+            "everything at once: leave the option out, or upgrade",
         )
 
 
@@ -106,8 +106,8 @@ def java_class(session: Any, name: str) -> Any | None:
     """Return a class of Java, to make objects of; None where the session's JVM does not have it. Only of a classic
     session, whose JVM is at hand.
     """
-    found = functools.reduce(getattr, name.split("."), session._jvm)  # noqa: SLF001 - as PySpark's own functions do
-    return None if type(found).__name__ == "JavaPackage" else found
+    resolved = functools.reduce(getattr, name.split("."), session._jvm)  # noqa: SLF001 - as PySpark's own functions do
+    return None if type(resolved).__name__ == "JavaPackage" else resolved
 
 
 def java_function(function: Any, argument: Column, *more: Any) -> Column:

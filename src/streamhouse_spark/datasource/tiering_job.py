@@ -56,12 +56,12 @@ def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
         texts = [json.dumps([tasks[position].to_json() for position in group]) for group in groups]
         numbers = spark.range(0, len(texts), 1, len(texts))
         rows = numbers.mapInArrow(_task_function(connection, texts), _RESULT_DDL).collect()
-        found: dict[int, list[LakeFile]] = {}
+        files_by_task: dict[int, list[LakeFile]] = {}
         for row in rows:
             written = json.loads(row["files"])
             for position, files in zip(groups[row["position"]], written, strict=True):
-                found[position] = [LakeFile.from_json(file) for file in files]
-        return [found[position] for position in range(len(tasks))]
+                files_by_task[position] = [LakeFile.from_json(file) for file in files]
+        return [files_by_task[position] for position in range(len(tasks))]
 
     return run
 
@@ -83,5 +83,5 @@ def run_on_executor(connection: Connection, tasks_text: str) -> str:
     warehouse = connection.warehouse()
     tasks = [TieringTask.from_json(task) for task in json.loads(tasks_text)]
     records = records_of(warehouse.storage, tasks)
-    found = [run_task(warehouse.storage, warehouse.settings, warehouse.world, task, records) for task in tasks]
-    return json.dumps([[file.to_json() for file in files] for files in found])
+    written_files = [run_task(warehouse.storage, warehouse.settings, warehouse.world, task, records) for task in tasks]
+    return json.dumps([[file.to_json() for file in files] for files in written_files])

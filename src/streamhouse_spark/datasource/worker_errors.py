@@ -46,9 +46,9 @@ class ErrorBoundary:
 
 def _with_error_boundary(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def call(self: ErrorBoundary, *given: Any, **named: Any) -> Any:
+    def call(self: ErrorBoundary, *args: Any, **kwargs: Any) -> Any:
         with _boundary(self):
-            result = method(self, *given, **named)
+            result = method(self, *args, **kwargs)
         return _rows(self, result) if isinstance(result, Iterator) else result
 
     return call

@@ -16,18 +16,18 @@ _num_modules = 0
 
 
 def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Do `spare_modules` behind each call of the method that answers a request."""
+    """Do `release_memory` behind each call of the method that answers a request."""
 
     @functools.wraps(method)
-    def call(*given: _P.args, **named: _P.kwargs) -> _R:
-        result = method(*given, **named)
-        spare_modules()
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        result = method(*args, **kwargs)
+        release_memory()
         return result
 
     return call
 
 
-def spare_modules() -> None:
+def release_memory() -> None:
     """Take all loaded objects out of garbage collection, and PySpark's archive out of the search for modules, in a
     worker process of Spark's only.
 

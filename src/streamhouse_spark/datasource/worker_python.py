@@ -27,16 +27,16 @@ def use_python(executable: str, options: Mapping[str, str], environ: MutableMapp
     """
     if WORKER_VARIABLE in environ or _SUBMITTED in environ:
         return
-    said = {**_defaults(environ), **options}
-    if _WORKER_OPTION not in said and _LOCAL.fullmatch(_master(said, environ)):
+    settings = {**_defaults(environ), **options}
+    if _WORKER_OPTION not in settings and _LOCAL.fullmatch(_master(settings, environ)):
         environ[WORKER_VARIABLE] = executable
 
 
-def _master(said: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    remote = said.get("spark.remote") or environ.get("SPARK_REMOTE")
+def _master(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    remote = settings.get("spark.remote") or environ.get("SPARK_REMOTE")
     arguments = re.search(r"--master[\s=]+(\S+)", environ.get("PYSPARK_SUBMIT_ARGS", ""))
     submitted = arguments[1] if arguments else None
-    return remote or said.get("spark.master") or submitted or environ.get("MASTER") or "local[*]"
+    return remote or settings.get("spark.master") or submitted or environ.get("MASTER") or "local[*]"
 
 
 def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
@@ -49,5 +49,5 @@ def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
         text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return {}
-    found = (_LINE.fullmatch(line) for line in text.splitlines())
-    return {match["name"]: match["value"] for match in found if match is not None}
+    matches = (_LINE.fullmatch(line) for line in text.splitlines())
+    return {match["name"]: match["value"] for match in matches if match is not None}

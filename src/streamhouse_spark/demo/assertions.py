@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.demo.flights import KEY_COLUMNS
-from streamhouse_spark.demo.monitor import Observed
+from streamhouse_spark.demo.monitor import Observations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,35 +32,35 @@ class Proof:
     detail: str
 
 
-def facts_of(rows: DataFrame) -> dict[str, Any]:
-    found = rows.selectExpr(*(f"{sql} AS `{name}`" for name, sql in FACTS.items())).collect()[0]
-    return {name: found[name] for name in FACTS}
+def compute_facts(rows: DataFrame) -> dict[str, Any]:
+    row = rows.selectExpr(*(f"{sql} AS `{name}`" for name, sql in FACTS.items())).collect()[0]
+    return {name: row[name] for name in FACTS}
 
 
-def prove_equal_facts(claim: str, found: Mapping[str, Any], source: Mapping[str, Any]) -> Proof:
-    different = [f"{name} is {found[name]}, expected {source[name]}" for name in FACTS if found[name] != source[name]]
-    shown = ", ".join(f"{name} {found[name]:,}" for name in FACTS)
+def prove_equal_facts(claim: str, facts: Mapping[str, Any], source: Mapping[str, Any]) -> Proof:
+    different = [f"{name} is {facts[name]}, expected {source[name]}" for name in FACTS if facts[name] != source[name]]
+    shown = ", ".join(f"{name} {facts[name]:,}" for name in FACTS)
     return Proof(claim, not different, "; ".join(different) or shown)
 
 
-def prove_same_rows(claim: str, found: pa.Table, source: pa.Table) -> Proof:
+def prove_same_rows(claim: str, rows: pa.Table, source: pa.Table) -> Proof:
     """Prove that both have the same rows in every column, without regard to order."""
-    if found.num_rows != source.num_rows:
-        return Proof(claim, holds=False, detail=f"{found.num_rows:,} rows, expected {source.num_rows:,}")
-    ordered, expected = in_order(found, source.schema), in_order(source, source.schema)
-    different = [name for name in source.schema.names if not ordered[name].equals(expected[name])]
-    if different:
-        return Proof(claim, holds=False, detail=f"columns with other values: {', '.join(different)}")
+    if rows.num_rows != source.num_rows:
+        return Proof(claim, holds=False, detail=f"{rows.num_rows:,} rows, expected {source.num_rows:,}")
+    ordered, expected = sort_rows(rows, source.schema), sort_rows(source, source.schema)
+    differing_columns = [name for name in source.schema.names if not ordered[name].equals(expected[name])]
+    if differing_columns:
+        return Proof(claim, holds=False, detail=f"columns with other values: {', '.join(differing_columns)}")
     detail = f"{source.num_rows:,} rows × {source.num_columns} columns are equal, one by one"
     return Proof(claim, holds=True, detail=detail)
 
 
-def in_order(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def sort_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     keys = [(name, "ascending") for name in KEY_COLUMNS]
     return rows.select(schema.names).cast(schema).sort_by(keys).combine_chunks()
 
 
-def prove_queries(observed: Observed) -> Proof:
+def prove_queries(observed: Observations) -> Proof:
     """Prove that each query saw all rows committed before it, and none twice, while rows streamed in and were moved."""
     wrong = "; ".join(
         f"{q.name}: {q.rows:,} rows, expected {q.at_least:,} to {q.at_most:,}" for q in observed.wrong[:3]

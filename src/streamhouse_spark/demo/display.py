@@ -17,7 +17,7 @@ from rich.text import Text
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.demo.assertions import Proof
-from streamhouse_spark.demo.monitor import Observed, QueryResult
+from streamhouse_spark.demo.monitor import Observations, QueryResult
 
 _LINE_EVERY_MS: Final = 5_000
 _PIPE_COLUMNS: Final = 200
@@ -32,7 +32,7 @@ class Board:
     released_share: float
     """Share of the flights that were released to the stream, 0 to 1."""
     micro_batches: int
-    observed: Observed
+    observed: Observations
 
     @property
     def rows(self) -> int:
@@ -117,10 +117,10 @@ class _BoardLines:
         now_ms = self._clock.boot_ms()
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + _LINE_EVERY_MS
-            self._console.print(line_of(board), markup=False, soft_wrap=True)
+            self._console.print(format_line(board), markup=False, soft_wrap=True)
 
 
-def line_of(board: Board) -> str:
+def format_line(board: Board) -> str:
     return (
         f"{board.simulated_day}  log {board.rows:>7,} rows  lag {board.lag:>7,}  "
         f"air.flights {format_answer(board.observed.union)}  air.flights$lake {format_answer(board.observed.lake)}  "

@@ -46,7 +46,7 @@ class QueryResult:
 
 
 @dataclass(slots=True)
-class Observed:
+class Observations:
     """The values of the view. Written by one thread, read by another; every field is replaced as a whole."""
 
     buckets: tuple[BucketLine, ...] = ()
@@ -66,7 +66,7 @@ class QueryLoop:
     """Asks Spark again and again for the rows of the table and of its lake, until `stop`."""
 
     def __init__(self, spark: SparkSession, location: str, table: Table, clock: Clock) -> None:
-        self.observed = Observed()
+        self.observed = Observations()
         self._spark = spark
         self._location = location
         self._table = table

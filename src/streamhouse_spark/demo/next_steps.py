@@ -14,7 +14,7 @@ from streamhouse_spark.table.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    what: str
+    purpose: str
     command: str
 
 
@@ -64,8 +64,8 @@ def own_commands() -> tuple[str, str]:
     on_path = shutil.which("streamhouse")
     if on_path is not None and Path(on_path).parent == here.parent:
         return "streamhouse", "python"
-    return shlex.quote(str(_from_here(here))), shlex.quote(str(_from_here(Path(sys.executable))))
+    return shlex.quote(str(_relative_path(here))), shlex.quote(str(_relative_path(Path(sys.executable))))
 
 
-def _from_here(path: Path) -> Path:
+def _relative_path(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

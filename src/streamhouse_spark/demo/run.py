@@ -15,7 +15,7 @@ from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.demo.assertions import (
     Proof,
-    facts_of,
+    compute_facts,
     prove_equal_facts,
     prove_independently,
     prove_queries,
@@ -115,16 +115,18 @@ class Demo:
     def _prove(self, stream: FlightStream, queries: QueryLoop) -> list[Proof]:
         table, flights = self.table, self.flights
         proofs = _Proofs(self.view)
-        source = facts_of(self.spark.read.parquet(str(stream.source)))
+        source = compute_facts(self.spark.read.parquet(str(stream.source)))
         proofs.add(prove_queries(queries.observed))
         self.view.say(
             f"one last round of tiering: {sum(line.lag for line in bucket_lines(table.refresh())):,} rows wait"
         )
-        proofs.add(prove_equal_facts(f"Spark: {TABLE} = the source", facts_of(self._read(TABLE)), source))
+        proofs.add(prove_equal_facts(f"Spark: {TABLE} = the source", compute_facts(self._read(TABLE)), source))
         tier(self.spark, self.location, [TABLE], settings=self.settings)
         lag = sum(line.lag for line in bucket_lines(table.refresh()))
         proofs.add(Proof("nothing waits in the log any more", lag == 0, f"lag {lag:,}"))
-        proofs.add(prove_equal_facts(f"Spark: {LAKE_TABLE} = the source", facts_of(self._read(LAKE_TABLE)), source))
+        proofs.add(
+            prove_equal_facts(f"Spark: {LAKE_TABLE} = the source", compute_facts(self._read(LAKE_TABLE)), source)
+        )
         proofs.add(prove_same_rows(f"Python: {TABLE} = the package's flights", table.to_arrow(), flights))
         lake_path = table.storage.local_path(table.state.lake_location)
         if lake_path is not None:

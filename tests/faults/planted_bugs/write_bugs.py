@@ -639,9 +639,9 @@ WRITE_BUGS = (
         "a rollback across a truncation keeps the current rows",
         Patch(rollback, "commit_staged", lambda original: original(transaction=None, overwrite=False, removing=None)),
     ).found_by(a_table_that_is_emptied_and_rolled_back, "[0, 1, 3, 9] == [0, 1, 3]"),
-    PlantedBug("a stream of changes repeats each deletion", Patch(micro_batch_stream, "commit_of", lambda: 0)).found_by(
-        a_stream_of_changes, "assert [] == [0]"
-    ),
+    PlantedBug(
+        "a stream of changes repeats each deletion", Patch(micro_batch_stream, "position_commit", lambda: 0)
+    ).found_by(a_stream_of_changes, "assert [] == [0]"),
     PlantedBug(
         "the first batch of a stream starts at its own end",
         Patch(StreamhouseStreamReader, "_start_point", lambda: None),
@@ -675,7 +675,7 @@ WRITE_BUGS = (
         Patch(SourceProgress, "mark", lambda original: original(num_ended=0)),
     ).found_by(a_target_is_restored, NO_HISTORY_ERROR),
     PlantedBug(
-        "source offsets are trusted without a history", Patch(realtime_progress, "_record", lambda: None)
+        "source offsets are trusted without a history", Patch(realtime_progress, "_source_record", lambda: None)
     ).found_by(a_source_is_restored_and_grows, NO_HISTORY_ERROR),
     PlantedBug(
         "stored offsets outlive the query that was forgotten",
@@ -684,7 +684,7 @@ WRITE_BUGS = (
     ).found_by(a_query_is_forgotten, "assert Counter({0: 1... == Counter({0: 2"),
     PlantedBug(
         "a retried task starts where its batch started",
-        Patch(RealTimeStreamWriter, "_stored", lambda: StagedCommitMessage(None, counts=STORED_KEY + "{}")),
+        Patch(RealTimeStreamWriter, "_report_stored", lambda: StagedCommitMessage(None, counts=STORED_KEY + "{}")),
     ).found_by(
         a_task_fails_after_its_first_commit, "CommitConflictError: ...version 3 of...follows -1, and 2 is stored"
     ),

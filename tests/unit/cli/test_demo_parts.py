@@ -29,10 +29,10 @@ from streamhouse_spark.demo.assertions import (
     prove_same_rows,
 )
 from streamhouse_spark.demo.demo_warehouse import new_demo_table
-from streamhouse_spark.demo.display import Board, TextView, draw_board, line_of
+from streamhouse_spark.demo.display import Board, TextView, draw_board, format_line
 from streamhouse_spark.demo.external_readers import installed_readers
 from streamhouse_spark.demo.flights import KEY_COLUMNS, TABLE, load_flights, write_chunks
-from streamhouse_spark.demo.monitor import BucketLine, Observed, QueryResult
+from streamhouse_spark.demo.monitor import BucketLine, Observations, QueryResult
 from streamhouse_spark.demo.stream import FlightStream
 
 
@@ -130,9 +130,9 @@ def test_a_query_that_lost_or_doubled_rows_breaks_a_proof():
     assert right.is_right
     assert not QueryResult("t", 8, 9, 11, 1).is_right
     assert not QueryResult("t", 12, 9, 11, 1).is_right
-    assert prove_queries(Observed(queries=2)).holds
-    assert not prove_queries(Observed(queries=0)).holds
-    assert not prove_queries(Observed(queries=2, wrong=[QueryResult("t", 8, 9, 11, 1)])).holds
+    assert prove_queries(Observations(queries=2)).holds
+    assert not prove_queries(Observations(queries=0)).holds
+    assert not prove_queries(Observations(queries=2, wrong=[QueryResult("t", 8, 9, 11, 1)])).holds
 
 
 def test_other_readers_prove_the_lake(flights, warehouse_path):
@@ -151,12 +151,12 @@ def test_other_readers_prove_the_lake(flights, warehouse_path):
 
 def board() -> Board:
     buckets = (BucketLine(0, 1000, 600, 400), BucketLine(1, 500, 500, 0))
-    observed = Observed(buckets, 3, QueryResult(TABLE, 1400, 1400, 1500, 250), None, 7)
+    observed = Observations(buckets, 3, QueryResult(TABLE, 1400, 1400, 1500, 250), None, 7)
     return Board("2013-05-01", 0.25, 12, observed)
 
 
 def test_the_view_shows_buckets_lag_and_both_counts():
-    line = line_of(board())
+    line = format_line(board())
     for part in ("2013-05-01", "1,500 rows", "lag     400", "1,400 rows in 250 ms", "3 lake snapshots"):
         assert part in line
     console = Console(width=100)

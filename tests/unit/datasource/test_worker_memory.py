@@ -12,7 +12,7 @@ from streamhouse_spark.datasource import worker_memory
 
 def test_a_users_process_is_left_alone():
     frozen = gc.get_freeze_count()
-    worker_memory.spare_modules()
+    worker_memory.release_memory()
     assert gc.get_freeze_count() == frozen
 
 
@@ -21,14 +21,14 @@ def test_a_worker_spares_what_is_loaded_until_more_is_loaded():
         import gc, sys, types
         from streamhouse_spark.datasource import worker_memory
         __spec__ = types.SimpleNamespace(name="pyspark.daemon")
-        worker_memory.spare_modules()
+        worker_memory.release_memory()
         first = gc.get_freeze_count()
         assert first > 1000, first
         kept = [[] for _ in range(1000)]
-        worker_memory.spare_modules()
+        worker_memory.release_memory()
         assert gc.get_freeze_count() <= first
         sys.modules["another"] = types.ModuleType("another")
-        worker_memory.spare_modules()
+        worker_memory.release_memory()
         assert gc.get_freeze_count() > first
     """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -51,7 +51,7 @@ def test_a_worker_forgets_the_finders_of_pysparks_archive_and_can_still_import_o
         def archives():
             return [path for path in sys.path_importer_cache if path.startswith({str(tmp_path)!r})]
         assert len([path for path in archives() if "pyspark.zip" in path]) == 2, archives()
-        worker_memory.spare_modules()
+        worker_memory.release_memory()
         assert [path for path in archives() if "pyspark.zip" in path] == []
         assert len(archives()) == 1
         import pyspark.sql.late

@@ -11,7 +11,7 @@ import pytest
 
 from golden.follow import FOLDER, case, planned
 from streamhouse_spark.core.paths import parse_number
-from streamhouse_spark.datasource.stream.log_following import PASSED_BY
+from streamhouse_spark.datasource.stream.log_following import IGNORED_ACTIONS
 from streamhouse_spark.log.commits.framing import decode_frame
 from streamhouse_spark.log.commits.record import GROUP_VERSION
 
@@ -55,6 +55,6 @@ def test_every_form_of_a_record_is_followed():
     ][one["task"]["next"] - 1 :]
     kinds = {action["type"] for record in records for action in record.header.get("actions", ())}
     assert kinds >= {"append", "append-parts", "replace", "properties", "consumer", "truncate"}
-    assert kinds - set(PASSED_BY) == {"truncate"}
+    assert kinds - set(IGNORED_ACTIONS) == {"truncate"}
     assert any("manifest" in record.header for record in records)
     assert any("members" in record.header for record in records)

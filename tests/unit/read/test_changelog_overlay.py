@@ -11,7 +11,7 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from property.stream_driver import Opened
 from streamhouse_spark import OffsetRange, Warehouse
-from streamhouse_spark.datasource.read.partitions import partitions, read_plan
+from streamhouse_spark.datasource.read.partitions import make_partitions, read_plan
 from streamhouse_spark.keys.changelog_merge import KeySet, MergedChangelog
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.segments.scan import LogSplit
@@ -53,7 +53,7 @@ class Query:
 
     def run(self, parallelism: int) -> tuple[int, int, int]:
         """Tasks, how often a segment of the changes was opened, and rows."""
-        tasks = partitions(plan_union(self.table, ["id", "n"]), parallelism)
+        tasks = make_partitions(plan_union(self.table, ["id", "n"]), parallelism)
         self.counted.trace.clear()
         batches = [batch for task in tasks for batch in read_plan(Opened(self.warehouse), task.plan(), ())]
         keys = [key for _, _, key in self.counted.trace if "/segments/" in key]
@@ -121,7 +121,7 @@ def test_tasks_of_many_processes_read_at_most_as_many_changes_as_older_rows(quer
     older = sum(piece.size_bytes for piece in plan.pieces if not piece.is_of_changes)
     changes = {piece.bucket: piece.size_bytes for piece in plan.pieces if piece.is_of_changes}
     read = 0
-    for task in partitions(plan, 100):
+    for task in make_partitions(plan, 100):
         read += sum(changes[bucket] for bucket in {piece.bucket for piece in task.plan().pieces})
     assert read <= older + sum(changes.values())
 
@@ -132,7 +132,7 @@ def test_another_history_of_the_same_offsets_is_worked_out_anew(query, sorted_ro
     few_changes(query)
     plan = plan_union(query.table, ["id", "n"])
     assert plan.keyed.history == query.table.state.attempt
-    first = partitions(plan, 1)[0].plan()
+    first = make_partitions(plan, 1)[0].plan()
     sorted_rows.clear()
     for found in (plan.keyed.history, history, history):
         list(read_plan(Opened(query.warehouse), replace(first, keyed=replace(first.keyed, history=found)), ()))

@@ -9,10 +9,10 @@ import pytest
 from kit.tables import tier
 from property.stream_driver import Opened
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
-from streamhouse_spark.datasource.catalog.ddl.partitions import partition_rows
+from streamhouse_spark.datasource.catalog.ddl.partitions import list_partitions
 from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.arrow_reader import partitions_of
+from streamhouse_spark.datasource.catalog.scan.arrow_reader import make_partitions
 from streamhouse_spark.datasource.read.partitions import read_plan
 from streamhouse_spark.read.planner import ScanRequest, plan_pin
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
@@ -65,7 +65,7 @@ def by_task(wh: Warehouse, plan: object) -> list[dict]:
 def by_sql(wh: Warehouse, **chosen: str) -> list[dict]:
     loaded = scan.load(Opened(wh), {"database": "sales", "table": "gone", **chosen})
     asked = {"pin": loaded["pin"], "columns": COLUMNS, "filters": [], "native_schemes": []}
-    tasks = partitions_of(PythonPlan.from_text(scan.plan(Opened(wh), asked)["read"]))
+    tasks = make_partitions(PythonPlan.from_text(scan.plan(Opened(wh), asked)["read"]))
     return [row for task in tasks for row in by_task(wh, task.plan())]
 
 
@@ -88,7 +88,7 @@ def test_every_reader_finds_the_same_rows(wh, table):
     for name, read in READS.items():
         assert ordered(read(wh, table)) == expected, name
     assert wh.view(f"{NAME}$partitions").to_arrow().select(["day", "hot_rows"]).equals(hot_rows)
-    assert partition_rows(table, {}) == [[0], [1]]
+    assert list_partitions(table, {}) == [[0], [1]]
 
 
 def test_a_chosen_version_is_the_same_rows_or_an_error(wh, table):

@@ -35,7 +35,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.config.spark_options import EARLIEST, ReadOptions, StreamReadOptions
-from streamhouse_spark.datasource.read.table_reference import batch_target, stream_target
+from streamhouse_spark.datasource.read.table_reference import resolve_batch_target, resolve_stream_target
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.schema.partition_fields import parse_field
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -310,15 +310,15 @@ def test_one_of_two_lake_tables_is_named_by_its_format(wh, store, world, tmp_pat
 def test_reads_by_offset_require_to_start_after_the_adopted_rows(table):
     table.append(NEW)
     for target in (
-        lambda: stream_target(table, None, StreamReadOptions()),
-        lambda: batch_target(table, None, ReadOptions(include_metadata=True)),
-        lambda: batch_target(table, None, ReadOptions(ending_timestamp_ms=1)),
+        lambda: resolve_stream_target(table, None, StreamReadOptions()),
+        lambda: resolve_batch_target(table, None, ReadOptions(include_metadata=True)),
+        lambda: resolve_batch_target(table, None, ReadOptions(ending_timestamp_ms=1)),
     ):
         with pytest.raises(InvalidOptionError, match="startingOffsets=earliest"):
             target()
-    assert stream_target(table, None, StreamReadOptions(starting_offsets=EARLIEST)).kind == "range"
-    assert stream_target(table, "changelog", StreamReadOptions()).kind == "range"
-    assert batch_target(table, None, ReadOptions()).kind == "union"
+    assert resolve_stream_target(table, None, StreamReadOptions(starting_offsets=EARLIEST)).kind == "range"
+    assert resolve_stream_target(table, "changelog", StreamReadOptions()).kind == "range"
+    assert resolve_batch_target(table, None, ReadOptions()).kind == "union"
     changes = open_view(table, "changelog").to_arrow()
     assert rows_of(changes.select(table.schema.names)) == NEW
 

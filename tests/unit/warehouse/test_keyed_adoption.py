@@ -11,7 +11,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.config.spark_options import StreamReadOptions
-from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, initial_offset, start_files
+from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, find_bootstrap_files, initial_offset
 from streamhouse_spark.kv import adoption_snapshot
 from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
@@ -117,7 +117,7 @@ def test_streams_from_the_start_begin_with_adopted_rows(table):
     options = StreamReadOptions(read_change_feed=True)
     assert begins_with_rows(state, options)
     begin = initial_offset(state, options)
-    files = start_files(table, table.state, begin)
+    files = find_bootstrap_files(table, table.state, begin)
     assert sum(segment.num_rows for file in files for segment in file.segments) == 8
     assert {begin.offsets[bucket] for bucket in table.state.snapshots} == {1}
 

@@ -20,7 +20,7 @@ SHOWN_PREFIXES = ("status.", PROPERTY_PREFIX)
 """Beginnings of properties that are shown, and never set."""
 
 
-def properties_of(table: TableHandle) -> dict[str, str]:
+def describe_properties(table: TableHandle) -> dict[str, str]:
     """Return all shown properties of the state as last read; asks storage for nothing."""
     state = table.state
     shown = {
@@ -29,7 +29,7 @@ def properties_of(table: TableHandle) -> dict[str, str]:
         "location": log_url(table),
         "is_managed_location": "true",  # so that SHOW CREATE TABLE leaves the location out
         **_log_status(state),
-        **_names(table),
+        **_openlineage_names(table),
     }
     return {**shown, **_lake_status(table, state)} if state.has_lake else shown
 
@@ -39,14 +39,14 @@ def _log_status(state: TableState) -> dict[str, str]:
         "status.uuid": state.table_uuid,
         "status.commit": str(state.version),
         "status.buckets": str(state.num_buckets),
-        "status.log.start-offsets": _offsets({bucket: log.start for bucket, log in state.buckets.items()}),
-        "status.log.end-offsets": _offsets(state.ends),
+        "status.log.start-offsets": _offsets_json({bucket: log.start for bucket, log in state.buckets.items()}),
+        "status.log.end-offsets": _offsets_json(state.ends),
     }
 
 
-def _names(table: TableHandle) -> dict[str, str]:
-    found = dataset_name(table.storage.url, table.name)
-    return {NAMESPACE_PROPERTY: found.namespace, NAME_PROPERTY: found.name}
+def _openlineage_names(table: TableHandle) -> dict[str, str]:
+    dataset = dataset_name(table.storage.url, table.name)
+    return {NAMESPACE_PROPERTY: dataset.namespace, NAME_PROPERTY: dataset.name}
 
 
 def _lake_status(table: TableHandle, state: TableState) -> dict[str, str]:
@@ -54,10 +54,10 @@ def _lake_status(table: TableHandle, state: TableState) -> dict[str, str]:
         "status.lake.format": state.parsed.datalake_format,
         "status.lake.location": f"{table.storage.url}/{state.lake_location}",
         "status.lake.snapshot": str(state.lake.snapshot_id) if state.lake else "none",
-        "status.lake.offsets": _offsets({bucket: state.lake_offset(bucket) for bucket in state.buckets}),
+        "status.lake.offsets": _offsets_json({bucket: state.lake_offset(bucket) for bucket in state.buckets}),
         "status.lake.lag-rows": str(sum(bucket_lags(state).values())),
     }
 
 
-def _offsets(offsets: Mapping[int, int]) -> str:
+def _offsets_json(offsets: Mapping[int, int]) -> str:
     return json.dumps({str(bucket): offset for bucket, offset in sorted(offsets.items())})

@@ -1,12 +1,12 @@
-"""Calls of the Spark catalog: an operation and JSON arguments in the options, JSON in the metadata of a schema back.
+"""RPC from the Spark catalog to Python: an operation with JSON arguments in the options, JSON in schema metadata back.
 
-Spark asks a data source for its schema in a worker process beside the driver. The catalog's Java class uses that as a
-call: the options `CALL_OPTION` and `ARGUMENTS_OPTION` have the operation and its arguments, the other options are the
-catalog's settings. The answer is one field whose metadata holds ``{"ok": …}`` or ``{"error": {"class", "condition",
-"message"}}``, so that an error reaches SQL users as its text, without a Python traceback. Errors that are not a
-`StreamhouseError` are defects: they are raised as they are.
+Spark reads the schema of a Python data source in a worker process on the driver's host. The catalog's Java class uses
+that as a call: `CALL_OPTION` and `ARGUMENTS_OPTION` hold the operation and its arguments, all other options are catalog
+settings. The answer is one field whose metadata holds ``{"ok": …}`` or ``{"error": {"class", "condition",
+"message"}}``, so SQL users see the error text without a Python traceback. Errors other than `StreamhouseError` are
+defects and propagate.
 
-A call is often the first and only one of its process, so the module of its operation alone is loaded.
+A worker process often serves a single call, so only the operation's module is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from pyspark.sql.types import StringType, StructField, StructType
 
 from streamhouse_spark.datasource.catalog.rpc_options import ARGUMENTS_OPTION, CALL_OPTION
-from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.datasource.worker_memory import release_memory
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -72,7 +72,7 @@ OPERATIONS: Final = {
     "procedures": "procedures.procedures",
     "call_procedure": "procedures.procedures",
 }
-"""The module below `datasource.catalog` of each operation, which is the function of its name there."""
+"""Operation → its module below `datasource.catalog`. The function has the operation's name."""
 
 
 def operation_of(name: str) -> Operation:
@@ -91,6 +91,6 @@ def answer(connect: Callable[[], Connection], options: Mapping[str, str]) -> Str
     except StreamhouseError as error:
         described = {"class": type(error).__name__, "condition": error.condition, "message": str(error)}
         reply = {"error": described}
-    spare_modules()
+    release_memory()
     text = json.dumps(reply, separators=(",", ":"), allow_nan=False)
     return StructType([StructField("answer", StringType(), nullable=True, metadata={"json": text})])

@@ -1,4 +1,4 @@
-"""Options between the catalog's Java class and its Python side, which no user gives."""
+"""Internal options between the catalog's Java classes and Python. Users never set them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ CALL_OPTION: Final = "__streamhouse_call"
 """The operation of a call, or the name of a reader."""
 ARGUMENTS_OPTION: Final = "__streamhouse_args"
 UUID_OPTION: Final = "__streamhouse_uuid"
-"""Uuid of the table that the catalog loaded, beside its name in ``path``."""
+"""Uuid of the table that the catalog loaded; ``path`` holds its name."""
 READ_OPTION: Final = "__streamhouse_read"
-"""The state that an UPDATE, DELETE or MERGE read, for its write: a `ReadVersion`."""
+"""The state that an UPDATE, DELETE or MERGE read, as a `ReadVersion`."""
 SCOPE_OPTION: Final = "__streamhouse_scope"
-"""The rows that it may have read, for the same write: a `ReadSet`."""
+"""The rows that the same statement may have read, as a `ReadSet`."""
 STAGED_OPTION: Final = "__streamhouse_staged"
-"""Set for a write to a table that has no name yet: `UUID_OPTION` alone says which one it is."""
+"""Set for a write to a staged table, which has no name yet: only `UUID_OPTION` identifies it."""
 REPLACED_OPTION: Final = "__streamhouse_replaced"
-"""The part of the table that a write replaces: a `ReplacedPart`."""
+"""The part of the table that a write replaces, as a `ReplacedPart`."""
 
 NEED_OPTION: Final = "__streamhouse_need"
-"""Set for a stream whose batches are planned with what their query needs, which lies under this key in the start of a
-batch: ``columns``, their Spark ``schema``, and ``filters``."""
+"""Set for a stream with pushdown. The start of each batch holds the query's ``columns``, their Spark ``schema`` and
+``filters`` under this key.
+"""
 LAG_OPTION: Final = "__streamhouse_lag"
-"""The last key of the newest offset that such a stream reports: time behind it in ``ms``, from ``offsets`` on."""
+"""Last key of the latest offset that a stream with pushdown reports: its lag in ``ms``, counted from ``offsets``."""
 READ: Final = "read"
 READ_STREAM: Final = "read_stream"
 RUN_TASKS: Final = "run_tasks"
-"""The call's names of the readers of a plan's groups, of the parts of a stream's batches, and of tasks that write."""
+"""Calls that name a reader: of a scan plan, of a stream's batches, and of tasks that write files."""
 
 CLUSTERED_OPTION: Final = "__streamhouse_clustered"
-"""Set for a write that Spark was asked to cluster so that each task has all rows of its buckets."""
+"""Set for a write that Spark clusters by bucket, so that each task gets all rows of its buckets."""
 REAL_TIME_OPTION: Final = "__streamhouse_real_time"
-"""Set for a stream into a table in real-time mode: ids of the query and of the table that it reads, with a space
-between."""
+"""Set for a real-time stream into a table: the query id and the uuid of the source table, separated by a space."""
 
 
 def is_internal(option: str) -> bool:

@@ -31,8 +31,8 @@ def configure_session(
         active.sql(f"ADD JAR '{jar}'")
     else:
         use_python(sys.executable, options, os.environ)
-    given = options.get("spark.jars", "")
-    jars = [name for name in given.split(",") if name and name != jar]
+    configured_jars = options.get("spark.jars", "")
+    jars = [name for name in configured_jars.split(",") if name and name != jar]
     hidden = options.get("spark.redaction.regex", _HIDDEN)
     if _HIDDEN_TOO not in hidden and any(_HIDDEN_TOO in key.lower() for key in settings):
         builder = builder.config("spark.redaction.regex", f"{hidden}|{_HIDDEN_TOO}")

@@ -22,11 +22,11 @@ def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         column = column.cast(pa.timestamp("us", column.type.tz))
     values: list[Any] = to_ticks(column).to_pylist()
     if types.is_floating(column.type) or types.is_decimal(column.type) or types.is_binary(column.type):
-        return [_text_of(value) for value in values]
+        return [_json_value(value) for value in values]
     return values
 
 
-def _text_of(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     match value:
         case decimal.Decimal():
             return format(value, "f")
@@ -40,7 +40,7 @@ def _text_of(value: Any) -> Any:
             return value
 
 
-def cell_value(cell: Any, data_type: pa.DataType) -> Any:
+def parse_cell(cell: Any, data_type: pa.DataType) -> Any:
     """Return the value of a JSON value of a column without nesting: as Python has it, dates and timestamps as Arrow."""
     types = pa.types
     if cell is None:
@@ -54,7 +54,7 @@ def cell_value(cell: Any, data_type: pa.DataType) -> Any:
     return base64.b64decode(cell) if types.is_binary(data_type) else cell
 
 
-def same_cell(left: Any, right: Any) -> bool:
+def is_same_cell(left: Any, right: Any) -> bool:
     """Tell whether two JSON values of a column are one value: decimals of another scale are."""
     if left == right or left is None or right is None:
         return bool(left == right)

@@ -30,31 +30,34 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
     for transform in transforms:
         kind = str(transform["transform"])
         if kind == "identity":
-            fields.append(_column(transform))
+            fields.append(_column_name(transform))
         elif kind == "bucket" and not properties:
             if not transform["columns"] or len(transform["arguments"]) != 1:
                 raise InvalidOptionError(
-                    f"PARTITIONED BY {_quote(transform)}: expected a number and a column, as in bucket(4, id)"
+                    f"PARTITIONED BY {_format_transform(transform)}: expected a number and a column, as in "
+                    "bucket(4, id)"
                 )
             _check_count(transform)
             properties = {
                 "bucket.num": str(transform["arguments"][0]),
-                "bucket.key": join_names([_column(transform, i) for i in range(len(transform["columns"]))]),
+                "bucket.key": join_names([_column_name(transform, i) for i in range(len(transform["columns"]))]),
             }
         elif kind == "bucket":
-            raise InvalidOptionError(f"PARTITIONED BY {_quote(transform)}: a table has one bucket key; leave one out")
+            raise InvalidOptionError(
+                f"PARTITIONED BY {_format_transform(transform)}: a table has one bucket key; leave one out"
+            )
         elif kind == "cluster_by":
             raise InvalidOptionError(
-                f"CLUSTER BY {_quote(transform).removeprefix(kind)}: rows are gathered by buckets; write PARTITIONED "
-                "BY (bucket(4, id)), or set bucket.num and bucket.key"
+                f"CLUSTER BY {_format_transform(transform).removeprefix(kind)}: rows are gathered by buckets; write "
+                "PARTITIONED BY (bucket(4, id)), or set bucket.num and bucket.key"
             )
         elif len(transform["columns"]) == 1:
-            given = [*map(str, transform.get("arguments") or ()), join_names([_column(transform)])]
-            fields.append(f"{kind}({', '.join(given)})")
+            arguments = [*map(str, transform.get("arguments") or ()), join_names([_column_name(transform)])]
+            fields.append(f"{kind}({', '.join(arguments)})")
         else:
             raise InvalidOptionError(
-                f"PARTITIONED BY {_quote(transform)}: found {len(transform['columns'])} columns, expected one, as in "
-                "days(ts) or truncate(4, name)"
+                f"PARTITIONED BY {_format_transform(transform)}: found {len(transform['columns'])} columns, expected "
+                "one, as in days(ts) or truncate(4, name)"
             )
     return Partitioning(tuple(fields), properties or None)
 
@@ -63,20 +66,20 @@ def _check_count(transform: Mapping[str, Any]) -> None:
     count = transform["arguments"][0]
     if not str(count).lstrip("-").isdecimal() or not 1 <= int(count) <= BUCKET_COUNT_MAX:
         raise InvalidOptionError(
-            f"PARTITIONED BY {_quote(transform)}: found {count} buckets, expected 1 to {BUCKET_COUNT_MAX}"
+            f"PARTITIONED BY {_format_transform(transform)}: found {count} buckets, expected 1 to {BUCKET_COUNT_MAX}"
         )
 
 
-def _column(transform: Mapping[str, Any], place: int = 0) -> str:
+def _column_name(transform: Mapping[str, Any], place: int = 0) -> str:
     path = transform["columns"][place]
     if len(path) != 1:
         raise InvalidOptionError(
-            f"PARTITIONED BY {_quote(transform)}: a field inside a struct cannot partition; make it a column"
+            f"PARTITIONED BY {_format_transform(transform)}: a field inside a struct cannot partition; make it a column"
         )
     return str(path[0])
 
 
-def _quote(transform: Mapping[str, Any]) -> str:
+def _format_transform(transform: Mapping[str, Any]) -> str:
     columns = [".".join(str(part) for part in path) for path in transform.get("columns") or ()]
     inside = ", ".join([*map(str, transform.get("arguments") or ()), *columns])
     return f"{transform['transform']}({inside})"
@@ -84,7 +87,7 @@ def _quote(transform: Mapping[str, Any]) -> str:
 
 def format_partitioning(state: TableState) -> list[dict[str, Any]]:
     """Return the partitioning of a table's state in the form of `parse_partitioning`."""
-    found: list[dict[str, Any]] = [
+    transforms: list[dict[str, Any]] = [
         {
             "transform": field.transform,
             "columns": [[field.column]],
@@ -95,5 +98,5 @@ def format_partitioning(state: TableState) -> list[dict[str, Any]]:
     key = state.parsed.bucket_key
     if key:
         columns = [[name] for name in key]
-        found.append({"transform": "bucket", "columns": columns, "arguments": [state.num_buckets]})
-    return found
+        transforms.append({"transform": "bucket", "columns": columns, "arguments": [state.num_buckets]})
+    return transforms

@@ -18,7 +18,7 @@ from streamhouse_spark.datasource.cdc.avro import AvroSchemas
 from streamhouse_spark.datasource.cdc.event_formats import AVRO, FORMATS, UPSERT, EventFormat, EventReader
 from streamhouse_spark.datasource.cdc.row_validation import RowRules, validate_rows
 from streamhouse_spark.datasource.cdc.schema_registry import Auth
-from streamhouse_spark.datasource.cdc.type_conversion import ValueForms, convert_text, fault
+from streamhouse_spark.datasource.cdc.type_conversion import ValueForms, convert_text, describe_fault
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv.table_config import parse_keyed_properties
 from streamhouse_spark.log.commits.idempotency import require_writable
@@ -59,7 +59,7 @@ def plan_cdc(
     connection: Connection,
     events: DataFrame,
     into: str,
-    how: EventFormat,
+    event_format: EventFormat,
     forms: ValueForms,
     value: str,
     position: Sequence[str] | None,
@@ -70,8 +70,8 @@ def plan_cdc(
     avro_schema: str | None,
 ) -> CdcPlan:
     """Plan the query and refuse everything that can be refused. See `streamhouse_spark.cdc`."""
-    if how not in FORMATS:
-        raise InvalidOptionError(f"format is {how!r}, expected one of {', '.join(FORMATS)}")
+    if event_format not in FORMATS:
+        raise InvalidOptionError(f"format is {event_format!r}, expected one of {', '.join(FORMATS)}")
     if new_columns not in get_args(NewColumns):
         raise InvalidOptionError(f"new_columns is {new_columns!r}, expected fail or ignore")
     table = connection.table(str(parse_table_name(into).require_table("write to")))
@@ -81,29 +81,31 @@ def plan_cdc(
     columns = StructType(
         [StructField(c.name, c.dataType, c.nullable) for c in spark_versions.spark_schema_of(state.schema.arrow).fields]
     )
-    forms.require(columns, are_numbers=how == "debezium-json", are_told=how == AVRO)
-    given = {field.name: field.dataType for field in events.schema}
-    kinds = BinaryType if how == AVRO else StringType | BinaryType
-    if not isinstance(given.get(value), kinds):
-        of = "bytes" if how == AVRO else "text or bytes"
-        raise InvalidOptionError(f"the events have no column '{value}' of {of}; name the one that has the event")
+    forms.require(columns, are_numbers=event_format == "debezium-json", has_event_schemas=event_format == AVRO)
+    event_columns = {field.name: field.dataType for field in events.schema}
+    kinds = BinaryType if event_format == AVRO else StringType | BinaryType
+    if not isinstance(event_columns.get(value), kinds):
+        expected = "bytes" if event_format == AVRO else "text or bytes"
+        raise InvalidOptionError(f"the events have no column '{value}' of {expected}; name the one that has the event")
     order = tuple(position) if position is not None else ("offset",)
-    missing = [name for name in order if name not in given]
+    missing = [name for name in order if name not in event_columns]
     if missing or not order:
         raise InvalidOptionError(
             f"the events have no column '{', '.join(missing)}' by which those of one key are ordered; name columns of "
             "the source's position as position=, such as the log sequence number"
         )
     avro = None
-    if how == AVRO:
+    if event_format == AVRO:
         avro = AvroSchemas.of(events.sparkSession, registry, registry_auth, avro_schema, table.world)
     elif (registry, registry_auth, avro_schema) != (None, None, None):
-        raise InvalidOptionError(f"registry, registry_auth and avro_schema are of events in Avro; format is {how!r}")
+        raise InvalidOptionError(
+            f"registry, registry_auth and avro_schema are of events in Avro; format is {event_format!r}"
+        )
     if dead_letter is not None:
         connection.warehouse().create_table(
             str(parse_table_name(dead_letter).require_table("write to")), DEAD_LETTERS, if_not_exists=True
         )
-    reader = EventReader.of(how, columns, state.primary_key, forms)
+    reader = EventReader.of(event_format, columns, state.primary_key, forms)
     reader.register(events.sparkSession)
     return CdcPlan(
         connection, table.name, columns, state.primary_key, reader, value, order, new_columns, dead_letter, avro
@@ -138,12 +140,12 @@ def apply(plan: CdcPlan, batch: DataFrame, batch_id: int, checkpoint: str) -> No
     query_id = _query_id(batch.sparkSession, checkpoint)
     if not query_id:
         raise InvalidOptionError("cdc runs as a streaming query, whose id is not known here; start it with cdc(...)")
-    decoded, found = _decode_and_inspect(plan, batch)
+    decoded, summary = _decode_and_inspect(plan, batch)
     try:
-        _check(plan, found)
-        if found["bad"] and plan.dead_letter is not None:
+        _require_accepted(plan, summary)
+        if summary["bad"] and plan.dead_letter is not None:
             _write(plan, _dead_letters(plan, decoded), plan.dead_letter, query_id, batch_id)
-        rows = _last_changes(plan, decoded)
+        rows = _latest_changes(plan, decoded)
         _write(plan, rows, plan.table, query_id, batch_id, rowKindColumn=_KIND)
     finally:
         decoded.unpersist()
@@ -168,11 +170,11 @@ def _decode_and_inspect(plan: CdcPlan, batch: DataFrame) -> tuple[DataFrame, Row
     while True:
         decoded = _decode_events(plan, batch, refused).persist()
         try:
-            found = _look(decoded)
-            unknown = {number for number in found["unknown"] if number not in refused}
+            summary = _summarise_events(decoded)
+            unknown = {number for number in summary["unknown"] if number not in refused}
             if plan.avro is None or not unknown:
-                return decoded, found
-            refused |= plan.avro.learn(unknown)
+                return decoded, summary
+            refused |= plan.avro.fetch(unknown)
         except BaseException:
             decoded.unpersist()
             raise
@@ -220,45 +222,45 @@ def _convert_change(plan: CdcPlan, change: Column) -> Column:
     for column in plan.columns:
         text = change["row"].getField(column.name)
         values.append(convert_text(text, column.dataType).alias(column.name))
-        found = fault(column.name, text, column.dataType)
-        if found is not None:
-            faults.append(found)
+        problem = describe_fault(column.name, text, column.dataType)
+        if problem is not None:
+            faults.append(problem)
     wrong = f.coalesce(*faults) if faults else f.lit(None).cast("string")
     return f.struct(change["kind"].alias("kind"), f.struct(*values).alias("row"), wrong.alias("wrong"))
 
 
-def _look(decoded: DataFrame) -> Row:
+def _summarise_events(decoded: DataFrame) -> Row:
     """Return how many events are ``bad``, the ``first`` of them, all ``names`` of columns and ``unknown`` schemas."""
     is_bad = f.col("reason").isNotNull()
     first = f.min_by(f.struct("reason", f.col(_POSITION).cast("string").alias("at")), f.when(is_bad, f.col(_POSITION)))
-    found = decoded.agg(
+    summary = decoded.agg(
         f.count_if(is_bad).alias("bad"),
         first.alias("first"),
         f.array_distinct(f.flatten(f.collect_set(f.when(~is_bad, f.col("names"))))).alias("names"),
         f.collect_set("unknown").alias("unknown"),
     ).head()
-    assert found is not None
-    return found
+    assert summary is not None
+    return summary
 
 
-def _check(plan: CdcPlan, found: Row) -> None:
+def _require_accepted(plan: CdcPlan, summary: Row) -> None:
     """Raise `SchemaMismatchError` for events that cannot be read and have no other place, and for new columns."""
-    known = {column.name for column in plan.columns}
-    new = sorted(set(found["names"] or ()) - known)
+    column_names = {column.name for column in plan.columns}
+    new = sorted(set(summary["names"] or ()) - column_names)
     if new and plan.new_columns == "fail":
         raise SchemaMismatchError(
             f"the events for {plan.table} have columns that it lacks: {', '.join(new)[:500]}; nothing was written: add "
             "them by ALTER TABLE … ADD COLUMNS and start the query again, or say new_columns='ignore'"
         )
-    if found["bad"] and plan.dead_letter is None:
+    if summary["bad"] and plan.dead_letter is None:
         raise SchemaMismatchError(
-            f"{found['bad']} events of this batch for {plan.table} cannot be read; the first, at "
-            f"{found['first']['at']}: {found['first']['reason']}; nothing was written: correct the source, or name a "
-            "table for such events as dead_letter="
+            f"{summary['bad']} events of this batch for {plan.table} cannot be read; the first, at "
+            f"{summary['first']['at']}: {summary['first']['reason']}; nothing was written: correct the source, or name "
+            "a table for such events as dead_letter="
         )
 
 
-def _last_changes(plan: CdcPlan, decoded: DataFrame) -> DataFrame:
+def _latest_changes(plan: CdcPlan, decoded: DataFrame) -> DataFrame:
     """Return the last change of each key."""
     changes = decoded.where(f.col("reason").isNull()).select(_POSITION, f.posexplode("changes").alias(_PLACE, "change"))
     rows = changes.select(

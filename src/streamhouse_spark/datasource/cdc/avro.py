@@ -30,9 +30,9 @@ _ASKED_MAX: Final = 1_000
 class AvroSchemas:
     """The schemas of a query's events: one that was given, or those of a registry, which stay known once asked for."""
 
-    given: str | None
+    schema_text: str | None
     registry: SchemaRegistry | None
-    known: dict[int, str] = field(default_factory=dict)
+    by_id: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -46,17 +46,17 @@ class AvroSchemas:
             )
         if auth is not None and registry is None:
             raise InvalidOptionError("registry_auth is given without registry, the URL that it is for")
-        made = _java_class(session)
-        if given is not None and (problem := made.problem(given)) is not None:
+        java_class = _java_class(session)
+        if given is not None and (problem := java_class.problem(given)) is not None:
             raise InvalidOptionError(f"avro_schema is no schema of Debezium's events: {problem}")
         return cls(given, None if registry is None else SchemaRegistry.of(registry, auth, world))
 
     def read(self, session: SparkSession, events: Column, refused: Mapping[int, str]) -> Column:
         """Return for each event its ``text``, the ``reason`` why it has none, and the id of an ``unknown`` schema."""
         function = _java_class(session).read
-        return spark_versions.java_function(function, events, dict(self.known), dict(refused), self.given)
+        return spark_versions.java_function(function, events, dict(self.by_id), dict(refused), self.schema_text)
 
-    def learn(self, numbers: Iterable[int]) -> dict[int, str]:
+    def fetch(self, numbers: Iterable[int]) -> dict[int, str]:
         """Ask for schemas; return the ids that have none, with the reason. Raises as `SchemaRegistry.schema`."""
         assert self.registry is not None, "only events with ids lack schemas"
         refused = {}
@@ -69,16 +69,16 @@ class AvroSchemas:
             if answer.schema is None:
                 refused[number] = answer.reason
             else:
-                self.known[number] = answer.schema
+                self.by_id[number] = answer.schema
         return refused
 
 
 def _java_class(session: SparkSession) -> Any:
     """Return the class of the function. Raises `InvalidOptionError` in a session without the jar."""
-    found = spark_versions.java_class(session, _CLASS)
-    if found is None:
+    java_class = spark_versions.java_class(session, _CLASS)
+    if java_class is None:
         raise InvalidOptionError(
             "events in Avro are read by the jar of the package, which Spark was started without; make the session with "
             'streamhouse_spark.configure, or start Spark with --jars "$(streamhouse jar)"'
         )
-    return found
+    return java_class

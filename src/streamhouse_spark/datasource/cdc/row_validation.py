@@ -55,44 +55,44 @@ class RowRules:
         limited = properties.limited_columns
         if not (properties.checks or properties.generated or properties.identity or has_sizes or limited):
             return None
-        given = [field.remove_metadata() for field in spark_versions.arrow_schema_of(columns)]
-        coerce(pa.schema(given).empty_table(), schema, table=table.name, older=state.schemas)
+        fields = [field.remove_metadata() for field in spark_versions.arrow_schema_of(columns)]
+        coerce(pa.schema(fields).empty_table(), schema, table=table.name, older=state.schemas)
         return cls(table.name, schema, properties.checks, properties.generated, properties.identity, limited)
 
     def find_rejected_rows(self, rows: pa.Table) -> dict[int, str]:
         """Return the places of the rows that the table refuses, with the reason."""
-        found: dict[int, str] = {}
-        self._look(rows, np.arange(rows.num_rows), found)
-        return found
+        reasons: dict[int, str] = {}
+        self._collect_rejected(rows, np.arange(rows.num_rows), reasons)
+        return reasons
 
-    def _look(self, rows: pa.Table, places: npt.NDArray[np.int64], found: dict[int, str]) -> None:
+    def _collect_rejected(self, rows: pa.Table, places: npt.NDArray[np.int64], reasons: dict[int, str]) -> None:
         """Note the refused rows among some. Where they do not fit as a whole they are halved until a row stands alone,
         so a few bad rows among many cost a few times the work of the whole.
         """
         if not len(places):
             return
         try:
-            stored = self._stored(rows.take(pa.array(places)))
+            stored = self._convert_for_storage(rows.take(pa.array(places)))
         except SchemaMismatchError as error:
             if len(places) == 1:
-                found[int(places[0])] = str(error)[:_REASON_CHARS_MAX]
+                reasons[int(places[0])] = str(error)[:_REASON_CHARS_MAX]
                 return
             middle = len(places) // 2
-            self._look(rows, places[:middle], found)
-            self._look(rows, places[middle:], found)
+            self._collect_rejected(rows, places[:middle], reasons)
+            self._collect_rejected(rows, places[middle:], reasons)
             return
         for check in self.checks:
             reason = f"its row is in breach of constraint '{check.name}' CHECK ({check.text})"[:_REASON_CHARS_MAX]
-            for place in places[_true(check.in_breach(stored))].tolist():
-                found.setdefault(place, reason)
+            for place in places[_true_positions(check.in_breach(stored))].tolist():
+                reasons.setdefault(place, reason)
 
-    def _stored(self, given: pa.Table) -> pa.Table:
+    def _convert_for_storage(self, new_rows: pa.Table) -> pa.Table:
         """Return rows as they would be stored, but for numbers that the table hands out. Raises `SchemaMismatchError`
         where one cannot be.
         """
-        fitted = coerce(given, self.schema, table=self.table)
-        refuse_given(self.identity, fitted, self.table)
-        rows = fill_generated_columns(self.generated, fitted, self.table)
+        coerced = coerce(new_rows, self.schema, table=self.table)
+        refuse_given(self.identity, coerced, self.table)
+        rows = fill_generated_columns(self.generated, coerced, self.table)
         check_paimon_values(self.table, {name: rows.column(name) for name in self.limited_columns})
         return rows
 
@@ -108,18 +108,18 @@ def validate_rows(rules: RowRules, kind: str, batches: Iterable[pa.RecordBatch])
         if not (refused := rules.find_rejected_rows(rows)):
             yield batch
             continue
-        first: dict[int, str] = {}
+        reason_by_event: dict[int, str] = {}
         for place in sorted(refused):
-            first.setdefault(events[int(places[place])].as_py(), refused[place])
+            reason_by_event.setdefault(events[int(places[place])].as_py(), refused[place])
         mask = np.zeros(batch.num_rows, np.bool_)
-        mask[list(first)] = True
-        said = pa.array([first[event] for event in sorted(first)], reasons.type)
+        mask[list(reason_by_event)] = True
+        new_reasons = pa.array([reason_by_event[event] for event in sorted(reason_by_event)], reasons.type)
         position = batch.schema.get_field_index("reason")
-        replaced = pc.replace_with_mask(reasons, pa.array(mask), said)
+        replaced = pc.replace_with_mask(reasons, pa.array(mask), new_reasons)
         yield batch.set_column(position, batch.schema.field(position), replaced)
 
 
-def _true(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
+def _true_positions(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
     return np.flatnonzero(_true_mask(values))
 
 

@@ -36,14 +36,14 @@ _NOT_FOUND: Final = range(40_400, 40_500)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RegistrySchema:
     """The schema of an id, or the reason why it has none that reads an event."""
 
     schema: str | None
     reason: str = ""
 
 
-class _AwayError(Exception):
+class _UnavailableError(Exception):
     """No answer yet; another try may have one."""
 
 
@@ -68,7 +68,7 @@ class SchemaRegistry:
             )
         return cls(url.rstrip("/"), None if auth is None else _authorization(auth), world)
 
-    def schema(self, number: int) -> Answer:
+    def schema(self, number: int) -> RegistrySchema:
         """Return the schema of an id.
 
         A registry that fails or does not answer is asked again for half a minute. Raises `StorageError` if it is still
@@ -78,8 +78,8 @@ class SchemaRegistry:
         attempt = 0
         while True:
             try:
-                return self._asked(number)
-            except _AwayError as error:
+                return self._request(number)
+            except _UnavailableError as error:
                 attempt += 1
                 if self.world.clock.boot_ms() - begin_ms >= _PATIENCE_MS:
                     raise StorageError(
@@ -89,7 +89,7 @@ class SchemaRegistry:
                     ) from error
             self.world.wait_to_retry(attempt)
 
-    def _asked(self, number: int) -> Answer:
+    def _request(self, number: int) -> RegistrySchema:
         request = urllib.request.Request(f"{self.url}/schemas/ids/{number}", headers={"Accept": _ACCEPTED})  # noqa: S310 - `of`
         if self.authorization is not None:
             request.add_unredirected_header("Authorization", self.authorization)  # another host does not get it
@@ -98,16 +98,16 @@ class SchemaRegistry:
                 body = answer.read(_ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
             with error:
-                return self._refused(number, error.code, error.read(_ANSWER_BYTES_MAX))
+                return self._handle_http_error(number, error.code, error.read(_ANSWER_BYTES_MAX))
         except (OSError, http.client.HTTPException) as error:
-            raise _AwayError(f"{type(error).__name__}: {error}") from error
-        return _schema_of(_object(body), number)
+            raise _UnavailableError(f"{type(error).__name__}: {error}") from error
+        return _parse_answer(_parse_object(body), number)
 
-    def _refused(self, number: int, status: int, body: bytes) -> Answer:
+    def _handle_http_error(self, number: int, status: int, body: bytes) -> RegistrySchema:
         if status == 429 or status >= 500:
-            raise _AwayError(f"it answered {status}")
-        if status == 404 and _code(body) in _NOT_FOUND:
-            return Answer(None, f"its schema {number} is not in the registry")
+            raise _UnavailableError(f"it answered {status}")
+        if status == 404 and _error_code(body) in _NOT_FOUND:
+            return RegistrySchema(None, f"its schema {number} is not in the registry")
         advice = "give the credentials as registry_auth=" if status in (401, 403) else "give the registry's own URL"
         raise StorageRefusedError(
             f"the schema registry {self.url} answered {status} to a request for schema {number}; nothing of this batch "
@@ -126,33 +126,33 @@ def _authorization(auth: Auth) -> str:
     )
 
 
-def _schema_of(answer: dict[str, Any], number: int) -> Answer:
+def _parse_answer(answer: dict[str, Any], number: int) -> RegistrySchema:
     kind, schema = answer.get("schemaType", "AVRO"), answer.get("schema")
     if kind != "AVRO":
-        return Answer(None, f"its schema {number} is of the type {quote(kind)}, and no Avro")
+        return RegistrySchema(None, f"its schema {number} is of the type {quote(kind)}, and no Avro")
     if answer.get("references"):
-        return Answer(None, f"its schema {number} refers to other schemas, which are not fetched")
+        return RegistrySchema(None, f"its schema {number} refers to other schemas, which are not fetched")
     if not isinstance(schema, str):
-        raise _AwayError("its answer has no schema")
-    return Answer(schema)
+        raise _UnavailableError("its answer has no schema")
+    return RegistrySchema(schema)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     if len(body) > _ANSWER_BYTES_MAX:
-        raise _AwayError(f"its answer has more than {_ANSWER_BYTES_MAX >> 20} MiB")
+        raise _UnavailableError(f"its answer has more than {_ANSWER_BYTES_MAX >> 20} MiB")
     try:
-        found = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise _AwayError("its answer is no JSON object")
-    return found
+        answer = None
+    if not isinstance(answer, dict):
+        raise _UnavailableError("its answer is no JSON object")
+    return answer
 
 
-def _code(body: bytes) -> int:
+def _error_code(body: bytes) -> int:
     try:
-        found = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
         return 0
-    code = found.get("error_code") if isinstance(found, dict) else None
+    code = answer.get("error_code") if isinstance(answer, dict) else None
     return code if isinstance(code, int) else 0

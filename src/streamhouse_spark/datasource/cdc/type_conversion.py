@@ -24,20 +24,20 @@ class ValueForms:
     """The unit of timestamps that are numbers."""
     decimals: DecimalForm | None
 
-    def require(self, columns: t.StructType, *, are_numbers: bool, are_told: bool) -> None:
+    def require(self, columns: t.StructType, *, are_numbers: bool, has_event_schemas: bool) -> None:
         """Raise `InvalidOptionError` for a wrong form, and for one that is not given and that the columns need.
 
         ``are_numbers`` says whether events of the format may have numbers for timestamps, and bytes for decimals;
-        ``are_told`` whether their schemas say so.
+        ``has_event_schemas`` whether their schemas say so.
         """
-        for name, given, known in (("times", self.times, TimeUnit), ("decimals", self.decimals, DecimalForm)):
-            if given is not None and given not in get_args(known):
-                raise InvalidOptionError(f"{name} is {given!r}, expected one of {', '.join(get_args(known))}")
-            if given == "schema" and not are_numbers:
+        for name, form, forms in (("times", self.times, TimeUnit), ("decimals", self.decimals, DecimalForm)):
+            if form is not None and form not in get_args(forms):
+                raise InvalidOptionError(f"{name} is {form!r}, expected one of {', '.join(get_args(forms))}")
+            if form == "schema" and not are_numbers:
                 raise InvalidOptionError(
                     f"{name}='schema' is for Debezium's events in JSON that have their schema around them; leave it out"
                 )
-        if are_told and self.decimals is not None:
+        if has_event_schemas and self.decimals is not None:
             raise InvalidOptionError("decimals is of events in JSON; in Avro the schemas have it, leave it out")
         if not are_numbers:
             return
@@ -103,7 +103,7 @@ def convert_text(text: Column, kind: t.DataType) -> Column:
                     convert_text(pair["value"], kind.valueType).alias("value"),
                 ),
             )
-            return f.when(_have_keys(text, kind), f.map_from_entries(pairs))
+            return f.when(_has_unique_keys(text, kind), f.map_from_entries(pairs))
         case t.VariantType():  # sources send their columns of JSON as texts
             return f.try_parse_json(text)
         case t.BinaryType():
@@ -111,40 +111,40 @@ def convert_text(text: Column, kind: t.DataType) -> Column:
     return text.try_cast(kind)
 
 
-def _have_keys(pairs: Column, kind: t.MapType) -> Column:
+def _has_unique_keys(pairs: Column, kind: t.MapType) -> Column:
     """Return whether each pair has a key of its own."""
     keys = f.transform(pairs, lambda pair: convert_text(pair["key"], kind.keyType))
     distinct = f.array_distinct(f.filter(keys, lambda key: key.isNotNull()))
     return f.size(distinct) == f.size(pairs)
 
 
-def fault(path: str, text: Column, kind: t.DataType) -> Column | None:
+def describe_fault(path: str, text: Column, kind: t.DataType) -> Column | None:
     """Return why a text is no value of a column, null for one that is; None where each text is one."""
     match kind:
         case t.StringType():
             return None
         case t.ArrayType():
-            return _first_fault(text, lambda item: fault(f"{path}.element", item, kind.elementType))
+            return _first_item_fault(text, lambda item: describe_fault(f"{path}.element", item, kind.elementType))
         case t.StructType():
             fields = ((f"{path}.{field.name}", text.getField(field.name), field.dataType) for field in kind)
-            return _any_fault([fault(*field) for field in fields])
+            return _coalesce_faults([describe_fault(*field) for field in fields])
         case t.MapType():
             pair_type = t.StructType().add("key", kind.keyType).add("value", kind.valueType)
-            inside = _first_fault(text, lambda pair: fault(path, pair, pair_type))
+            inside = _first_item_fault(text, lambda pair: describe_fault(path, pair, pair_type))
             if isinstance(kind.keyType, t.StringType):  # the JVM's function has looked at them
                 return inside
-            twice = f.when(~_have_keys(text, kind), f.lit(f"column '{path}.key' is the same value twice"))
+            twice = f.when(~_has_unique_keys(text, kind), f.lit(f"column '{path}.key' is the same value twice"))
             return twice if inside is None else f.coalesce(inside, twice)
     shown = f.concat(f.lit(f"column '{path}' is '"), f.left(text, f.lit(100)), f.lit("', which is no "))
     return f.when(text.isNotNull() & convert_text(text, kind).isNull(), f.concat(shown, f.lit(kind.simpleString())))
 
 
-def _any_fault(faults: Sequence[Column | None]) -> Column | None:
-    there = [one for one in faults if one is not None]
-    return f.coalesce(*there) if there else None
+def _coalesce_faults(faults: Sequence[Column | None]) -> Column | None:
+    present = [fault for fault in faults if fault is not None]
+    return f.coalesce(*present) if present else None
 
 
-def _first_fault(items: Column, of_item: Callable[[Column], Column | None]) -> Column | None:
+def _first_item_fault(items: Column, of_item: Callable[[Column], Column | None]) -> Column | None:
     if of_item(f.lit(None)) is None:
         return None
     faults = f.transform(items, lambda item: cast("Column", of_item(item)))

@@ -38,7 +38,7 @@ MapArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class TableNames:
     """The tables of a join: name and uuid."""
 
     left: tuple[str, str]
@@ -47,8 +47,8 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    names: Names
+class DeltaJoinPlan:
+    names: TableNames
     delta: DeltaPlan
 
 
@@ -61,7 +61,7 @@ def plan_delta_join(
     columns: Sequence[str] | None,
     how: str,
     prefix: str,
-) -> Planned:
+) -> DeltaJoinPlan:
     """Plan the query and refuse everything that can be refused. See `streamhouse_spark.delta_join`."""
     sides = [connection.table(str(parse_table_name(name).require_table("join"))) for name in (left, right)]
     join = Join.of(sides[0].state, sides[1].state, on, how, prefix)
@@ -72,24 +72,24 @@ def plan_delta_join(
         raise TableNotFoundError(
             f"{error} To make it for this join: CREATE TABLE streamhouse.{path} ({join.ddl(columns)})"
         ) from None
-    names = Names(*((table.name, table.uuid) for table in (*sides, target)))
-    return Planned(names, DeltaPlan.of(join, target.state, columns))
+    names = TableNames(*((table.name, table.uuid) for table in (*sides, target)))
+    return DeltaJoinPlan(names, DeltaPlan.of(join, target.state, columns))
 
 
 def start(
     spark: SparkSession,
     connection: Connection,
-    plan: Planned,
+    plan: DeltaJoinPlan,
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
     max_offsets: int | None,
 ) -> StreamingQuery:
-    left = _changes(spark, connection, plan, "left", checkpoint, max_offsets)
-    right = _changes(spark, connection, plan, "right", checkpoint, max_offsets)
+    left = _read_changes(spark, connection, plan, "left", checkpoint, max_offsets)
+    right = _read_changes(spark, connection, plan, "right", checkpoint, max_offsets)
     writer = (
         left.union(right)
         .writeStream.format("streamhouse")
-        .options(**_options(connection))
+        .options(**_connection_options(connection))
         .option("rowKindColumn", KIND_COLUMN)
         .option("txnAppId", APP_ID)
         .option("checkpointLocation", checkpoint)
@@ -109,10 +109,10 @@ def consumer_id(target_uuid: str, checkpoint: str, side: SideName) -> str:
     return f"delta_join.{side}.{target_uuid}.{query}"
 
 
-def _changes(
+def _read_changes(
     spark: SparkSession,
     connection: Connection,
-    plan: Planned,
+    plan: DeltaJoinPlan,
     side: SideName,
     checkpoint: str,
     max_offsets: int | None,
@@ -125,7 +125,7 @@ def _changes(
     reader = (
         spark.readStream.schema(spark_versions.spark_schema_of(fields))
         .format("streamhouse")
-        .options(**_options(connection))
+        .options(**_connection_options(connection))
         .option("readChangeFeed", "true")
         .option("includeMetadata", "true")
         .option("consumerId", consumer_id(plan.names.target[1], checkpoint, side))
@@ -133,15 +133,15 @@ def _changes(
     if max_offsets is not None:
         reader = reader.option("maxOffsetsPerTrigger", max_offsets)
     return reader.load(name).mapInArrow(
-        _task(connection, plan, side, key), spark_versions.spark_schema_of(plan.delta.schema)
+        _make_task(connection, plan, side, key), spark_versions.spark_schema_of(plan.delta.schema)
     )
 
 
-def _options(connection: Connection) -> dict[str, str]:
+def _connection_options(connection: Connection) -> dict[str, str]:
     return {**dict(connection.settings), "warehouse": connection.location}
 
 
-def _task(connection: Connection, plan: Planned, side: SideName, key: Sequence[str]) -> MapArrow:
+def _make_task(connection: Connection, plan: DeltaJoinPlan, side: SideName, key: Sequence[str]) -> MapArrow:
     names, delta = plan.names, plan.delta
 
     def handle(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -154,22 +154,22 @@ def _task(connection: Connection, plan: Planned, side: SideName, key: Sequence[s
         for batch in batches:
             if not batch.num_rows:
                 continue
-            find = _lookups(tables, delta, side, _offsets_of(batch))
+            find = _make_lookups(tables, delta, side, _end_offsets(batch))
             columns = [batch.column(place).cast(t) for place, t in enumerate(types, start=2)]
             keys = pa.Table.from_arrays(columns, names=list(key))
             for first in range(0, keys.num_rows, PREFIX_ROWS_MAX):
-                found = delta.changes(side, keys.slice(first, PREFIX_ROWS_MAX), find)
-                yield from combine_small_chunks(found).to_batches(max_chunksize=ROWS_MAX)
+                changes = delta.changes(side, keys.slice(first, PREFIX_ROWS_MAX), find)
+                yield from combine_small_chunks(changes).to_batches(max_chunksize=ROWS_MAX)
 
     return handle
 
 
-def _lookups(
+def _make_lookups(
     tables: Mapping[str, Table], delta: DeltaPlan, side: SideName, offsets: Mapping[int, OffsetRange]
 ) -> Lookups:
     """Return lookups that read the logs to their tails, and must find these changes there."""
     columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
-    found = {
+    lookup_by_table = {
         name: partial(
             Lookup(table.keyed).matches,
             columns=columns[name],
@@ -178,10 +178,10 @@ def _lookups(
         )
         for name, table in tables.items()
     }
-    return Lookups(found["left"], found["right"], found["target"])
+    return Lookups(lookup_by_table["left"], lookup_by_table["right"], lookup_by_table["target"])
 
 
-def _offsets_of(batch: pa.RecordBatch) -> dict[int, OffsetRange]:
+def _end_offsets(batch: pa.RecordBatch) -> dict[int, OffsetRange]:
     """Return for each bucket the offsets up to the last one of the batch."""
     buckets, offsets = (batch.column(place).to_numpy() for place in (0, 1))
     ends = {bucket: int(offsets[buckets == bucket].max()) + 1 for bucket in np.unique(buckets).tolist()}

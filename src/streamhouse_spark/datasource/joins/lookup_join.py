@@ -39,10 +39,10 @@ def join_by_lookup(
     plan.on.require_types(key_types, table.name)
     Lookup(table.keyed).state(max_staleness_ms)  # refuses a value that is no number of milliseconds
     schema = StructType([*fields, *spark_versions.spark_schema_of(pa.schema(plan.fields)).fields])
-    return df.mapInArrow(_task(connection, table, plan, max_staleness_ms), schema)
+    return df.mapInArrow(_make_task(connection, table, plan, max_staleness_ms), schema)
 
 
-def _task(connection: Connection, table: Table, plan: LookupPlan, max_staleness_ms: int | None) -> MapArrow:
+def _make_task(connection: Connection, table: Table, plan: LookupPlan, max_staleness_ms: int | None) -> MapArrow:
     name, uuid = table.name, table.uuid
 
     def join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

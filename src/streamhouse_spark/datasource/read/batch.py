@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.datasource.read.offset_resolution import batch_ranges
-from streamhouse_spark.datasource.read.partitions import TablePartition, partitions, read_plan
+from streamhouse_spark.datasource.read.partitions import TablePartition, make_partitions, read_plan
 from streamhouse_spark.datasource.read.table_reference import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkColumns, select_columns
 from streamhouse_spark.datasource.worker_errors import ErrorBoundary
@@ -31,10 +31,10 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 class StreamhouseReader(ErrorBoundary, DataSourceReader):
-    """Reads one state of a table, decided on the driver when Spark asks for the partitions.
+    """Reads one state of a table, chosen on the driver when Spark plans the partitions.
 
-    Filters are not applied: Spark shares one reader between the uses of a DataFrame, and a reader that filtered for one
-    of them would give the other too few rows.
+    Filters are not applied here. Spark shares one reader between all uses of a DataFrame, so filtering for one use
+    would drop rows of another.
     """
 
     def __init__(
@@ -43,29 +43,29 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
         target: ReadTarget,
         options: ReadOptions,
         schema: StructType,
-        begun: TableSchema,
+        schema_at_planning: TableSchema,
     ) -> None:
-        """Take a target. ``begun`` is the table's schema that it was made by, unless it has one of its own."""
-        self._begun = target.begun or begun
+        """Take a target, and the table's schema for a target that has none."""
+        self._planned_schema = target.table_schema or schema_at_planning
         self._connection = connection
         self._target = target
         self._options = options
         self._columns = select_columns(schema, target.schema, target.name)
-        self._shape = SparkColumns(schema, self._columns, target.name)
-        asked = set(self._columns)
-        self._metadata = tuple(field for field in target.metadata if field.name in asked)
+        self._spark_columns = SparkColumns(schema, self._columns, target.name)
+        column_names = set(self._columns)
+        self._metadata = tuple(field for field in target.metadata if field.name in column_names)
         self._table_columns = tuple(c for c in self._columns if c not in {f.name for f in target.metadata})
 
     @release_memory_after
     def partitions(self) -> list[InputPartition]:
-        """Plan the partitions. Raises as reads do, and `SchemaMismatchError` if columns changed since Spark was told of
-        them.
+        """Plan the partitions. Raises as reads do, and `SchemaMismatchError` if the columns changed since Spark read
+        the schema.
         """
         plan = self._plan()
         if self._target.kind != "view":
-            who, advice = f"a read of {self._target.name}", "load it again"
-            require_same_columns(self._begun, plan.schema, self._table_columns, who, advice)
-        return partitions(plan)
+            reader, advice = f"a read of {self._target.name}", "load it again"
+            require_same_columns(self._planned_schema, plan.schema, self._table_columns, reader, advice)
+        return make_partitions(plan)
 
     @release_memory_after
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -73,7 +73,7 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
         rows = read_plan(
             self._connection, partition.plan(), self._metadata, fail_on_data_loss=self._options.fail_on_data_loss
         )
-        return self._shape.batches(rows)
+        return self._spark_columns.batches(rows)
 
     def _plan(self) -> ScanPlan:
         target, options = self._target, self._options
@@ -95,9 +95,9 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
                 if CHANGE_TYPE in target.metadata and has_lost_rows(state):
                     from streamhouse_spark.datasource.read.changelog import plan_changelog  # it looks into the lake
 
-                    told = plan_changelog(table, state, options)
+                    changes = plan_changelog(table, state, options)
                     schema = state.schema.select(self._table_columns or state.schema.names[:1])
-                    return ScanPlan(table.name, table.uuid, schema, told.pieces)
+                    return ScanPlan(table.name, table.uuid, schema, changes.pieces)
                 return plan_ranges(
                     table,
                     state,
@@ -110,6 +110,6 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
 
 
 def plan_view(table: TableHandle, state: TableState, suffix: str) -> ScanPlan:
-    """Plan a read of a whole view."""
+    """Plan a read of a whole system view."""
     pieces = binlog_pieces(state) if suffix == BINLOG else (ViewScanTask(suffix),)
     return ScanPlan(table.name, table.uuid, state.schema, pieces)

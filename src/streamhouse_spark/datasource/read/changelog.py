@@ -1,7 +1,7 @@
-"""The changelog of a table without a primary key that lost rows, as a batch read asks for a part of it.
+"""Batch reads of the changelog of a log table that lost rows.
 
-Offsets tell the rows that were appended, and nothing at them tells that one was deleted. So commits are asked: times
-choose among these, and offsets among the rows.
+Offsets identify appended rows but do not show deletions, so the changes are planned by commit. Times select commits,
+and offsets select rows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from streamhouse_spark.read.scan_tasks import ChangesScanTask
 
 
 def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) -> ChangesPlan:
-    """Find the changes that the options ask for: without a time from the first commit on from which all are there.
+    """Plan the changes that the options select; without a start time, from the first commit whose changes are all
+    retained.
 
-    Raises `InvalidOptionError` as `batch_ranges`, and `OffsetsTrimmedError` for a time from which on they are not all
-    there, unless ``failOnDataLoss`` is false.
+    Raises `InvalidOptionError` as `batch_ranges` does. Raises `OffsetsTrimmedError` if changes since the start time are
+    no longer retained, unless ``failOnDataLoss`` is false.
     """
-    ranges = _rows_asked(state, options)
+    ranges = _requested_offsets(state, options)
     last, end_ms = state.version, options.ending_timestamp_ms
     if end_ms is not None:
         last = last_before(table.storage, state, end_ms * 1000)
@@ -43,32 +44,34 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
         first, _ = range_of_times(table.storage, state, start_us, None, includes=(True, True))
         plan = in_changelog(plan_changes(table, state, first, last, Pruning()))
     if options.starting_timestamp_ms is not None and not options.fail_on_data_loss:
-        plan = replace(plan, pieces=tuple(_since(plan.pieces, options.starting_timestamp_ms * 1000)))
-    return plan if ranges is None else replace(plan, pieces=tuple(_within(plan.pieces, ranges)))
+        plan = replace(plan, pieces=tuple(_restrict_to_times(plan.pieces, options.starting_timestamp_ms * 1000)))
+    return plan if ranges is None else replace(plan, pieces=tuple(_restrict_to_offsets(plan.pieces, ranges)))
 
 
-def _rows_asked(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:
-    """Return the offsets of the rows whose changes are asked for; None for all."""
+def _requested_offsets(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:
+    """Return the offsets of the rows whose changes are requested, or None for all."""
     by_start = options.starting_timestamp_ms is None and options.starting_offsets != FULL
     by_end = options.ending_timestamp_ms is None and options.ending_offsets != LATEST
     if not (by_start or by_end):
         return None
-    given = replace(options, starting_timestamp_ms=None, ending_timestamp_ms=None)
-    given = given if by_start else replace(given, starting_offsets=FULL)
-    ranges = batch_ranges(state, given if by_end else replace(given, ending_offsets=LATEST))
+    offset_options = replace(options, starting_timestamp_ms=None, ending_timestamp_ms=None)
+    offset_options = offset_options if by_start else replace(offset_options, starting_offsets=FULL)
+    ranges = batch_ranges(state, offset_options if by_end else replace(offset_options, ending_offsets=LATEST))
     return ranges if by_start else {bucket: OffsetRange(0, rows.end) for bucket, rows in ranges.items()}
 
 
-def _within(pieces: tuple[ChangesScanTask, ...], ranges: Mapping[int, OffsetRange]) -> Iterator[ChangesScanTask]:
-    """Leave out rows at other offsets, and those that have none."""
+def _restrict_to_offsets(
+    pieces: tuple[ChangesScanTask, ...], ranges: Mapping[int, OffsetRange]
+) -> Iterator[ChangesScanTask]:
+    """Drop changes of rows outside the ranges, and of rows without an offset."""
     for piece in pieces:
         offsets = ranges.get(piece.bucket) if piece.bucket is not None else None
         if offsets is not None and (commits := piece.commits.within(offsets)):
             yield replace(piece, commits=commits)
 
 
-def _since(pieces: tuple[ChangesScanTask, ...], start_us: int) -> Iterator[ChangesScanTask]:
-    """Leave out the changes of commits that are shown with an earlier time."""
+def _restrict_to_times(pieces: tuple[ChangesScanTask, ...], start_us: int) -> Iterator[ChangesScanTask]:
+    """Drop changes of commits that are displayed with an earlier time."""
     for piece in pieces:
         if commits := piece.commits.since(start_us):
             yield replace(piece, commits=commits)

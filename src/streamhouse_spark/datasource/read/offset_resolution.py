@@ -1,4 +1,4 @@
-"""Offsets of buckets for start and end options. Pure, but for times that only the archive of changes knows."""
+"""Resolve start and end options to bucket offsets. Pure, except for times that only the change archive holds."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from streamhouse_spark.storage.base import Storage
 logger = logging.getLogger(__name__)
 
 
-def require_offsets_of_all(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
-    """Raise `InvalidOptionError` for a range from the beginning, if the table was made from a lake table: those rows
-    have no offsets, and must not be left out unseen. Reads of changes ask only for those made since.
+def require_complete_offsets(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
+    """Raise `InvalidOptionError` for a read from the beginning of an adopted table: adopted rows have no offsets and
+    would be silently missing. Change feeds contain only later changes and are allowed.
     """
     is_full = options.starting_offsets == FULL and options.starting_timestamp_ms is None
     adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED and state.truncation is None
@@ -39,17 +39,18 @@ def require_offsets_of_all(state: TableState, options: ReadOptions | StreamReadO
 
 
 def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | None = None) -> dict[int, OffsetRange]:
-    """Return bucket → the offsets that a batch read asks for; buckets without any are absent. With ``storage``, times
-    are looked for in the archive of changes, too.
+    """Return bucket → offsets of a batch read, without empty ranges. With ``storage``, times are also looked up in the
+    change archive.
 
-    Raises `InvalidOptionError` for offsets that never were, `OffsetsTrimmedError` for times that are no longer known.
+    Raises `InvalidOptionError` for offsets that never existed, `OffsetsTrimmedError` for times that are no longer
+    retained.
     """
     strict = options.fail_on_data_loss
     starts = resolve_starting_offsets(
         state, options.starting_offsets, options.starting_timestamp_ms, strict=strict, storage=storage
     )
     if options.ending_timestamp_ms is not None:
-        ends = _offsets_of_time(state, options.ending_timestamp_ms, "endingTimestamp", storage, strict=strict)
+        ends = _resolve_timestamp(state, options.ending_timestamp_ms, "endingTimestamp", storage, strict=strict)
     else:
         ends = {b: _resolve_ending_offset(state, b, log, options.ending_offsets) for b, log in state.buckets.items()}
         _require_buckets(state, options.ending_offsets, "endingOffsets")
@@ -68,14 +69,14 @@ def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | Non
 def resolve_starting_offsets(
     state: TableState, spec: OffsetSpec, timestamp_ms: int | None, *, strict: bool, storage: Storage | None = None
 ) -> dict[int, int]:
-    """Return bucket → first offset to read. A time overrides the offsets; buckets that JSON leaves out begin at the
-    earliest.
+    """Return bucket → first offset to read. A timestamp overrides offsets. Buckets missing from JSON start at the
+    earliest offset.
 
-    ``strict`` False takes the hot log's start where a time is no longer known. The earliest change of a table with a
-    primary key may be in its archive.
+    If ``strict`` is false, a time that is no longer retained means the start of the hot log. The earliest change of a
+    primary-key table may be in its archive.
     """
     if timestamp_ms is not None:
-        return _offsets_of_time(state, timestamp_ms, "startingTimestamp", storage, strict=strict)
+        return _resolve_timestamp(state, timestamp_ms, "startingTimestamp", storage, strict=strict)
     _require_buckets(state, spec, "startingOffsets")
     starts = change_starts(state)
     return {
@@ -91,15 +92,17 @@ def _resolve_starting_offset(state: TableState, bucket: int, log: BucketLog, spe
         return state.first_offset(bucket) if state.lake is not None and not state.primary_key else earliest
     if spec.kind == "latest":
         return log.end
-    given = spec.offsets.get(bucket, EARLIEST_OFFSET) if spec.kind == "offsets" else EARLIEST_OFFSET
-    if given == LATEST_OFFSET:
+    requested = spec.offsets.get(bucket, EARLIEST_OFFSET) if spec.kind == "offsets" else EARLIEST_OFFSET
+    if requested == LATEST_OFFSET:
         return log.end
-    return earliest if given == EARLIEST_OFFSET else _require_bucket(state, bucket, log, given, "startingOffsets")
+    return (
+        earliest if requested == EARLIEST_OFFSET else _require_bucket(state, bucket, log, requested, "startingOffsets")
+    )
 
 
 def _resolve_ending_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
-    given = spec.offsets.get(bucket, LATEST_OFFSET)
-    return log.end if given == LATEST_OFFSET else _require_bucket(state, bucket, log, given, "endingOffsets")
+    requested = spec.offsets.get(bucket, LATEST_OFFSET)
+    return log.end if requested == LATEST_OFFSET else _require_bucket(state, bucket, log, requested, "endingOffsets")
 
 
 def _require_bucket(state: TableState, bucket: int, log: BucketLog, offset: int, option: str) -> int:
@@ -119,17 +122,17 @@ def _require_buckets(state: TableState, spec: OffsetSpec, option: str) -> None:
         )
 
 
-def _offsets_of_time(
+def _resolve_timestamp(
     state: TableState, timestamp_ms: int, option: str, storage: Storage | None, *, strict: bool
 ) -> dict[int, int]:
     times = ArchiveTimeIndex(storage, state) if storage is not None and state.archive else None
     return {
-        bucket: _offset_of_time(state, bucket, log, timestamp_ms, option, times, strict=strict)
+        bucket: _resolve_bucket_timestamp(state, bucket, log, timestamp_ms, option, times, strict=strict)
         for bucket, log in state.buckets.items()
     }
 
 
-def _offset_of_time(
+def _resolve_bucket_timestamp(
     state: TableState,
     bucket: int,
     log: BucketLog,
@@ -141,19 +144,19 @@ def _offset_of_time(
 ) -> int:
     """Return the first offset committed at ``timestamp_ms`` or later.
 
-    Trimmed rows that are not in the archive have no commit times any more. Where one of them may be the answer, that is
-    an error, or the hot log's start when not ``strict``.
+    Trimmed rows outside the archive have no commit times. If the answer may be one of them, raise, or return the start
+    of the hot log if not ``strict``.
     """
     first = state.first_offset(bucket)
     if timestamp_ms <= state.created_ms:
         return first
-    found = offset_at(log, timestamp_ms)
-    if found > log.start or log.start == first or _is_committed_before(state, bucket, log.start, timestamp_ms):
-        return found
+    hot_offset = offset_at(log, timestamp_ms)
+    if hot_offset > log.start or log.start == first or _is_committed_before(state, bucket, log.start, timestamp_ms):
+        return hot_offset
     if state.truncation is not None and timestamp_ms <= state.truncation.time_ms:
         return first
-    if times is not None and (known := times.offset_at(bucket, timestamp_ms)) is not None:
-        return known
+    if times is not None and (archived_offset := times.offset_at(bucket, timestamp_ms)) is not None:
+        return archived_offset
     text = (
         f"{option} {timestamp_ms} ms of {state.name}: rows of bucket {bucket} below offset {log.start} are in the lake "
         "only, which does not keep commit times"
@@ -163,11 +166,11 @@ def _offset_of_time(
             f"{text}; give offsets, a later time, or failOnDataLoss=false to begin at {log.start}"
         )
     logger.warning("%s: beginning at offset %d", text, log.start)
-    return found
+    return hot_offset
 
 
 def _is_committed_before(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
-    """Tell whether every row below the offset is known to have been committed before ``timestamp_ms``."""
+    """Return whether every row below the offset is known to have been committed before ``timestamp_ms``."""
     first = state.buckets[bucket].segments[:1]
     if first and first[0].base_offset < offset and first[0].last_time_ms < timestamp_ms:
         return True
@@ -180,7 +183,5 @@ def offsets_from_json(offsets: Mapping[str, int]) -> dict[int, int]:
 
 
 def offsets_to_json(offsets: Mapping[int, int]) -> dict[str, int]:
-    """Return offsets as JSON in the order of the buckets, so that equal offsets are equal texts: Spark compares the
-    text.
-    """
+    """Return offsets as JSON, sorted by bucket: Spark compares offsets as text."""
     return {str(bucket): offset for bucket, offset in sorted(offsets.items())}

@@ -1,4 +1,4 @@
-"""Pieces packed into Spark partitions of about equal size, and their rows in a task."""
+"""Scan tasks packed into Spark partitions of about equal size, and the reader of a partition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 class TablePartition(InputPartition):
-    """The part of a plan that one task reads, as JSON text. Holds no settings."""
+    """The part of a plan that one task reads, as JSON. Contains no settings."""
 
     def __init__(self, plan: ScanPlan) -> None:
         super().__init__(json.dumps(plan.to_json(), separators=(",", ":")))
@@ -32,8 +32,8 @@ class TablePartition(InputPartition):
         return f"TablePartition({len(self.value)} bytes)"
 
 
-def partitions(plan: ScanPlan, parallelism: int | None = None) -> list[InputPartition]:
-    """Cut the plan into Spark partitions, as `parts` does."""
+def make_partitions(plan: ScanPlan, parallelism: int | None = None) -> list[InputPartition]:
+    """Split the plan into Spark partitions with `parts`."""
     return [TablePartition(part) for part in parts(plan, parallelism)]
 
 
@@ -45,31 +45,31 @@ def read_plan(
     mask: RowMask | None = None,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Read all pieces: the metadata columns and then the plan's columns, or the columns of a view.
+    """Read all scan tasks: metadata columns followed by the plan's columns, or the columns of a view.
 
-    Rows that the mask tells to be unwanted may be among them.
+    Rows that do not match ``mask`` may be included.
     """
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
     match plan.pieces[:1]:
         case (ViewScanTask(suffix),):
             yield from _read_view(table, suffix)
         case (BinlogScanTask(),):
-            yield from _canonical(f"{table.name}${BINLOG}", read_batches(table, plan))
+            yield from _convert_to_spark_types(f"{table.name}${BINLOG}", read_batches(table, plan))
         case _:
             yield from read_batches(table, plan, metadata, mask=mask, fail_on_data_loss=fail_on_data_loss)
 
 
 def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:
     table.refresh()
-    yield from _canonical(f"{table.name}${suffix}", open_view(table, suffix).to_arrow().to_batches())
+    yield from _convert_to_spark_types(f"{table.name}${suffix}", open_view(table, suffix).to_arrow().to_batches())
 
 
-def _canonical(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return batches of a view, with the types that Spark has."""
+def _convert_to_spark_types(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Convert batches of a view to the types that Spark supports."""
     for batch in batches:
-        wanted = canonical_schema(batch.schema)
+        schema = canonical_schema(batch.schema)
         arrays = [
             Conversion(name, field.name).cast(array, field.type)
-            for array, field in zip(batch.columns, wanted, strict=True)
+            for array, field in zip(batch.columns, schema, strict=True)
         ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,4 +1,4 @@
-"""The meaning of a name together with the options of a read, decided before anything is planned."""
+"""Resolve a table name and read options to a read target, before anything is planned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from streamhouse_spark.config.spark_options import FULL, LATEST, ReadOptions, StreamReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.read.offset_resolution import require_offsets_of_all
+from streamhouse_spark.datasource.read.offset_resolution import require_complete_offsets
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
@@ -30,10 +30,10 @@ Kind = Literal["union", "range", "lake", "view"]
 
 @dataclass(frozen=True, slots=True)
 class ReadTarget:
-    """The source of a read's rows, and the columns that it can have.
+    """The source of a read's rows, and its available columns.
 
-    ``union`` is the table as one consistent state, ``range`` offset ranges of its log (below the hot log's start from
-    the lake), ``lake`` a lake snapshot alone, ``view`` a system table or one of the lake's metadata tables.
+    ``union`` is the table as one consistent state. ``range`` is offset ranges of the log, read from the lake below the
+    hot log's start. ``lake`` is a lake snapshot. ``view`` is a system table or a metadata table of the lake.
     """
 
     kind: Kind
@@ -41,14 +41,14 @@ class ReadTarget:
     suffix: str | None
     schema: pa.Schema
     metadata: tuple[pa.Field, ...] = ()
-    """Columns before the table's columns, with kind ``range``."""
-    begun: TableSchema | None = None
-    """The table's schema that the target was made by, of kind ``union``."""
+    """Columns before the table's columns; for ``range``."""
+    table_schema: TableSchema | None = None
+    """The table schema that the target was made from; for ``union``."""
 
 
-def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -> ReadTarget:
+def resolve_batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -> ReadTarget:
     """Return the target of a batch read. Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for
-    options that do not apply to it.
+    options that it does not support.
     """
     name = table.name if suffix is None else f"{table.name}${suffix}"
     as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
@@ -63,15 +63,17 @@ def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -
             return ReadTarget("lake", name, suffix, table.state.schema.arrow)
         if logged:
             _require_change_feed(table, name, options.read_change_feed)
-            require_offsets_of_all(table.state, options)
-            return _range(table, name, suffix, changes=options.read_change_feed, metadata=options.include_metadata)
-        begun = _columns_of(table, options.as_of_timestamp_ms)
-        return ReadTarget("union", name, suffix, begun.arrow, begun=begun)
+            require_complete_offsets(table.state, options)
+            return _range_target(
+                table, name, suffix, changes=options.read_change_feed, metadata=options.include_metadata
+            )
+        schema = _schema_as_of(table, options.as_of_timestamp_ms)
+        return ReadTarget("union", name, suffix, schema.arrow, table_schema=schema)
     view = open_view(table, suffix)
     if suffix == CHANGELOG:
         if as_of:
             raise InvalidOptionError(f"{name}: a changelog has no 'as of'; use endingTimestamp or endingOffsets")
-        return _range(table, name, suffix, changes=True, metadata=options.include_metadata)
+        return _range_target(table, name, suffix, changes=True, metadata=options.include_metadata)
     if logged:
         raise InvalidOptionError(
             f"{name}: offsets, start and end times, readChangeFeed and includeMetadata belong to {table.name} and "
@@ -84,23 +86,25 @@ def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -
     return ReadTarget("view", name, suffix, canonical_schema(view.schema))
 
 
-def _columns_of(table: TableHandle, as_of_ms: int | None) -> TableSchema:
-    """Return the columns that a read of the table, or one as of a time, shows."""
+def _schema_as_of(table: TableHandle, as_of_ms: int | None) -> TableSchema:
+    """Return the schema of a current read, or of a read as of a time."""
     if as_of_ms is None:
         return table.state.schema
-    then, state = table_of_time(table, table.state, as_of_ms)
-    return state_of_time(then, state, as_of_ms).schema
+    source_table, state = table_of_time(table, table.state, as_of_ms)
+    return state_of_time(source_table, state, as_of_ms).schema
 
 
-def stream_target(table: TableHandle, suffix: str | None, options: StreamReadOptions) -> ReadTarget:
+def resolve_stream_target(table: TableHandle, suffix: str | None, options: StreamReadOptions) -> ReadTarget:
     """Return the target of a stream. Raises `InvalidNameError` for a suffix that cannot be streamed."""
     if suffix is None:
         _require_change_feed(table, table.name, options.read_change_feed)
-        require_offsets_of_all(table.state, options)
+        require_complete_offsets(table.state, options)
         if options.include_row_ids:
             fields = (*METADATA_FIELDS, ROW_ID)
             return ReadTarget("range", table.name, None, with_fields(fields, table.state.schema.arrow), fields)
-        return _range(table, table.name, None, changes=options.read_change_feed, metadata=options.include_metadata)
+        return _range_target(
+            table, table.name, None, changes=options.read_change_feed, metadata=options.include_metadata
+        )
     open_view(table, suffix)
     if suffix == BINLOG:
         if options.include_metadata:
@@ -111,7 +115,7 @@ def stream_target(table: TableHandle, suffix: str | None, options: StreamReadOpt
             f"{table.name}${suffix} cannot be streamed; stream {table.name} or {table.name}$changelog, or read it with "
             "spark.read",
         )
-    return _range(table, f"{table.name}${suffix}", suffix, changes=True, metadata=options.include_metadata)
+    return _range_target(table, f"{table.name}${suffix}", suffix, changes=True, metadata=options.include_metadata)
 
 
 def _require_change_feed(table: TableHandle, name: str, read_change_feed: bool) -> None:  # noqa: FBT001 - private
@@ -123,7 +127,7 @@ def _require_change_feed(table: TableHandle, name: str, read_change_feed: bool) 
         )
 
 
-def _range(table: TableHandle, name: str, suffix: str | None, *, changes: bool, metadata: bool) -> ReadTarget:
+def _range_target(table: TableHandle, name: str, suffix: str | None, *, changes: bool, metadata: bool) -> ReadTarget:
     fields = (CHANGE_TYPE, *METADATA_FIELDS) if changes and metadata else CHANGELOG_FIELDS if changes else ()
     if metadata and not changes:
         fields = METADATA_FIELDS

@@ -1,4 +1,4 @@
-"""Limits on the part of the log that one micro-batch takes. Pure."""
+"""Limits on the rows and bytes of one micro-batch. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from streamhouse_spark.read.offset_range_scan import row_bytes
 
 BATCH_ROWS_MIN = 1000
 BATCH_BYTES_MIN = 1 << 20
-"""Rows, or bytes, that a limit in bytes lets pass at least, whichever is less: batches of a row would never end."""
+"""Minimum rows or bytes, whichever is less, that a byte limit admits: with single-row batches a stream would never
+catch up.
+"""
 
 
 def limit_ends(
@@ -22,43 +24,46 @@ def limit_ends(
     max_rows: int | None,
     max_bytes: int | None,
 ) -> dict[int, int]:
-    """Return bucket → end of a batch from ``starts`` towards ``ends``, with at most so many rows and bytes in memory.
+    """Return bucket → end of a batch from ``starts`` towards ``ends`` with at most ``max_rows`` rows and ``max_bytes``
+    in memory.
 
-    Fair: buckets get equal shares, and the others get unneeded parts. The limit in bytes is soft, because it may be
-    below a single row: a batch takes `BATCH_ROWS_MIN` rows, or `BATCH_BYTES_MIN`, if they are there, and one row at
-    least. Buckets whose share is less than a row take turns.
+    Buckets get equal shares, and unused parts go to the other buckets. The byte limit is soft, because a single row may
+    exceed it: a batch admits `BATCH_ROWS_MIN` rows or `BATCH_BYTES_MIN` if available, and at least one row. Buckets
+    whose share is below one row take turns.
     """
     backlog = {bucket: OffsetRange(starts[bucket], max(starts[bucket], end)) for bucket, end in ends.items()}
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
     if max_bytes is not None:
-        rows = _rows_within_all(state, backlog, max_bytes)
+        rows = _admit_rows(state, backlog, max_bytes)
     if max_rows is not None and sum(rows.values()) > max_rows:
         rows = fair_shares(rows, max_rows, rotation=sum(starts.values()))
     return {bucket: starts[bucket] + count for bucket, count in rows.items()}
 
 
-def _rows_within_all(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes: int) -> dict[int, int]:
-    """Return bucket → number of rows of its backlog that come with the next batch."""
+def _admit_rows(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes: int) -> dict[int, int]:
+    """Return bucket → number of rows in the next batch."""
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
-    sizes = {bucket: _bytes_of(state, bucket, offsets) for bucket, offsets in backlog.items()}
+    sizes = {bucket: _estimate_bytes(state, bucket, offsets) for bucket, offsets in backlog.items()}
     total_bytes = sum(sizes.values())
     if total_bytes <= max_bytes:
         return rows
     max_bytes = max(max_bytes, min(BATCH_BYTES_MIN, BATCH_ROWS_MIN * total_bytes // max(1, sum(rows.values()))))
     shares = fair_shares(sizes, max_bytes, rotation=sum(offsets.start for offsets in backlog.values()))
-    fitting = {b: _rows_within(state, b, backlog[b], shares[b]) for b in rows}
+    fitting = {b: _count_rows_within(state, b, backlog[b], shares[b]) for b in rows}
     waiting = {b: rows[b] for b in rows if rows[b] and not fitting[b]}
     if waiting:
-        taken_bytes = sum(_bytes_of(state, b, OffsetRange(o.start, o.start + fitting[b])) for b, o in backlog.items())
+        admitted_bytes = sum(
+            _estimate_bytes(state, b, OffsetRange(o.start, o.start + fitting[b])) for b, o in backlog.items()
+        )
         per_row_bytes = max(1, sum(sizes[b] for b in waiting) // sum(waiting.values()))
-        turns = max(1, (max_bytes - taken_bytes) // per_row_bytes)
+        turns = max(1, (max_bytes - admitted_bytes) // per_row_bytes)
         # Counted by their own rows: others that go on in each batch must not turn the turns to the same bucket again.
         fitting |= fair_shares(waiting, turns, rotation=sum(backlog[b].start for b in waiting))
     return fitting
 
 
-def files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: int | None) -> int:
-    """Return how many files, from the first on, have at most so many rows and bytes; at least one if there is any."""
+def count_files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: int | None) -> int:
+    """Return how many leading files fit both limits; at least one if there is any."""
     num_rows = num_bytes = 0
     for number, file in enumerate(files):
         num_rows += file.num_rows
@@ -69,37 +74,38 @@ def files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: 
     return len(files)
 
 
-def fair_shares(wanted: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:
-    """Split ``limit`` so that nobody gets more than wanted and nobody could get more without another getting less.
+def fair_shares(demands: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:
+    """Split ``limit`` max-min fairly: no bucket gets more than its demand, and none can get more unless another gets
+    less.
 
-    The rest of whole shares goes one by one to buckets in their order, beginning at ``rotation``, so that with fewer
-    than one each all of them have their turn.
+    The remainder goes one by one to buckets in order, starting at ``rotation``, so that buckets with a share below one
+    take turns.
     """
-    shares = dict.fromkeys(wanted, 0)
-    left = min(limit, sum(wanted.values()))
-    hungry = sorted(b for b, amount in wanted.items() if amount)
+    shares = dict.fromkeys(demands, 0)
+    left = min(limit, sum(demands.values()))
+    hungry = sorted(b for b, amount in demands.items() if amount)
     while hungry and left >= len(hungry):
         each = left // len(hungry)
         for bucket in hungry:
-            taken = min(each, wanted[bucket] - shares[bucket])
-            shares[bucket] += taken
-            left -= taken
-        hungry = [b for b in hungry if shares[b] < wanted[b]]
+            granted = min(each, demands[bucket] - shares[bucket])
+            shares[bucket] += granted
+            left -= granted
+        hungry = [b for b in hungry if shares[b] < demands[b]]
     for i in range(min(left, len(hungry))):
         shares[hungry[(rotation + i) % len(hungry)]] += 1
     return shares
 
 
-def _bytes_of(state: TableState, bucket: int, offsets: OffsetRange) -> int:
-    """Estimate the bytes in memory of a range; trimmed rows count like the others."""
+def _estimate_bytes(state: TableState, bucket: int, offsets: OffsetRange) -> int:
+    """Estimate the bytes in memory of a range, including trimmed rows."""
     log = state.buckets[bucket]
     hot = sum(s.memory_bytes * len(s.offsets.intersect(offsets)) // s.num_rows for s in log.segments)
     first = log.segments[0].base_offset if log.segments else log.end
     return hot + len(offsets.intersect(OffsetRange(0, first))) * row_bytes(state, bucket)
 
 
-def _rows_within(state: TableState, bucket: int, offsets: OffsetRange, share_bytes: int) -> int:
-    """Return how many rows of the range, from its start, have about ``share_bytes`` together."""
+def _count_rows_within(state: TableState, bucket: int, offsets: OffsetRange, share_bytes: int) -> int:
+    """Return how many rows from the start of the range fit in about ``share_bytes``."""
     log = state.buckets[bucket]
     rows, left = 0, share_bytes
     first = log.segments[0].base_offset if log.segments else log.end

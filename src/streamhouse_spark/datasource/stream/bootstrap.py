@@ -1,10 +1,10 @@
-"""The rows that a stream of changes begins with, if the log no longer goes back to the table's first change.
+"""Initial rows of a changelog stream whose log no longer reaches back to the table's first change.
 
-Of a table with a primary key the log is trimmed up to its snapshots by key at most, so there is one of every trimmed
-bucket. A stream from the beginning gives their rows as inserts, and behind them every change from exactly the offsets
-that the snapshots have. These offsets pin them: a bucket never has two snapshots by key at one offset. A snapshot that
-a newer one replaced is found in the state at the commit that the stream began with, until cleaning deletes its files or
-the records that name them, a day later at the earliest.
+The log of a primary-key table is trimmed at most up to its key snapshots, so every trimmed bucket has one. A stream
+from the beginning emits the rows of the snapshots as inserts, followed by every change from exactly the snapshots'
+offsets. These offsets identify the snapshots: a bucket never has two key snapshots at one offset. A snapshot that was
+replaced is found in the state at the commit where the stream started, until cleaning deletes its files or the records
+that name them, at least a day later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamhouse_spark.storage.base import Storage
 
 
 def initial_offset(state: TableState, options: StreamReadOptions, storage: Storage | None = None) -> StreamOffset:
-    """Return the position at which a new stream begins; with ``storage``, also at times that the archive knows."""
+    """Return the start position of a new stream. With ``storage``, times in the archive are resolved too."""
     if not begins_with_rows(state, options):
         offsets = resolve_starting_offsets(
             state,
@@ -36,21 +36,21 @@ def initial_offset(state: TableState, options: StreamReadOptions, storage: Stora
             strict=options.fail_on_data_loss,
             storage=storage,
         )
-        return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), history=state.anchors.rows)
+        return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), history=state.anchors.rows)
     snapshots = state.snapshots
     offsets = {b: snapshots[b].offset if b in snapshots else log.start for b, log in state.buckets.items()}
     num_files = sum(len(snapshot.segments) for snapshot in snapshots.values())
     rows = BootstrapPosition(state.version, num_files) if num_files else None
-    return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), rows, state.anchors.rows)
+    return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), rows, state.anchors.rows)
 
 
-def truncation_of(state: TableState) -> int:
-    """Return the commit that truncated the table last; 0 for none."""
+def last_truncation(state: TableState) -> int:
+    """Return the last commit that truncated the table; 0 for none."""
     return state.truncation.commit if state.truncation is not None else 0
 
 
 def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
-    """Tell whether a new stream would begin with rows: it wants every change, and some are in neither log nor
+    """Return whether a new stream starts with initial rows: it needs every change, and some are in neither log nor
     archive.
     """
     if not state.primary_key or options.starting_offsets != FULL or options.starting_timestamp_ms is not None:
@@ -58,20 +58,20 @@ def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
     return any(start > state.first_offset(bucket) for bucket, start in change_starts(state).items())
 
 
-def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
-    """Find the files of ``begin.rows``, in their order. The table was not truncated since.
+def find_bootstrap_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
+    """Return the files of ``begin.rows`` in order. The table must not have been truncated since.
 
-    Raises `SnapshotExpiredError` if some are deleted, `CorruptDataError` if they are not those of the checkpoint.
+    Raises `SnapshotExpiredError` if some were deleted, `CorruptDataError` if they do not match the checkpoint.
     """
     assert begin.rows is not None
     state = newest
-    snapshots = _snapshots(state, begin)
+    snapshots = _snapshots_at(state, begin)
     if snapshots is None:
         try:
             state = state_with_snapshots(table.log, table.storage, begin.rows.commit)
         except SnapshotExpiredError as error:
             raise _expired_error(table.name, error) from error
-        snapshots = _snapshots(state, begin)
+        snapshots = _snapshots_at(state, begin)
     splits = [snapshot_split(newest, snapshot) for snapshot in snapshots or ()]
     files = [replace(split, offsets=s.offsets, segments=(s,)) for split in splits for s in split.segments]
     if snapshots is None or len(files) != begin.rows.num_files:
@@ -87,17 +87,17 @@ def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> 
     return files
 
 
-def _snapshots(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | None:
-    """Return the snapshots at these offsets, in the order of the buckets; None if the state has others."""
-    found = []
+def _snapshots_at(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | None:
+    """Return the key snapshots at these offsets, ordered by bucket, or None if the state has others."""
+    snapshots = []
     for bucket, offset in sorted(begin.offsets.items()):
         snapshot = state.snapshots.get(bucket)
         if offset == state.first_offset(bucket):
             continue  # it had none then: a snapshot holds one change at least
         if snapshot is None or snapshot.offset != offset:
             return None
-        found.append(snapshot)
-    return found
+        snapshots.append(snapshot)
+    return snapshots
 
 
 def _expired_error(table_name: str, error: SnapshotExpiredError) -> SnapshotExpiredError:
@@ -107,6 +107,6 @@ def _expired_error(table_name: str, error: SnapshotExpiredError) -> SnapshotExpi
     )
 
 
-def start_pieces(files: Sequence[LogSplit], begin: StreamOffset) -> list[StartScanTask]:
-    """Return the rows of some files as work for tasks."""
+def bootstrap_tasks(files: Sequence[LogSplit], begin: StreamOffset) -> list[StartScanTask]:
+    """Return scan tasks for files of initial rows."""
     return [StartScanTask(file, begin.offsets[file.bucket]) for file in files]

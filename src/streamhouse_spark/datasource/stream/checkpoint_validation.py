@@ -1,8 +1,8 @@
-"""Checks that a stream's checkpoint is of the table's history, and the position to go on from if it is not.
+"""Validation of a stream's checkpoint against the table's history, and the position to continue from after a mismatch.
 
-A table that is restored from a backup, or a copy that a query is pointed to, has the same uuid, and other rows at the
-offsets from where the histories part. A position names the newest record with rows that the log had then; where the
-log does not have that record, the query has read rows that are not the table's, or is about to skip some.
+A table restored from a backup, or a copy that a query is pointed to, has the same uuid but other rows after the point
+where the histories diverge. A position names the latest record with rows at that time. If the log does not have that
+record, the query has read rows that are not the table's, or would skip some.
 """
 
 from __future__ import annotations
@@ -22,53 +22,52 @@ logger = logging.getLogger(__name__)
 
 
 class StreamHistory:
-    """Checks every position of one query. Costs no request if the position is one of the last."""
+    """Validates every position of one query. Recent positions cost no request."""
 
     def __init__(self, *, continues: bool) -> None:
         self._continues = continues
-        self._known: tuple[CommitLog | None, HistoryPoint | None] = (None, None)
-        self._moved: dict[tuple[HistoryPoint | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
+        self._last_valid: tuple[CommitLog | None, HistoryPoint | None] = (None, None)
+        self._moved_offsets: dict[tuple[HistoryPoint | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
 
-    def placed(self, table: TableHandle, offset: StreamOffset) -> StreamOffset:
-        """Give the position; with ``onDifferentHistory=continue`` one in the table for one of another history.
+    def validate_position(self, table: TableHandle, offset: StreamOffset) -> StreamOffset:
+        """Return the position, or with ``onDifferentHistory=continue`` its replacement if it is from another history.
 
-        That is at the same offsets, or at the log's end in buckets that end before, and within one process always the
-        same: rows that are appended meanwhile are read. Rows with which the stream was to begin are no longer waited
-        for.
+        The replacement has the same offsets, capped at the log's end, and is stable within one process, so rows
+        appended concurrently are read. Unread initial rows are skipped.
 
-        Raises `DifferentHistoryError` for a position of another history. If that cannot be told, because the record was
-        cleaned away, the position counts as the table's.
+        Raises `DifferentHistoryError` for a position of another history. If the record was cleaned up, so that this
+        cannot be determined, the position is accepted.
         """
-        mark = offset.history
-        if mark is None or mark == table.state.anchors.rows or self._known == (table.log, mark):
+        position = offset.history
+        if position is None or position == table.state.anchors.rows or self._last_valid == (table.log, position):
             return offset
-        if table.log.relation(mark) is not HistoryRelation.OTHER:
-            self._known = (table.log, mark)
+        if table.log.relation(position) is not HistoryRelation.OTHER:
+            self._last_valid = (table.log, position)
             return offset
         text = (
-            f"a stream of {table.name} stands at record {mark.number} of attempt {mark.attempt}, which the table's log "
-            "does not have: the table was restored from a backup, or is a copy, and rows at the stream's offsets "
-            f"{dict(offset.offsets)} may be others than those that it read"
+            f"a stream of {table.name} stands at record {position.number} of attempt {position.attempt}, which the "
+            "table's log does not have: the table was restored from a backup, or is a copy, and rows at the stream's "
+            f"offsets {dict(offset.offsets)} may be others than those that it read"
         )
         if not self._continues:
             raise DifferentHistoryError(
                 f"{text}. Start it with a new checkpointLocation to read the table from its beginning; or go on at "
                 "these offsets, at the log's end where it ends before, with onDifferentHistory=continue"
             )
-        found = self._moved.get(_place(offset))
-        if found is None:
-            found = self._moved[_place(offset)] = _move_offset(table, offset)
-            logger.warning("%s: going on at %s", text, dict(found.offsets))
-        return found
+        moved_offset = self._moved_offsets.get(_position_key(offset))
+        if moved_offset is None:
+            moved_offset = self._moved_offsets[_position_key(offset)] = _move_offset(table, offset)
+            logger.warning("%s: going on at %s", text, dict(moved_offset.offsets))
+        return moved_offset
 
-    def moved(self, data: Mapping[str, Any]) -> bool:
-        """Tell whether `placed` returned another position for this one of Spark."""
-        if not self._moved:
+    def has_moved(self, data: Mapping[str, Any]) -> bool:
+        """Return whether `validate_position` replaced this position of Spark."""
+        if not self._moved_offsets:
             return False
-        return _place(StreamOffset.from_json(data, "", data["table"])) in self._moved
+        return _position_key(StreamOffset.from_json(data, "", data["table"])) in self._moved_offsets
 
 
-def _place(offset: StreamOffset) -> tuple[HistoryPoint | None, tuple[tuple[int, int], ...]]:
+def _position_key(offset: StreamOffset) -> tuple[HistoryPoint | None, tuple[tuple[int, int], ...]]:
     return offset.history, tuple(sorted(offset.offsets.items()))
 
 

@@ -1,10 +1,9 @@
-"""The beginning of a batch in real-time mode: rows that are there, and the record behind them, from which Java follows
-the commit log.
+"""The start of a real-time batch: the existing rows, and the record after them from which Java follows the commit log.
 
-A batch in real-time mode has no end when it begins. Python says once, at its beginning, which bytes hold the rows of
-each bucket that the log already has, and how rows of each schema become Spark's columns. From there Java takes appends
-out of new records by itself. A record that does anything else to rows or columns ends the batch, and its meaning for
-the stream is decided here, at the beginning of the next one, as for micro-batches.
+A real-time batch has no end when it starts. At the start, Python reports once which bytes hold the existing rows of
+each bucket, and how rows of each schema map to Spark's columns. From there, Java reads appends from new records by
+itself. A record with any other change of rows or columns ends the batch. Python interprets that record at the start of
+the next batch, as for micro-batches.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Any, Final
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.datasource.stream.bootstrap import truncation_of
+from streamhouse_spark.datasource.stream.bootstrap import last_truncation
 from streamhouse_spark.datasource.stream.checkpoint_validation import StreamHistory
-from streamhouse_spark.datasource.stream.micro_batch_stream import commit_of, require_held, require_same_rows
+from streamhouse_spark.datasource.stream.micro_batch_stream import position_commit, require_in_log, require_same_rows
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
@@ -36,8 +35,8 @@ from streamhouse_spark.schema.evolution import is_stored_alike, require_same_col
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SEGMENTS_MAX: Final = 1_000
-"""Segments that one batch is told of. A batch that is told of fewer than there are ends behind them."""
-PASSED_BY: Final = (
+"""Maximum segments per batch. A batch with fewer segments than exist ends after them."""
+IGNORED_ACTIONS: Final = (
     "append",
     "append-parts",
     "replace",
@@ -60,73 +59,75 @@ PASSED_BY: Final = (
     DROPPED_ROWS,
     DROPPED_FILE_ROWS,
 )
-"""Actions of records that change neither columns nor rows that are there: a reader goes on behind them."""
-INSTEAD: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
-CATCH_UP: Final = (
+"""Actions that change neither columns nor existing rows: readers skip them."""
+MICRO_BATCH_ADVICE: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
+CATCH_UP_ADVICE: Final = (
     "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class InitialBacklog:
-    """The position at which a batch begins, and all rows of the log behind it."""
+    """The start position of a batch, and all log rows after it."""
 
     begin: StreamOffset
     splits: Mapping[int, LogSplit]
-    """Bucket → its rows; absent where there are none."""
+    """Bucket → its rows; buckets without rows are absent."""
     state: TableState
     is_whole: bool
-    """Whether no row behind them is left out, so that the reader can follow the log."""
+    """Whether the splits hold all rows, so that the reader can follow the log."""
 
 
 def require_followable(name: str, options: StreamReadOptions) -> None:
-    """Raise `InvalidOptionError` where an option asks for what real-time mode lacks."""
+    """Raise `InvalidOptionError` for an option that real-time mode does not support."""
     if options.adds_new_columns:
         raise InvalidOptionError(
             f"option schemaEvolutionMode=addNewColumns of a stream of {name} in real-time mode: a batch there cannot "
-            f"end before rows that have new columns; leave the option out, or {INSTEAD}"
+            f"end before rows that have new columns; leave the option out, or {MICRO_BATCH_ADVICE}"
         )
     if options.max_offsets_per_trigger is not None or options.max_bytes_per_trigger is not None:
         raise InvalidOptionError(
             f"options maxOffsetsPerTrigger and maxBytesPerTrigger of a stream of {name} in real-time mode: a batch "
-            f"there takes the rows that come while it lasts; leave them out, or {INSTEAD}"
+            f"there takes the rows that come while it lasts; leave them out, or {MICRO_BATCH_ADVICE}"
         )
 
 
-def backlog(
+def plan_backlog(
     table: TableHandle,
     state: TableState,
-    begun: TableSchema,
+    query_schema: TableSchema,
     columns: Sequence[str],
     start: StreamOffset,
     options: StreamReadOptions,
     *,
     tells_changes: bool,
 ) -> InitialBacklog:
-    """Find the rows behind a position, for a query of these ``columns`` of the schema ``begun``.
+    """Return the rows after a position, for a query of these ``columns`` of ``query_schema``.
 
-    Raises the errors that end a stream of micro-batches: `SchemaMismatchError`, `OffsetsTrimmedError`,
-    `DifferentHistoryError`, `InvalidOptionError`. Raises `InvalidOptionError` for rows that only Python reads.
+    Raises the errors that end a micro-batch stream: `SchemaMismatchError`, `OffsetsTrimmedError`,
+    `DifferentHistoryError`, `InvalidOptionError`. Also raises `InvalidOptionError` for rows that only Python can read.
     """
     name = table.name
     advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
-    require_same_columns(begun, state.schema, columns, f"a stream of {name}", advice)
-    begin = StreamHistory(continues=options.continues_in_other_history).placed(table, start)
+    require_same_columns(query_schema, state.schema, columns, f"a stream of {name}", advice)
+    begin = StreamHistory(continues=options.continues_in_other_history).validate_position(table, start)
     strict = options.fail_on_data_loss
-    newest = truncation_of(state)
+    newest = last_truncation(state)
     require_same_rows(name, begin.truncation, newest, strict=strict)
     if begin.rows is not None and not begin.rows.is_read and begin.truncation == newest:
         raise InvalidOptionError(
-            f"a stream of {name} begins with rows of its snapshots by key, which real-time mode cannot read; {CATCH_UP}"
+            f"a stream of {name} begins with rows of its snapshots by key, which real-time mode cannot read; "
+            f"{CATCH_UP_ADVICE}"
         )
-    require_held(state, {b: OffsetRange(0, end) for b, end in begin.offsets.items() if end > 0})
+    require_in_log(state, {b: OffsetRange(0, end) for b, end in begin.offsets.items() if end > 0})
     if not options.skips_change_commits:
         advice = "start it with a new checkpointLocation, or go on behind the deletion with skipChangeCommits=true"
         if tells_changes:
             advice = (
-                f"{CATCH_UP}: micro-batches tell of deletions; or go on behind this one with skipChangeCommits=true"
+                f"{CATCH_UP_ADVICE}: micro-batches tell of deletions; or go on behind this one with "
+                "skipChangeCommits=true"
             )
-        require_undeleted(state, begin.offsets, commit_of(begin), who="this stream", advice=advice)
+        require_undeleted(state, begin.offsets, position_commit(begin), who="this stream", advice=advice)
     starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in state.buckets}
     ranges = {b: OffsetRange(o, state.buckets[b].end) for b, o in starts.items() if o < state.buckets[b].end}
     dropped = None if tells_changes and state.primary_key else partition_drops_as_of(state, state.version)
@@ -138,7 +139,7 @@ def backlog(
             where, other = ("the archive of changes", "latest") if is_archived else ("the lake", "earliest")
             raise InvalidOptionError(
                 f"a stream of {name} begins with rows that are in {where} only, which real-time mode cannot read; "
-                f"{CATCH_UP}, or begin at startingOffsets={other}"
+                f"{CATCH_UP_ADVICE}, or begin at startingOffsets={other}"
             )
         splits[piece.split.bucket] = piece.split
     starts = {
@@ -150,58 +151,65 @@ def backlog(
 
 
 def _limit_segments(splits: Mapping[int, LogSplit]) -> tuple[dict[int, LogSplit], bool]:
-    """Return the first segments of each bucket, as many as one batch is told of, and whether these are all."""
+    """Return the first segments of each bucket, limited to one batch, and whether these are all."""
     share = max(1, SEGMENTS_MAX // max(1, len(splits)))
     cut = {b: LogSplit(s.table_uuid, b, s.offsets, s.segments[:share], s.schemas, s.deleted) for b, s in splits.items()}
     return cut, all(len(split.segments) <= share for split in splits.values())
 
 
-def tasks_of(
-    found: InitialBacklog, table: TableHandle, folder: str, begun: TableSchema, columns: Sequence[str], num_tasks: int
+def describe_tasks(
+    initial: InitialBacklog,
+    table: TableHandle,
+    folder: str,
+    query_schema: TableSchema,
+    columns: Sequence[str],
+    num_tasks: int,
 ) -> list[Any]:
-    """Describe the work of each task, for Java: each follows some buckets of the log in the ``folder``."""
-    state = found.state
+    """Describe each task for Java: it follows some buckets of the log in ``folder``."""
+    state = initial.state
     shared = {
         "folder": folder,
         "uuid": table.uuid,
         "next": state.version + 1,
         "attempt": state.attempt,
-        "mark": list(found.begin.history) if found.begin.history is not None else None,
-        "follows": found.is_whole,
-        "passes": list(PASSED_BY),
+        "mark": list(initial.begin.history) if initial.begin.history is not None else None,
+        "follows": initial.is_whole,
+        "passes": list(IGNORED_ACTIONS),
         "kinds": [kind.name.lower() for kind in ChangeType],
-        "layouts": _layouts(found, table.name, begun, columns),
+        "layouts": _describe_layouts(initial, table.name, query_schema, columns),
     }
-    buckets = [_bucket(found, bucket) for bucket in sorted(found.begin.offsets)]
+    buckets = [_describe_bucket(initial, bucket) for bucket in sorted(initial.begin.offsets)]
     return [{**shared, "buckets": buckets[i::num_tasks]} for i in range(min(num_tasks, len(buckets)))]
 
 
-def _bucket(found: InitialBacklog, bucket: int) -> dict[str, Any]:
-    split = found.splits.get(bucket)
+def _describe_bucket(initial: InitialBacklog, bucket: int) -> dict[str, Any]:
+    split = initial.splits.get(bucket)
     runs = split.deleted if split is not None else None
     return {
         "bucket": bucket,
-        "offset": found.begin.offsets[bucket],
+        "offset": initial.begin.offsets[bucket],
         "row_id": first_row_id(bucket),
-        "segments": [_segment(segment) for segment in split.segments] if split is not None else [],
+        "segments": [_describe_segment(segment) for segment in split.segments] if split is not None else [],
         "deleted": [runs.starts.tolist(), (runs.starts + runs.lengths).tolist()] if runs else [[], []],
     }
 
 
-def _segment(segment: Segment) -> dict[str, Any]:
+def _describe_segment(segment: Segment) -> dict[str, Any]:
     described = segment.to_json()
     for name in ("stats", "partitions"):
         described.pop(name, None)
     return {**described, "sums": base64.b64encode(segment.index_bytes).decode()}
 
 
-def _layouts(found: InitialBacklog, name: str, begun: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
-    """Describe rows of each schema that the log has or gets: the Arrow schema, and Spark's columns in it.
+def _describe_layouts(
+    initial: InitialBacklog, name: str, query_schema: TableSchema, columns: Sequence[str]
+) -> dict[str, Any]:
+    """Describe the rows of each schema in the log: the Arrow schema and the positions of Spark's columns.
 
-    Raises `InvalidOptionError` for rows whose columns have other types than the query's.
+    Raises `InvalidOptionError` for rows whose column types differ from the query's.
     """
-    state = found.state
-    ids = {state.schema_id, *(s.schema_id for split in found.splits.values() for s in split.segments)}
+    state = initial.state
+    ids = {state.schema_id, *(s.schema_id for split in initial.splits.values() for s in split.segments)}
     layouts: dict[str, Any] = {}
     for schema_id in sorted(ids):
         written = state.written_schema(schema_id)
@@ -211,12 +219,12 @@ def _layouts(found: InitialBacklog, name: str, begun: TableSchema, columns: Sequ
             if column_name in _PLACES:
                 chosen.append(column_name)
                 continue
-            column = begun.column(column_name)
+            column = query_schema.column(column_name)
             at = places.get(column.id)
             if at is not None and not is_stored_alike(written.columns[at], column):
                 raise InvalidOptionError(
                     f"a stream of {name} begins with rows whose column '{column_name}' had another type when they were "
-                    f"written, which real-time mode cannot read; {CATCH_UP}"
+                    f"written, which real-time mode cannot read; {CATCH_UP_ADVICE}"
                 )
             chosen.append(-1 if at is None else at)
         arrow = base64.b64encode(written.arrow.serialize().to_pybytes()).decode()

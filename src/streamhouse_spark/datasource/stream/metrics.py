@@ -1,4 +1,4 @@
-"""How far a stream is behind the newest rows of its table. Pure."""
+"""Lag of a stream behind its table. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from streamhouse_spark.log.commits.state import BucketLog, TableState
 
 
 def lag_ms(state: TableState, read: Mapping[int, int]) -> int | None:
-    """Return the time from the commit of the first row that was not read to the newest commit of rows; 0 if all were
-    read.
+    """Return the time from the commit of the first unread row to the latest commit with rows; 0 if all rows were read.
 
-    ``read`` is bucket → the first offset that was not. None where the hot log no longer has that row, whose time is
-    then not known. Times are those of the writers' clocks.
+    ``read`` is bucket → first unread offset. Returns None if that row is no longer in the hot log, because its commit
+    time is unknown. Times come from the writers' clocks.
     """
     waiting = [(log, read.get(bucket, 0)) for bucket, log in state.buckets.items() if log.end > read.get(bucket, 0)]
     if not waiting:

@@ -1,7 +1,6 @@
-"""Streaming reads: the log by offsets, and below the hot log's start the lake by the same offsets.
+"""Streaming reads: the log by offsets, and the lake by the same offsets below the hot log's start.
 
-Of a table with a primary key the lake has no changes; rows of its snapshots by key come before the log's start, see
-`start_rows`.
+The lake of a primary-key table has no changes. There, rows of key snapshots precede the log's start, see `bootstrap`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
 from streamhouse_spark.datasource.read.table_reference import ReadTarget
-from streamhouse_spark.datasource.spark_schema import SparkColumns, binlog_as_asked, select_columns
-from streamhouse_spark.datasource.stream.admission import files_within, limit_ends
+from streamhouse_spark.datasource.spark_schema import SparkColumns, narrow_binlog_schema, select_columns
+from streamhouse_spark.datasource.stream.admission import count_files_within, limit_ends
 from streamhouse_spark.datasource.stream.bootstrap import (
     begins_with_rows,
+    bootstrap_tasks,
+    find_bootstrap_files,
     initial_offset,
-    start_files,
-    start_pieces,
-    truncation_of,
+    last_truncation,
 )
 from streamhouse_spark.datasource.stream.checkpoint_validation import StreamHistory
 from streamhouse_spark.datasource.stream.poll_throttle import PollThrottle
@@ -61,23 +60,23 @@ from streamhouse_spark.warehouse.process_cache import Connection
 logger = logging.getLogger(__name__)
 
 CONSUMER_MOVE_MS = 30_000
-"""Shortest time between two records of a named consumer's position: each is one commit record."""
+"""Minimum time between two commit records of a named consumer's position."""
 
 
 class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versions.SupportsTriggerAvailableNow):
-    """Reads a table's log from offsets to offsets; a batch that is repeated reads exactly the same rows.
+    """Reads a table's log between offsets. A repeated batch reads exactly the same rows.
 
-    Spark keeps one of these on the driver for the whole query, and pickles another one into each task, which only uses
-    `read`. A table that was dropped and created again ends the query with `TableNotFoundError`, one that was truncated
-    or overwritten with `OffsetsTrimmedError`: results from the old rows are no longer right. With
-    ``failOnDataLoss=false`` it goes on behind the truncation. One that was restored from a backup ends it with
-    `DifferentHistoryError`, unless ``onDifferentHistory=continue``: see `stream_history`. With
-    ``schemaEvolutionMode=addNewColumns`` it ends with `SchemaMismatchError` (``COLUMNS_ADDED``) once all rows are
-    processed that were written without columns that it lacks.
+    Spark keeps one instance on the driver for the whole query, and pickles another into each task, which only calls
+    `read`. The query fails with `TableNotFoundError` if the table was dropped and recreated. It fails with
+    `OffsetsTrimmedError` if the table was truncated or overwritten, because results of the old rows are stale; with
+    ``failOnDataLoss=false`` it continues after the truncation. It fails with `DifferentHistoryError` if the table was
+    restored from a backup, unless ``onDifferentHistory=continue``, see `checkpoint_validation`. With
+    ``schemaEvolutionMode=addNewColumns`` it fails with `SchemaMismatchError` (``COLUMNS_ADDED``) after all rows written
+    without the new columns are processed.
     """
 
-    _has_need: ClassVar[bool] = False
-    """Whether each batch is told which columns its query reads."""
+    _has_pushdown: ClassVar[bool] = False
+    """Whether each batch carries the columns that its query reads."""
 
     def __init__(
         self,
@@ -85,9 +84,9 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         target: ReadTarget,
         options: StreamReadOptions,
         schema: StructType,
-        begun: TableState,
+        initial_state: TableState,
     ) -> None:
-        """Take a target. ``begun`` is the table's state that the target was made by."""
+        """Take a target, and the table state that it was made from."""
         spark_versions.refuse_limits_without_admission_control(
             maxOffsetsPerTrigger=options.max_offsets_per_trigger, maxBytesPerTrigger=options.max_bytes_per_trigger
         )
@@ -95,76 +94,77 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         self._table_name = str(parse_table_name(target.name).path)
         self._options = options
         self._is_binlog = target.suffix == BINLOG
-        self._tells_changes = CHANGE_TYPE in target.metadata
-        available = binlog_as_asked(schema, target.schema) if self._is_binlog else target.schema
+        self._has_change_type = CHANGE_TYPE in target.metadata
+        available = narrow_binlog_schema(schema, target.schema) if self._is_binlog else target.schema
         columns = select_columns(schema, available, target.name)
         self._name, self._columns = target.name, columns
-        self._shape = SparkColumns(schema, columns, target.name)
+        self._spark_columns = SparkColumns(schema, columns, target.name)
         metadata_names = {f.name for f in target.metadata}
         self._metadata = tuple(field for field in target.metadata if field.name in columns)
         self._table_columns = tuple(c for c in columns if c not in metadata_names)
         if self._is_binlog:
             row = available.field("after").type
             self._table_columns = tuple(row.field(i).name for i in range(row.num_fields))
-        self._begun, self._begun_uuid = begun.schema, begun.table_uuid
-        self._added = AddedColumns(begun, self._table_columns) if options.adds_new_columns else None
-        self._answered: Mapping[int, int] | None = None
-        self._seen: TableSchema | None = None
-        self._required: tuple[str, ...] = () if self._has_need else self._table_columns
+        self._initial_schema, self._table_uuid = initial_state.schema, initial_state.table_uuid
+        self._added_columns = AddedColumns(initial_state, self._table_columns) if options.adds_new_columns else None
+        self._last_ends: Mapping[int, int] | None = None
+        self._last_schema: TableSchema | None = None
+        self._required_columns: tuple[str, ...] = () if self._has_pushdown else self._table_columns
         """The columns whose change ends the query: those that it reads, as far as that is told."""
-        self._compared: tuple[TableSchema, tuple[str, ...]] | None = None
+        self._last_compared: tuple[TableSchema, tuple[str, ...]] | None = None
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
         self._ceiling_commit: int | None = None
         self._consumer_moved_ms: int | None = None
         self._history = StreamHistory(continues=options.continues_in_other_history)
-        self._watch: PollThrottle | None = None
-        self._looked: tuple[TableHandle, TableState] | None = None
-        self._ended: dict[str, Any] | None = None
+        self._throttle: PollThrottle | None = None
+        self._last_table: tuple[TableHandle, TableState] | None = None
+        self._last_end: dict[str, Any] | None = None
         """The end of the newest batch: once that ran, what comes behind is not read."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the table as it was last seen: tasks, which get a copy, wait for nothing."""
-        return {**self.__dict__, "_watch": None, "_looked": None}
+        """Pickle without the cached table: tasks never poll."""
+        return {**self.__dict__, "_throttle": None, "_last_table": None}
 
     # -- positions ------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the position at which a new query begins. Spark asks twice: both times it is the same."""
+        """Return the start position of a new query. Spark calls this twice and gets the same answer."""
         if self._initial is None:
-            table, state = self._table()
-            self._initial = self._begin(table, state)
+            table, state = self._open_table()
+            self._initial = self._initial_position(table, state)
             self._move_consumer(table, self._initial.offsets)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
+        """Return the end of the next batch. PySpark before 4.2 passes neither ``start`` nor ``limit`` and reads
+        everything.
 
-        With a limit, the rows that a stream begins with come in batches of their own, file by file, before the changes.
-        Where Spark asks again and again, the answer is from a look that is due (see `read.log_poller`), and never from
-        one before the call.
+        With a limit, the initial rows come in batches of their own, file by file, before the changes. While Spark polls
+        in a loop, the call waits until a poll is due (see `read.log_poller`) and never returns a state from before the
+        call.
         """
-        table, state = self._looked = self._news()
-        self._ended = self._batch_end(table, state, start, limit)
-        return self._ended
+        table, state = self._last_table = self._poll_table()
+        self._last_end = self._plan_batch_end(table, state, start, limit)
+        return self._last_end
 
-    def _batch_end(
+    def _plan_batch_end(
         self, table: TableHandle, state: TableState, start: dict[str, Any] | None, limit: Any
     ) -> dict[str, Any]:
-        truncation = truncation_of(state)
-        newest = self._newest(state)
-        ends = newest if self._added is None else self._added.within(newest)
+        truncation = last_truncation(state)
+        newest = self._end_offsets(state)
+        ends = newest if self._added_columns is None else self._added_columns.limit_ends(newest)
         if start is None:
-            self._require_more(table, ends, newest, self._answered)
-            self._answered = ends  # Spark has processed it when it asks again
-            known = self._initial
-            if known is None and begins_with_rows(state, self._options):
-                known = self._begin(table, state)  # the first end is asked for before the beginning
-            initial, rows = (known.initial, known.rows) if known is not None else (None, None)
+            self._require_readable_columns(table, ends, newest, self._last_ends)
+            self._last_ends = ends  # Spark has processed it when it asks again
+            beginning = self._initial
+            if beginning is None and begins_with_rows(state, self._options):
+                beginning = self._initial_position(table, state)  # the first end is asked for before the beginning
+            initial, rows = (beginning.initial, beginning.rows) if beginning is not None else (None, None)
             rows = rows and rows.read_to(rows.num_files)
-            begun = self._start_point(state, known) if known is not None else None
-            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, begun).to_json()
-        begin = self._offset(table, start)
+            start_point = self._start_point(state, beginning) if beginning is not None else None
+            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, start_point).to_json()
+        begin = self._parse_offset(table, start)
         self._require_same_rows(table, begin.truncation, truncation)
         max_rows, max_bytes = spark_versions.limit_rows_and_bytes(
             limit, self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
@@ -172,8 +172,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         initial = begin.initial if begin.is_initial else None
         rows = begin.rows if begin.rows and not begin.rows.is_read and truncation == begin.truncation else None
         if rows is not None and (max_rows is not None or max_bytes is not None):
-            files = self._start_files(table, state, begin)[rows.num_read :]
-            read = rows.num_read + files_within(files, max_rows=max_rows, max_bytes=max_bytes)
+            files = self._bootstrap_files(table, state, begin)[rows.num_read :]
+            read = rows.num_read + count_files_within(files, max_rows=max_rows, max_bytes=max_bytes)
             rows = rows.read_to(read if files else rows.num_files)
             return replace(begin, initial=initial, truncation=truncation, rows=rows).to_json()
         starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in ends}
@@ -181,59 +181,59 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         if max_rows is not None or max_bytes is not None:
             ends = limit_ends(state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
         is_same = ends == dict(begin.offsets) and truncation == begin.truncation and rows is None
-        if is_same and not self._history.moved(start) and not self._has_deletions(state, begin):
-            self._require_more(table, ends, newest, ends)
+        if is_same and not self._history.has_moved(start) and not self._has_deletions(state, begin):
+            self._require_readable_columns(table, ends, newest, ends)
             return start  # the same text: nothing new
         rows = rows and rows.read_to(rows.num_files)
-        begun = self._start_point(state, begin) if initial is not None else None
-        return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, begun).to_json()
+        start_point = self._start_point(state, begin) if initial is not None else None
+        return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, start_point).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return spark_versions.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the log's end, whatever the limits, for the latest offset in the query's progress.
+        """Return the end of the log, regardless of limits, for the query's progress.
 
-        It is as it was when the end of the batch was asked for, just before.
+        It is the end as of the preceding `latestOffset`.
         """
-        _, state = self._looked or self._table()
-        return self._reported(state)
+        _, state = self._last_table or self._open_table()
+        return self._end_of_log(state)
 
-    def _reported(self, state: TableState) -> dict[str, Any]:
-        truncation, history = truncation_of(state), state.anchors.rows
+    def _end_of_log(self, state: TableState) -> dict[str, Any]:
+        truncation, history = last_truncation(state), state.anchors.rows
         return StreamOffset(state.table_uuid, state.ends, truncation=truncation, history=history).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the present end: read up to it, and no further. Later deletions make no batch of their own."""
-        state = self._table()[1]
+        """Fix the current end as the end of the query. Later deletions do not start another batch."""
+        state = self._open_table()[1]
         self._ceiling, self._ceiling_commit = state.ends, state.version
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Record that Spark finished everything below ``end``, as the position of a named consumer."""
+        """Record that Spark processed everything below ``end``, as the position of the named consumer."""
         if self._options.consumer_id is not None:
-            table, _ = self._table()
-            self._move_consumer(table, self._offset(table, end).offsets)
+            table, _ = self._open_table()
+            self._move_consumer(table, self._parse_offset(table, end).offsets)
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan a batch. Raises as `planned`."""
-        return [TablePartition(part) for part in self.planned(start, end, self._table_columns, Pruning())]
+        """Plan a batch. Raises as `plan_parts` does."""
+        return [TablePartition(part) for part in self.plan_parts(start, end, self._table_columns, Pruning())]
 
-    def planned(
+    def plan_parts(
         self, start: dict[str, Any], end: Mapping[str, Any], columns: Sequence[str], pruning: Pruning
     ) -> list[ScanPlan]:
-        """Plan the parts of a batch of these columns of the table, without segments that have no row of the filter.
+        """Plan the parts of a batch with these table columns, skipping segments without matching rows.
 
-        Of ``$binlog``, whose rows are made of two of the log, no segment is left out.
+        Segments of ``$binlog`` are never skipped, because each of its rows combines two log rows.
 
-        Raises `OffsetsTrimmedError` if rows are kept neither in the log nor in the lake, or were truncated,
-        `SnapshotExpiredError` if rows that the stream begins with are no longer kept.
+        Raises `OffsetsTrimmedError` if rows are in neither log nor lake or were truncated, `SnapshotExpiredError` if
+        initial rows are no longer retained.
         """
-        table, state = self._refresh_table() if end == self._ended else self._table()
-        final = self._offset(table, end)
-        begin = self._offset(table, start).begin_of_batch(final)
-        if self._history.moved(start):
+        table, state = self._refresh_table() if end == self._last_end else self._open_table()
+        final = self._parse_offset(table, end)
+        begin = self._parse_offset(table, start).begin_of_batch(final)
+        if self._history.has_moved(start):
             begin = replace(begin, offsets={b: min(o, final.offsets.get(b, o)) for b, o in begin.offsets.items()})
         self._require_same_rows(table, begin.truncation, final.truncation)
         ranges = {
@@ -241,18 +241,24 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
             for bucket, stop in final.offsets.items()
             if stop > begin.offsets.get(bucket, 0)
         }
-        require_held(state, ranges)
+        require_in_log(state, ranges)
         deleted = self._deletion_tasks(table, state, begin, final)
-        dropped = None if self._tells_changes and state.primary_key else partition_drops_as_of(state, commit_of(final))
-        state = self._without_deleted(table, state, begin, final)
-        first = self._start_pieces(table, state, begin, final)
+        dropped = (
+            None
+            if self._has_change_type and state.primary_key
+            else partition_drops_as_of(state, position_commit(final))
+        )
+        state = self._apply_deletions(table, state, begin, final)
+        first = self._bootstrap_tasks(table, state, begin, final)
         if self._is_binlog:
-            kept = change_starts(state)
-            wider = {b: OffsetRange(max(r.start - 1, min(r.start, kept[b])), r.end) for b, r in ranges.items()}
+            earliest = change_starts(state)
+            extended_ranges = {
+                b: OffsetRange(max(r.start - 1, min(r.start, earliest[b])), r.end) for b, r in ranges.items()
+            }
             strict = self._options.fail_on_data_loss
-            plan = plan_ranges(table, state, wider, self._table_columns, fail_on_data_loss=strict)
-            started = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
-            return started + binlog_parts(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
+            plan = plan_ranges(table, state, extended_ranges, self._table_columns, fail_on_data_loss=strict)
+            bootstrap_parts = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
+            return bootstrap_parts + binlog_parts(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
         strict = self._options.fail_on_data_loss
         plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=strict, dropped=dropped)
         return parts(replace(plan, pieces=(*first, *prune_tasks(state, plan.pieces, pruning), *deleted)))
@@ -260,136 +266,139 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
         strict = self._options.fail_on_data_loss
-        return self._shape.batches(
+        return self._spark_columns.batches(
             read_plan(self._connection, partition.plan(), self._metadata, fail_on_data_loss=strict)
         )
 
     def stop(self) -> None:
-        """Do nothing: nothing is held open."""
+        """Do nothing: no resources are held."""
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _news(self) -> tuple[TableHandle, TableState]:
-        """Return the table as `_table` does: where the query waits for rows on an object store, once a look is due."""
-        watch = self._watch
+    def _poll_table(self) -> tuple[TableHandle, TableState]:
+        """Return the table as `_open_table` does. While the query waits for rows on an object store, wait until a poll
+        is due.
+        """
+        watch = self._throttle
         if watch is not None and watch.is_spinning():
             watch.wait()
-            if watch.sees_nothing():
+            if watch.is_unchanged():
                 return watch.table, watch.state
-        table, state = self._table()
+        table, state = self._open_table()
         is_local = table.storage.local_path(table_prefix(table.uuid)) is not None
-        self._watch = None if is_local else PollThrottle(table, state, watch)
+        self._throttle = None if is_local else PollThrottle(table, state, watch)
         return table, state
 
-    def _table(self) -> tuple[TableHandle, TableState]:
-        """The table, read to its tail, and the one state that the call is about: others may read the table on.
+    def _open_table(self) -> tuple[TableHandle, TableState]:
+        """Return the table, refreshed, and the one state that the call uses; concurrent calls may refresh the table
+        further.
 
-        Its name is resolved each time, so that a table made anew is noticed.
+        The name is resolved each time, so that a recreated table is noticed.
 
-        Raises `SchemaMismatchError` if a column that the query reads was renamed, dropped or widened: Spark goes on
-        with the columns that the query began with.
+        Raises `SchemaMismatchError` if a column that the query reads was renamed, dropped or widened: Spark keeps the
+        columns of the query's start.
         """
-        return self._checked(self._connection.table(self._table_name))
+        return self._check_columns(self._connection.table(self._table_name))
 
     def _refresh_table(self) -> tuple[TableHandle, TableState]:
-        """Return the same as `_table`, but do not resolve the name again: `latestOffset` did it for this batch."""
-        table = self._looked[0] if self._looked is not None else None
+        """Return the same as `_open_table` without resolving the name again: `latestOffset` did it for this batch."""
+        table = self._last_table[0] if self._last_table is not None else None
         try:
             if table is not None and not table.refresh().dropped:
-                return self._checked(table)
+                return self._check_columns(table)
         except DifferentHistoryError:  # `_offset` tells it of the table that is opened again
             pass
-        return self._table()
+        return self._open_table()
 
-    def _checked(self, table: TableHandle) -> tuple[TableHandle, TableState]:
-        """Check the columns of a table that was just read; see `_table`."""
+    def _check_columns(self, table: TableHandle) -> tuple[TableHandle, TableState]:
+        """Check the columns of a refreshed table, as `_open_table` describes."""
         state = table.state
         now = state.schema
-        if self._added is not None and table.uuid == self._begun_uuid:
-            self._added.look(state)
-        if table.uuid != self._begun_uuid:  # the offsets tell of another table
+        if self._added_columns is not None and table.uuid == self._table_uuid:
+            self._added_columns.update(state)
+        if table.uuid != self._table_uuid:  # the offsets tell of another table
             return table, state
-        if self._compared is None or self._compared[0] is not now or self._compared[1] != self._required:
+        if (
+            self._last_compared is None
+            or self._last_compared[0] is not now
+            or self._last_compared[1] != self._required_columns
+        ):
             advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
-            require_same_columns(self._begun, now, self._required, f"a stream of {table.name}", advice)
-            self._compared = (now, self._required)
-        if now is self._seen:
+            require_same_columns(self._initial_schema, now, self._required_columns, f"a stream of {table.name}", advice)
+            self._last_compared = (now, self._required_columns)
+        if now is self._last_schema:
             return table, state
-        known = {column.id for column in (self._seen or self._begun).columns}
-        if added := [column.name for column in now.columns if column.id not in known]:
+        known_ids = {column.id for column in (self._last_schema or self._initial_schema).columns}
+        if added := [column.name for column in now.columns if column.id not in known_ids]:
             text = "%s: this stream goes on without the columns %s, which were added; restart the query to read them"
-            if self._added is not None:
+            if self._added_columns is not None:
                 text = "%s: the columns %s were added; this stream ends before the first rows that have them"
             logger.warning(text, table.name, ", ".join(added))
-        self._seen = now
+        self._last_schema = now
         return table, state
 
-    def _begin(self, table: TableHandle, state: TableState) -> StreamOffset:
-        """Give the offset at which a new query begins.
+    def _initial_position(self, table: TableHandle, state: TableState) -> StreamOffset:
+        """Return the start position of a new query.
 
-        Raises `SchemaMismatchError` where a column was added since it was made.
-
-
-        The query may begin with rows by key, which have values in that column wherever their changes lie.
+        Raises `SchemaMismatchError` if a column was added since the query was created: initial rows have values in it
+        at any offset.
         """
-        if self._added is not None and self._added.lacks_columns:
-            raise self._added.error(table.name)
+        if self._added_columns is not None and self._added_columns.has_new_columns:
+            raise self._added_columns.error(table.name)
         return initial_offset(state, self._options, table.storage)
 
-    def _offset(self, table: TableHandle, data: Mapping[str, Any]) -> StreamOffset:
-        return self._history.placed(table, StreamOffset.from_json(data, table.name, table.uuid))
+    def _parse_offset(self, table: TableHandle, data: Mapping[str, Any]) -> StreamOffset:
+        return self._history.validate_position(table, StreamOffset.from_json(data, table.name, table.uuid))
 
-    def _require_same_rows(self, table: TableHandle, begun: int, ended: int) -> None:
-        require_same_rows(table.name, begun, ended, strict=self._options.fail_on_data_loss)
+    def _require_same_rows(self, table: TableHandle, start_truncation: int, end_truncation: int) -> None:
+        require_same_rows(table.name, start_truncation, end_truncation, strict=self._options.fail_on_data_loss)
 
-    def _without_deleted(
+    def _apply_deletions(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> TableState:
-        """Return the state with the deletions that the batch's end knows of: the batch may be repeated.
+        """Return the state with the deletions up to the batch's end, because the batch may be repeated.
 
-        Raises `OffsetsTrimmedError` where one that its beginning does not know of took rows of earlier batches.
+        Raises `OffsetsTrimmedError` if a later deletion than the batch's start removed rows of earlier batches.
         """
-        if not self._options.skips_change_commits and (begin.history is None or not self._is_told(state)):
+        if not self._options.skips_change_commits and (begin.history is None or not self._reports_deletions(state)):
             advice = (
                 "start it with a new checkpointLocation, go on behind the deletion with skipChangeCommits=true, or "
                 f"stream {state.name}$changelog, which tells of deletions"
             )
-            require_undeleted(state, begin.offsets, commit_of(begin), who="this stream", advice=advice)
-        return deletions_as_of(table.storage, state, commit_of(end))
+            require_undeleted(state, begin.offsets, position_commit(begin), who="this stream", advice=advice)
+        return deletions_as_of(table.storage, state, position_commit(end))
 
-    def _is_told(self, state: TableState) -> bool:
-        """Tell whether the stream shows rows of a table without a primary key that are deleted behind its positions."""
-        return self._tells_changes and not state.primary_key and not self._options.skips_change_commits
+    def _reports_deletions(self, state: TableState) -> bool:
+        """Return whether the stream emits deletions of rows of a log table that it has already read."""
+        return self._has_change_type and not state.primary_key and not self._options.skips_change_commits
 
     def _has_deletions(self, state: TableState, begin: StreamOffset) -> bool:
-        """Tell whether rows were deleted behind a position, and the stream shows that."""
+        """Return whether rows were deleted after the position and the stream reports deletions."""
         last = state.version if self._ceiling_commit is None else self._ceiling_commit
-        behind = (d for d in state.deletions if d.commit > commit_of(begin) and d.first_commit <= last)
-        return self._is_told(state) and any(behind) and commit_of(begin) < last
+        later_deletions = (d for d in state.deletions if d.commit > position_commit(begin) and d.first_commit <= last)
+        return self._reports_deletions(state) and any(later_deletions) and position_commit(begin) < last
 
     def _start_point(self, state: TableState, begin: StreamOffset) -> HistoryPoint | None:
-        """Return where the stream began, if it is told of deletions."""
-        return begin.begun or begin.history if self._is_told(state) else None
+        """Return the history at the stream's start if the stream reports deletions."""
+        return begin.start_history or begin.history if self._reports_deletions(state) else None
 
     def _deletion_tasks(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> tuple[ChangesScanTask, ...]:
-        """Return the rows before the batch that were deleted since its beginning, up to its end. Rows that are deleted
+        """Return tasks for rows before the batch that were deleted between its start and its end. Rows that are deleted
         before they are read are in no batch.
         """
-        if begin.history is None or not self._is_told(state) or not has_lost_rows(state):
+        if begin.history is None or not self._reports_deletions(state) or not has_lost_rows(state):
             return ()
         from streamhouse_spark.read.change_feed.commit_changes import plan_deleted  # it looks into the lake
 
-        first = max(commit_of(begin), truncation_of(state)) + 1
-        return plan_deleted(table, state, first, commit_of(end), begin.offsets)
+        first = max(position_commit(begin), last_truncation(state)) + 1
+        return plan_deleted(table, state, first, position_commit(end), begin.offsets)
 
-    def _start_pieces(
+    def _bootstrap_tasks(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> list[StartScanTask]:
-        """Return the pieces of rows that the batch begins with: before its changes, so that sinks that keep the order
-        are right.
-        """
+        """Return tasks for the initial rows of the batch. They precede its changes, for sinks that preserve order."""
         numbers = begin.files_before(end)
         if not numbers:
             return []
@@ -399,37 +408,35 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
                 f"trimmed since: the rows to begin with are now those before {dict(begin.offsets)}; start it with a "
                 "new checkpointLocation"
             )
-        newest = truncation_of(state)
+        newest = last_truncation(state)
         self._require_same_rows(table, begin.truncation, newest)
-        files = self._start_files(table, state, begin) if newest == begin.truncation else []
-        return start_pieces(files[numbers.start : numbers.stop], begin)
+        files = self._bootstrap_files(table, state, begin) if newest == begin.truncation else []
+        return bootstrap_tasks(files[numbers.start : numbers.stop], begin)
 
-    def _start_files(self, table: TableHandle, state: TableState, begin: StreamOffset) -> list[LogSplit]:
-        """Return the files of ``begin.rows``; none if they are deleted and may be."""
+    def _bootstrap_files(self, table: TableHandle, state: TableState, begin: StreamOffset) -> list[LogSplit]:
+        """Return the files of ``begin.rows``, or none if they were deleted and data loss is allowed."""
         try:
-            return start_files(table, state, begin)
+            return find_bootstrap_files(table, state, begin)
         except SnapshotExpiredError as error:
             if self._options.fail_on_data_loss:
                 raise
             logger.warning("%s: skipping them", error)
             return []
 
-    def _newest(self, state: TableState) -> dict[int, int]:
+    def _end_offsets(self, state: TableState) -> dict[int, int]:
         ends = state.ends
         return {b: min(e, self._ceiling.get(b, e)) for b, e in ends.items()} if self._ceiling is not None else ends
 
-    def _require_more(
+    def _require_readable_columns(
         self,
         table: TableHandle,
         ends: Mapping[int, int],
         newest: Mapping[int, int],
         processed: Mapping[int, int] | None,
     ) -> None:
-        """Raise `SchemaMismatchError` if all rows up to ``ends`` are processed, and the next ones have other
-        columns.
-        """
-        if self._added is not None and self._added.has_end and ends != newest and processed == ends:
-            raise self._added.error(table.name)
+        """Raise `SchemaMismatchError` if all rows up to ``ends`` are processed and the next rows have new columns."""
+        if self._added_columns is not None and self._added_columns.has_end and ends != newest and processed == ends:
+            raise self._added_columns.error(table.name)
 
     def _move_consumer(self, table: TableHandle, offsets: Mapping[int, int]) -> None:
         consumer_id, now_ms = self._options.consumer_id, table.world.clock.boot_ms()
@@ -440,11 +447,11 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
             self._consumer_moved_ms = now_ms
 
 
-def require_same_rows(table_name: str, begun: int, ended: int, *, strict: bool) -> None:
-    """Raise `OffsetsTrimmedError` where the table was truncated between two positions; only warn unless ``strict``."""
-    if begun == ended:
+def require_same_rows(table_name: str, start_truncation: int, end_truncation: int, *, strict: bool) -> None:
+    """Raise `OffsetsTrimmedError` if the table was truncated between two positions; only warn unless ``strict``."""
+    if start_truncation == end_truncation:
         return
-    text = f"{table_name} was truncated or overwritten by commit {ended}, after this stream read rows of it"
+    text = f"{table_name} was truncated or overwritten by commit {end_truncation}, after this stream read rows of it"
     if strict:
         raise OffsetsTrimmedError(
             f"{text}: what it made of them is out of date; start it with a new checkpointLocation, or go on behind "
@@ -453,13 +460,13 @@ def require_same_rows(table_name: str, begun: int, ended: int, *, strict: bool) 
     logger.warning("%s: going on with the rows behind", text)
 
 
-def commit_of(offset: StreamOffset) -> int:
-    """Return the newest commit that can have deleted rows when a position was taken."""
+def position_commit(offset: StreamOffset) -> int:
+    """Return the latest commit whose deletions a position can reflect."""
     return offset.history.number if offset.history is not None else 0
 
 
-def require_held(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
-    """Raise `OffsetsTrimmedError` for a range that the log does not reach."""
+def require_in_log(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
+    """Raise `OffsetsTrimmedError` for a range beyond the end of the log."""
     for bucket, offsets in ranges.items():
         if bucket not in state.buckets or offsets.end > state.buckets[bucket].end:
             end = state.buckets[bucket].end if bucket in state.buckets else 0

@@ -1,7 +1,7 @@
-"""The end of a stream whose table got columns that its query lacks: ``schemaEvolutionMode=addNewColumns``.
+"""Streams whose table gets new columns: ``schemaEvolutionMode=addNewColumns``.
 
-A query of Spark has the columns that it began with, to its end. So that no value of a new column is lost, such a query
-ends before the first rows that were written with one, and one that is started again goes on with these rows.
+Spark fixes a query's columns at its start. To lose no value of a new column, the query ends before the first rows that
+were written with it. After a restart it continues with these rows.
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from streamhouse_spark.schema.table_schema import TableSchema
 CONDITION: Final = "COLUMNS_ADDED"
 
 
-def first_offsets_with(state: TableState, added: AbstractSet[int], seen: Mapping[int, int]) -> dict[int, int]:
-    """Return bucket → its first row that may have a value in one of these columns; buckets without such a row are
-    absent.
+def first_offsets_with(state: TableState, added: AbstractSet[int], lower_bounds: Mapping[int, int]) -> dict[int, int]:
+    """Return bucket → its first row that may have a value in an added column. Buckets without such a row are absent.
 
-    ``added`` are ids of columns. ``seen`` is bucket → an offset below which no row has them. Columns of written rows
-    are known for those in the hot log only, so if it was trimmed beyond ``seen``, the log's start is the answer. Pure.
+    ``added`` holds column ids. ``lower_bounds`` is bucket → an offset below which no row has these columns. The columns
+    of a row are known in the hot log only: if the log was trimmed past the lower bound, the lower bound is returned.
     """
     having = {number for number, schema in state.schemas.items() if any(c.id in added for c in schema.columns)}
     if not having:
         return {}
-    found = {}
+    first_offsets = {}
     for bucket, log in state.buckets.items():
-        begin = max(seen.get(bucket, 0), state.first_offset(bucket))
+        begin = max(lower_bounds.get(bucket, 0), state.first_offset(bucket))
         first = next((s.base_offset for s in log.segments if s.schema_id in having), None)
         if log.start > begin:
-            found[bucket] = begin
+            first_offsets[bucket] = begin
         elif first is not None:
-            found[bucket] = first
-    return found
+            first_offsets[bucket] = first
+    return first_offsets
 
 
 class AddedColumns:
-    """Watches one table for one running query, which has ``columns`` of the schema that the table had when it began.
+    """Watches a table for a running query that reads ``columns`` of the schema at its start.
 
-    Once a row with a new column is seen, the query's end is fixed: in each bucket with such rows before the first one,
-    in the others at the end of that moment. Rows that come later, whatever their columns, are for the query that is
-    started next, so that the end is reached however fast others write.
+    The first row with a new column fixes the query's end: before that row in its bucket, and at the current end in all
+    other buckets. Later rows are left to the restarted query whatever their columns, so the end is reached however fast
+    writers append.
     """
 
-    def __init__(self, begun: TableState, columns: tuple[str, ...]) -> None:
-        self._known = frozenset(begun.schema.column(name).id for name in columns)
-        self._missing = _names(begun.schema, frozenset(c.id for c in begun.schema.columns) - self._known)
-        self._seen: Mapping[int, int] = begun.ends
+    def __init__(self, initial_state: TableState, columns: tuple[str, ...]) -> None:
+        self._column_ids = frozenset(initial_state.schema.column(name).id for name in columns)
+        self._missing = _column_names(
+            initial_state.schema, frozenset(c.id for c in initial_state.schema.columns) - self._column_ids
+        )
+        self._seen_ends: Mapping[int, int] = initial_state.ends
         self._end: dict[int, int] | None = None
-        self._new: tuple[str, ...] = ()
+        self._new_names: tuple[str, ...] = ()
         """The columns that it lacks, by their names at the last look; once the end is fixed, by those at that time."""
 
-    def look(self, state: TableState) -> None:
-        """Take in a newer state of the table. Raises `SchemaMismatchError` for a query that never had all columns."""
+    def update(self, state: TableState) -> None:
+        """Take a newer state of the table. Raises `SchemaMismatchError` for a query that never read all columns."""
         if self._missing:
             raise SchemaMismatchError(
                 f"{state.name}: schemaEvolutionMode=addNewColumns reads all columns, and this query does not have "
@@ -65,38 +66,40 @@ class AddedColumns:
             )
         if self._end is not None:
             return
-        added = frozenset(column.id for column in state.schema.columns) - self._known
-        self._new = _names(state.schema, added)  # without those that are dropped again: nobody can read them
-        first = first_offsets_with(state, added, self._seen)
+        added = frozenset(column.id for column in state.schema.columns) - self._column_ids
+        self._new_names = _column_names(
+            state.schema, added
+        )  # without those that are dropped again: nobody can read them
+        first = first_offsets_with(state, added, self._seen_ends)
         if first:
             self._end = {bucket: first.get(bucket, end) for bucket, end in state.ends.items()}
         else:
-            self._seen = state.ends
+            self._seen_ends = state.ends
 
     @property
     def has_end(self) -> bool:
         return self._end is not None
 
     @property
-    def lacks_columns(self) -> bool:
-        """Whether the query lacks columns of the table, as of the last look."""
-        return bool(self._new)
+    def has_new_columns(self) -> bool:
+        """Whether the table has columns that the query lacks, as of the last update."""
+        return bool(self._new_names)
 
-    def within(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Return bucket → how far the query may read up to ``ends``: not beyond the last look."""
-        limits = self._seen if self._end is None else self._end
+    def limit_ends(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return bucket → the end up to which the query may read, at most the last update."""
+        limits = self._seen_ends if self._end is None else self._end
         return {bucket: min(end, limits.get(bucket, 0)) for bucket, end in ends.items()}
 
     def error(self, table_name: str) -> SchemaMismatchError:
-        """Return the error for a query that has read all that it may."""
+        """Return the error for a query that has processed all rows it may read."""
         where = f"offsets {self._end}" if self._end is not None else "its beginning"
         return SchemaMismatchError(
-            f"{table_name}: {', '.join(self._new)} came to the columns, and this stream, which began without, has "
-            f"processed all that was written before, up to {where}; start the query again from its checkpoint: it goes "
-            "on there, with the columns as they are now (schemaEvolutionMode=addNewColumns)",
+            f"{table_name}: {', '.join(self._new_names)} came to the columns, and this stream, which began without, "
+            f"has processed all that was written before, up to {where}; start the query again from its checkpoint: it "
+            "goes on there, with the columns as they are now (schemaEvolutionMode=addNewColumns)",
             condition=CONDITION,
         )
 
 
-def _names(schema: TableSchema, ids: AbstractSet[int]) -> tuple[str, ...]:
+def _column_names(schema: TableSchema, ids: AbstractSet[int]) -> tuple[str, ...]:
     return tuple(column.name for column in schema.columns if column.id in ids)

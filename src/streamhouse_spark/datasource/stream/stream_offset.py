@@ -1,4 +1,4 @@
-"""The position of a streaming read, as Spark keeps it in the checkpoint."""
+"""The position of a streaming read, as stored in Spark's checkpoint."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 
 VERSION = 1
 ROWS_VERSION = 2
-"""Version of an offset with `BootstrapPosition`: older versions of this package would leave them out."""
+"""Version of an offset with a `BootstrapPosition`, which older versions of this package would ignore."""
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapPosition:
-    """The rows that a stream begins with, and the number of their files that are read.
+    """Progress through the initial rows of a stream, in files.
 
-    They are those of the snapshots by key at one commit, in files that never change and are read in one order. See
+    The rows are those of the key snapshots at one commit. Their files are immutable and read in a fixed order, see
     `streamhouse_spark.datasource.stream.bootstrap`.
     """
 
@@ -40,7 +40,7 @@ class BootstrapPosition:
 
     @classmethod
     def from_json(cls, data: Mapping[str, int]) -> BootstrapPosition:
-        """Read the result of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for any other value."""
+        """Parse the result of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for any other value."""
         rows = cls(int(data["commit"]), int(data["files"]), int(data["read"]))
         if not 0 <= rows.num_read <= rows.num_files:
             raise ValueError(f"{rows.num_read} of {rows.num_files} files are read")
@@ -49,43 +49,47 @@ class BootstrapPosition:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The first offset of each bucket that is still to be read.
+    """The next offset to read in each bucket.
 
-    ``initial`` has the offsets at which the query began, carried by the first offsets only. Spark keeps the end of a
-    first batch that did not finish, but not its beginning, and asks for that again after a restart; by then ``latest``,
-    or a time, may mean a later offset, and the rows between would be lost.
+    ``initial`` holds the offsets at which the query started; only the first offsets carry it. After a restart Spark
+    knows the end of an unfinished first batch but not its start, and resolves the start again. By then ``latest`` or a
+    timestamp may mean a later offset, and the rows in between would be lost.
     """
 
     table_uuid: str
     offsets: Mapping[int, int]
     initial: Mapping[int, int] | None = None
     truncation: int = 0
-    """The commit that had truncated the table last when the position was taken; 0 for none."""
+    """The last commit that had truncated the table at this position; 0 for none."""
     rows: BootstrapPosition | None = None
-    """Rows before ``offsets``, which come first; None if there are none, or a batch before read them.
+    """Initial rows, which are read before ``offsets``. None if there are none or an earlier batch finished them.
 
-    The first offsets of a stream carry them to the end, as they do ``initial``."""
+    The first offsets of a stream carry them to the end, like ``initial``.
+    """
     history: HistoryPoint | None = None
-    """The newest record with rows that the log had when the position was taken; None in older checkpoints."""
-    begun: HistoryPoint | None = None
-    """The ``history`` of where a stream began that is told of deletions, carried as ``initial`` is."""
+    """The latest commit record with rows at this position; None in older checkpoints."""
+    start_history: HistoryPoint | None = None
+    """The ``history`` at the start of a stream that reports deletions; carried like ``initial``."""
 
     @property
     def is_initial(self) -> bool:
-        """Whether nothing was read before."""
-        is_begun = (self.rows is not None and self.rows.num_read > 0) or self.begun not in (None, self.history)
-        return self.initial is not None and dict(self.initial) == dict(self.offsets) and not is_begun
+        """Whether no rows were read yet."""
+        has_progress = (self.rows is not None and self.rows.num_read > 0) or self.start_history not in (
+            None,
+            self.history,
+        )
+        return self.initial is not None and dict(self.initial) == dict(self.offsets) and not has_progress
 
     def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
-        """Return the beginning of the batch that ends at ``end``, when Spark says that it begins here."""
+        """Return the start of the batch that ends at ``end``, given that Spark starts it here."""
         if self.is_initial and end.initial is not None:
             rows = end.rows.read_to(0) if end.rows is not None else None
-            history = end.begun or end.history
+            history = end.start_history or end.history
             return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation, rows=rows, history=history)
         return self
 
     def files_before(self, end: StreamOffset) -> range:
-        """Return the numbers of the files of ``rows`` that a batch from here to ``end`` reads."""
+        """Return the indices of the files of ``rows`` that a batch from here to ``end`` reads."""
         if self.rows is None or self.rows.is_read or self.truncation != end.truncation:
             return range(0)
         # An end of PySpark 4.1 from before the log was trimmed knows of no rows: all of them belong to its batch.
@@ -102,13 +106,13 @@ class StreamOffset:
             out["rows"] = self.rows.to_json()
         if self.history is not None:
             out["history"] = list(self.history)
-        if self.begun is not None:
-            out["begun"] = list(self.begun)
+        if self.start_history is not None:
+            out["begun"] = list(self.start_history)
         return out
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], table_name: str, table_uuid: str) -> StreamOffset:
-        """Read an offset. Raises `TableNotFoundError` for an offset of another table, `FormatVersionError`,
+        """Parse an offset. Raises `TableNotFoundError` for an offset of another table, `FormatVersionError`,
         `CorruptDataError`.
         """
         version = data.get("version")

@@ -40,15 +40,15 @@ def stage_inline_rows(
 
     Raises `SchemaMismatchError` for values that do not fit.
     """
-    found: list[WriterCommitMessage | None] = []
+    staged_messages: list[WriterCommitMessage | None] = []
     for query_id, neighbours in groupby(messages, _query):
         if query_id is _STAGED:
-            found += neighbours
+            staged_messages += neighbours
             continue
-        carried = (message for message in neighbours if isinstance(message, InlineRows))
-        batches = (batch for message in carried for batch in message.batches())
-        found.append(plan.message(batches, query_id, inline_bytes_max=INLINE_BYTES_MAX))
-    return found
+        inline_messages = (message for message in neighbours if isinstance(message, InlineRows))
+        batches = (batch for message in inline_messages for batch in message.batches())
+        staged_messages.append(plan.message(batches, query_id, inline_bytes_max=INLINE_BYTES_MAX))
+    return staged_messages
 
 
 def _query(message: WriterCommitMessage | None) -> str | None:

@@ -42,21 +42,21 @@ class ReplacedPart:
     fields: tuple[PartitionField, ...] = ()
     """The fields of the table's partitioning, where it is `bound`."""
 
-    def bound(self, state: TableState) -> ReplacedPart:
-        """Return the part of a table in this state, for tasks. Raises as `require_taken`."""
-        self.require_taken(state)
+    def bind(self, state: TableState) -> ReplacedPart:
+        """Return the part of a table in this state, for tasks. Raises as `require_replaceable`."""
+        self.require_replaceable(state)
         return replace(self, fields=state.parsed.partition_fields)
 
-    def require_taken(self, state: TableState) -> None:
+    def require_replaceable(self, state: TableState) -> None:
         """Raise `InvalidOptionError`, `SchemaMismatchError` if this part of the table cannot be replaced."""
         if not state.primary_key:
             require_deletable(state)
         if self.condition is None:
             require_partitioned(state)
         else:
-            self._of_condition(self.condition, state)(state.schema)
+            self._condition_filter(self.condition, state)(state.schema)
 
-    def seen(self, rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
+    def partitions_of_rows(self, rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
         """Return the partitions of new rows of a task, each once; none for a condition, which they have to satisfy.
 
         Raises as `require_chosen`.
@@ -66,27 +66,27 @@ class ReplacedPart:
         require_chosen(ConditionOverwriteFilter.of(self.condition, schema), rows.select(list(schema.names)), table)
         return rows.schema.empty_table().select([])
 
-    def choose(self, state: TableState, seen: Iterable[pa.Table | None]) -> Choose:
+    def choose(self, state: TableState, partitions_by_task: Iterable[pa.Table | None]) -> Choose:
         """Choose the rows to replace, by what the tasks of a `bound` part have `seen`. Raises `CommitConflictError`
         where the table is partitioned by other fields now.
         """
         if self.condition is not None:
-            return self._of_condition(self.condition, state)
-        found = [partitions for partitions in seen if partitions is not None]
+            return self._condition_filter(self.condition, state)
+        new_partitions = [partitions for partitions in partitions_by_task if partitions is not None]
         require_partitioned_by(state, self.fields)
         none = partitions_of(state.schema.arrow.empty_table(), self.fields)
-        choice = PartitionOverwriteFilter(distinct(pa.concat_tables([none, *found])), self.fields)
+        choice = PartitionOverwriteFilter(distinct(pa.concat_tables([none, *new_partitions])), self.fields)
         return lambda _: choice
 
     @staticmethod
-    def _of_condition(condition: Filter, state: TableState) -> Choose:
+    def _condition_filter(condition: Filter, state: TableState) -> Choose:
         def choose(schema: TableSchema) -> ConditionOverwriteFilter:
             return ConditionOverwriteFilter.of(condition, schema)
 
         return of_partitions(choose, state) if state.primary_key else choose
 
 
-def of_condition(table: TableHandle, text: str) -> ReplacedPart:
+def parse_replace_where(table: TableHandle, text: str) -> ReplacedPart:
     """Return the part that a condition in SQL names: the option ``replaceWhere``. Raises as `parse_where`."""
     condition = parse_filter(parse_where(text, table.state.schema.arrow))
     assert condition is not None

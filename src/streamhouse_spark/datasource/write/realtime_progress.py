@@ -59,11 +59,12 @@ class RealTimeBatch:
             return (*((ForgetTransactions((*left, *past)),) if left or past else ()), Append((), ()))
 
         state = self.table.log.commit(plan, transaction=self._mark).state
-        found = {
-            b: find_stored_version(state.transactions, state.past_transactions, one) for b, one in enumerate(places)
+        offsets = {
+            b: find_stored_version(state.transactions, state.past_transactions, entry_id)
+            for b, entry_id in enumerate(places)
         }
-        stored = {bucket: offset for bucket, offset in found.items() if offset is not None}
-        records = {bucket: _record(state, places[bucket]) for bucket in stored}
+        stored = {bucket: offset for bucket, offset in offsets.items() if offset is not None}
+        records = {bucket: _source_record(state, places[bucket]) for bucket in stored}
         self._require_same_source(source, stored, records)
         return stored
 
@@ -83,8 +84,8 @@ class RealTimeBatch:
 
     def _require_no_micro_batches(self, state: TableState) -> None:
         app_id, query = self._mark.app_id, self.rows.query_id
-        known, past = state.transactions.get(app_id), state.past_transactions.get(name_sum(app_id))
-        if known.owner == query if known is not None else past is not None and past.owner_sum == name_sum(query):
+        entry, past = state.transactions.get(app_id), state.past_transactions.get(name_sum(app_id))
+        if entry.owner == query if entry is not None else past is not None and past.owner_sum == name_sum(query):
             raise TransactionConflictError(
                 f"application id {app_id!r} of {self.table.name} belongs to query {query} of micro-batches, and a "
                 "real-time trigger cannot tell which of their rows are stored; go on with a micro-batch trigger, or "
@@ -109,12 +110,12 @@ class RealTimeBatch:
                 f"name meant table {other} before: the stream's table was dropped and created again, or renamed. "
                 f"Nothing was written. Start with a new checkpointLocation to write all rows; or, {go_on}"
             )
-        found = "none of its earlier batches" if stored is None else f"its batches below {stored - 1} alone"
+        stored_batches = "none of its earlier batches" if stored is None else f"its batches below {stored - 1} alone"
         raise DifferentHistoryError(
-            f"batch {self.number} of stream {mark.app_id}: table {name} has {found}, and by the query's checkpoint all "
-            "before it are done: the table was restored from an older copy, or the query wrote elsewhere before. "
-            "Nothing was written. Start with a new checkpointLocation (and txnAppId) whose startingOffsets are where "
-            f"the rows end that the table has; or, {go_on}"
+            f"batch {self.number} of stream {mark.app_id}: table {name} has {stored_batches}, and by the query's "
+            "checkpoint all before it are done: the table was restored from an older copy, or the query wrote "
+            "elsewhere before. Nothing was written. Start with a new checkpointLocation (and txnAppId) whose "
+            f"startingOffsets are where the rows end that the table has; or, {go_on}"
         )
 
     def _require_same_source(
@@ -126,25 +127,25 @@ class RealTimeBatch:
         ends = source.refresh().ends
         for bucket, offset in stored.items():
             if offset > ends[bucket]:
-                raise self._other_source(source.name, bucket, offset, f"where the bucket ends at {ends[bucket]}")
+                raise self._other_source_error(source.name, bucket, offset, f"where the bucket ends at {ends[bucket]}")
         for record in {record for record in records.values() if record is not None}:
             if source.log.relation(record) is HistoryRelation.OTHER:
-                bucket = next(bucket for bucket, one in records.items() if one == record)
-                found = (
+                bucket = next(bucket for bucket, candidate in records.items() if candidate == record)
+                difference = (
                     f"whose log does not have record {record.number} of attempt {record.attempt}, with which they came"
                 )
-                raise self._other_source(source.name, bucket, stored[bucket], found)
+                raise self._other_source_error(source.name, bucket, stored[bucket], difference)
 
-    def _other_source(self, source: str, bucket: int, offset: int, found: str) -> DifferentHistoryError:
+    def _other_source_error(self, source: str, bucket: int, offset: int, difference: str) -> DifferentHistoryError:
         return DifferentHistoryError(
             f"batch {self.number} of stream {self._mark.app_id} into {self.table.name}: rows of bucket {bucket} up to "
-            f"offset {offset} are stored that were read from {source}, {found}: {source} was restored from an older "
-            "copy. Nothing was written. Start with a new checkpointLocation (and txnAppId), and choose its "
+            f"offset {offset} are stored that were read from {source}, {difference}: {source} was restored from an "
+            "older copy. Nothing was written. Start with a new checkpointLocation (and txnAppId), and choose its "
             f"startingOffsets: all rows from there on are written, also those that {self.table.name} has already, and "
             f"no row before; the offsets at which {source} ended in the copy give each row once"
         )
 
 
-def _record(state: TableState, place: str) -> HistoryPoint | None:
+def _source_record(state: TableState, place: str) -> HistoryPoint | None:
     entry = state.transactions.get(place)
     return record_of(entry.batch) if entry is not None else None

@@ -21,10 +21,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamWriteOptions
-from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.datasource.worker_memory import release_memory
 from streamhouse_spark.datasource.write.sink_transactions import Place, SourceProgress
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter
-from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage, counts_of, require_planned
+from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage, format_counts, require_planned
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 from streamhouse_spark.log.progress_ids import places_of
@@ -68,7 +68,7 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         """
         batches = [batch for batch in iterator if batch.num_rows]
         if not batches:
-            return self._stored()
+            return self._report_stored()
         before = METER.total()
         rows = pa.Table.from_batches(batches)
         buckets = rows.column(0)
@@ -77,17 +77,17 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
             for bucket in pc.unique(buckets).to_pylist()
             for segment in self._commit(rows.filter(pc.equal(buckets, bucket)))
         ]
-        spare_modules()
-        return StagedCommitMessage(None, counts=counts_of(segments, (METER.total() - before).total))
+        release_memory()
+        return StagedCommitMessage(None, counts=format_counts(segments, (METER.total() - before).total))
 
     def _commit(self, rows: pa.Table) -> Sequence[StagedSegment]:
         """Commit the rows of one bucket of the source. Returns the segments that they were staged in."""
         bucket, begin, end, number, attempt = (rows.column(i)[0].as_py() for i in range(PLACES))
         record = HistoryPoint(number, attempt) if attempt is not None else None
         transaction = self._rows.transaction(self._options.app_id, Place(bucket, begin, end), record)
-        plan, table = self._plan, self._table()
-        given = rows.select(range(PLACES, rows.num_columns)).to_batches()
-        message = plan.message(given, inline_bytes_max=INLINE_BYTES_MAX)
+        plan, table = self._plan, self._open_table()
+        data_batches = rows.select(range(PLACES, rows.num_columns)).to_batches()
+        message = plan.message(data_batches, inline_bytes_max=INLINE_BYTES_MAX)
         require_planned(table, [message])
         if isinstance(plan, KeyedStagingPlan):
             commit_intents(table, plan, [message], transaction=transaction)
@@ -95,18 +95,20 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
             table.commit(message.staged, transaction=transaction)
         return message.staged.segments if message.staged is not None else ()
 
-    def _stored(self) -> StagedCommitMessage:
+    def _report_stored(self) -> StagedCommitMessage:
         """Return the offset of each bucket of the source up to which rows are stored by now."""
         app_id = self._options.app_id or self._rows.query_id
-        known = self._table().refresh().transactions
-        found = {place: known[place].version for place in places_of({app_id}, known)}
-        offsets = {place.rpartition("/")[2]: version for place, version in found.items() if self._is_of_source(place)}
+        transactions = self._open_table().refresh().transactions
+        versions = {place: transactions[place].version for place in places_of({app_id}, transactions)}
+        offsets = {
+            place.rpartition("/")[2]: version for place, version in versions.items() if self._is_of_source(place)
+        }
         return StagedCommitMessage(None, counts=STORED_KEY + json.dumps(offsets))
 
     def _is_of_source(self, place: str) -> bool:
         return place.split("/")[-2] == self._rows.source
 
-    def _table(self) -> Table:
+    def _open_table(self) -> Table:
         return self._plan.connection.table_by_uuid(self._plan.table, self._plan.table_uuid)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

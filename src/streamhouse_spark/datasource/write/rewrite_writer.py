@@ -86,7 +86,7 @@ class LogRewriteWriter(DataSourceArrowWriter):
         first = next(iterator, None)
         if first is None or KIND not in first.schema.names:
             batches = chain([] if first is None else [first], iterator)
-            staged = self._plan.message(self._mark_inserts(batch) for batch in batches)
+            staged = self._plan.message(self._require_no_identity_values(batch) for batch in batches)
             return RewriteCommitMessage(staged, _NOTHING, _NOTHING)
         rows = pa.Table.from_batches([first, *iterator])  # Spark hands over a bounded part
         kinds = rows[KIND]
@@ -94,11 +94,11 @@ class LogRewriteWriter(DataSourceArrowWriter):
         refuse_given(self._plan.identity, inserted, self._plan.table)
         new = pa.concat_tables([updated, inserted]).drop_columns([KIND, _READ_ID])
         staged = self._plan.message(iter(new.to_batches()), num_updated=updated.num_rows)
-        old = _ids(rows.filter(pc.not_equal(kinds, "insert")))
+        old = _read_ids(rows.filter(pc.not_equal(kinds, "insert")))
         require_named(self._plan.table, old)
-        return RewriteCommitMessage(staged, ReadRows.of(old), ReadRows.of(_ids(updated)))
+        return RewriteCommitMessage(staged, ReadRows.of(old), ReadRows.of(_read_ids(updated)))
 
-    def _mark_inserts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _require_no_identity_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         refuse_given(self._plan.identity, batch, self._plan.table)
         return batch
 
@@ -107,19 +107,19 @@ class LogRewriteWriter(DataSourceArrowWriter):
         """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
         conflict with.
         """
-        found = require_messages(messages, RewriteCommitMessage)
+        rewrite_messages = require_messages(messages, RewriteCommitMessage)
         plan = self._plan
         table = plan.connection.table_by_uuid(plan.table, plan.table_uuid)
-        new = [message.new for message in found]
+        new = [message.new for message in rewrite_messages]
         require_planned(table, new)
         staged = combine_staged_rows(table, new)
-        old = ReadRows.merged([message.old for message in found])
-        updated = ReadRows.merged([message.updated for message in found])
+        old = ReadRows.merged([message.old for message in rewrite_messages])
+        updated = ReadRows.merged([message.updated for message in rewrite_messages])
         if staged is None and not old.rows and not old.of_files:
             return
         table.log.require_history([self._read.history], READING)
         names = names_at(table, table.state, self._read, old.of_files)
-        of_old, of_updated = (Places(part.rows, _file_rows_of(part.of_files, names)) for part in (old, updated))
+        of_old, of_updated = (Places(part.rows, _positions_by_file(part.of_files, names)) for part in (old, updated))
         commit_rewrite(table, of_old, staged, self._read, of_updated)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -129,19 +129,19 @@ class LogRewriteWriter(DataSourceArrowWriter):
 _NOTHING: Final = ReadRows({}, {})
 
 
-def _ids(rows: pa.Table) -> Int64Array:
+def _read_ids(rows: pa.Table) -> Int64Array:
     """Return the identities of rows that were read; `NO_PLACE` for those without."""
     ids: Int64Array = pc.fill_null(rows[_READ_ID], NO_PLACE).to_numpy()
     return ids
 
 
-def _file_rows_of(places: Mapping[int, OffsetRuns], names: Mapping[int, str]) -> FileRows:
+def _positions_by_file(places: Mapping[int, OffsetRuns], names: Mapping[int, str]) -> FileRows:
     return {names[place]: positions for place, positions in places.items()}
 
 
 def _merge_ranges(parts: Iterable[Mapping[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
-    found: dict[int, list[OffsetRuns]] = {}
+    runs_by_place: dict[int, list[OffsetRuns]] = {}
     for rows in parts:
         for place, runs in rows.items():
-            found.setdefault(place, []).append(runs)
-    return {place: OffsetRuns.merged(runs) for place, runs in found.items()}
+            runs_by_place.setdefault(place, []).append(runs)
+    return {place: OffsetRuns.merged(runs) for place, runs in runs_by_place.items()}

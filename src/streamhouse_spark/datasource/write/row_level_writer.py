@@ -18,7 +18,11 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.datasource.worker_memory import release_memory_after
 from streamhouse_spark.datasource.write.row_delta_schema import KIND, read_name
-from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage, all_staged, require_messages
+from streamhouse_spark.datasource.write.staging_writer import (
+    StagedCommitMessage,
+    merge_staged_messages,
+    require_messages,
+)
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
@@ -49,22 +53,22 @@ class RowLevelPlan:
         context = TaskContext.get()
         is_part = context is not None and context.getLocalProperty(_PART_PROPERTY) is not None
         staging = replace(self.staging, is_clustered=False) if is_part else self.staging
-        return staging.message(self._by_key(batch) for batch in batches)
+        return staging.message(self._set_key_columns(batch) for batch in batches)
 
-    def _by_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _set_key_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows with the key that they apply to in the key's columns."""
         kinds = batch.column(KIND)
         read = [batch.column(read_name(name)) for name in self.key]
         written = [batch.column(name) for name in self.key]
-        self._require_same(kinds, read, written)
+        self._require_unchanged_keys(kinds, read, written)
         deleted = pc.equal(kinds, "delete")
         keys = [pc.if_else(deleted, *pair) for pair in zip(read, written, strict=True)]
-        found = dict(zip(batch.schema.names, batch.columns, strict=True))
-        found |= zip(self.key, keys, strict=True)
-        ours = {read_name(name) for name in self.key}
-        return pa.RecordBatch.from_pydict({name: c for name, c in found.items() if name not in ours})
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= zip(self.key, keys, strict=True)
+        read_columns = {read_name(name) for name in self.key}
+        return pa.RecordBatch.from_pydict({name: c for name, c in columns.items() if name not in read_columns})
 
-    def _require_same(self, kinds: pa.Array, read: Sequence[pa.Array], written: Sequence[pa.Array]) -> None:
+    def _require_unchanged_keys(self, kinds: pa.Array, read: Sequence[pa.Array], written: Sequence[pa.Array]) -> None:
         updated = pc.equal(kinds, "update")
         before, after = ([column.filter(updated) for column in columns] for columns in (read, written))
         if not len(before[0]):
@@ -121,12 +125,12 @@ class RowLevelWriter(DataSourceArrowWriter):
         """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
         conflict with.
         """
-        found = require_messages(messages, StagedCommitMessage)
-        if all_staged(found) is not None:
+        staged_messages = require_messages(messages, StagedCommitMessage)
+        if merge_staged_messages(staged_messages) is not None:
             staging = self._staging
             table = staging.connection.table_by_uuid(staging.table, staging.table_uuid)
             table.log.require_history([self._read.history], READING)
-            commit_intents(table, staging, found, transaction=None, read=self._read)
+            commit_intents(table, staging, staged_messages, transaction=None, read=self._read)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing, as in `StreamhouseWriter.abort`."""

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from streamhouse_spark.config.alter_table import Alteration
 from streamhouse_spark.config.column_changes import ColumnChanges
-from streamhouse_spark.datasource.write.write_validation import columns_of
+from streamhouse_spark.datasource.write.write_validation import frame_columns
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.log.commits.actions import Action, SetSchema
 from streamhouse_spark.log.commits.state import TableState
@@ -51,17 +51,17 @@ def _make_add_columns(
     kind = row_kind_column.casefold() if row_kind_column is not None else None
     new = [f for f in frame.fields if state.schema.find(f.name) is None and f.name.casefold() != kind]
     for field in new:
-        if became := describe_later_column(field.name, state.schemas):
+        if later_use := describe_later_column(field.name, state.schemas):
             raise SchemaMismatchError(
-                f"column '{field.name}' of the rows is not in {state.name}: {became}; mergeSchema adds no column under "
-                "a name that one had before: write the rows by the columns that are there, or add it with "
+                f"column '{field.name}' of the rows is not in {state.name}: {later_use}; mergeSchema adds no column "
+                "under a name that one had before: write the rows by the columns that are there, or add it with "
                 "add_columns(…)"
             )
-    fields = [found for field in frame.fields for found in _new_fields(state, field)]
+    fields = [missing for field in frame.fields for missing in _new_fields(state, field)]
     if not new and not fields:
         table.require_there(state)
         return ()
-    added = columns_of(StructType(new)) if new else None
+    added = frame_columns(StructType(new)) if new else None
     return make_alter_actions(table, state, Alteration(added, columns=ColumnChanges(fields=tuple(fields))))
 
 
@@ -70,14 +70,14 @@ def _new_fields(state: TableState, field: StructField) -> list[tuple[Path, pa.Da
     column = state.schema.find(field.name)
     if column is None or not pa.types.is_nested(column.type):
         return []
-    (given,) = columns_of(StructType([field])).columns
-    found = find_missing_fields(column.type, given.type)
+    (frame_column,) = frame_columns(StructType([field])).columns
+    missing_fields = find_missing_fields(column.type, frame_column.type)
     older = [(c.type, c.inner_ids) for schema in state.schemas.values() for c in schema.columns if c.id == column.id]
-    for path, _ in found:
+    for path, _ in missing_fields:
         if had_before(path, column.type, column.inner_ids, older):
             raise SchemaMismatchError(
                 f"field '{join_path((column.name, *path))}' of the rows is not in {state.name}, which had one of "
                 "that name before: mergeSchema does not add it; write the rows by the fields there are, or add it with "
                 "add_columns(…)"
             )
-    return [((column.name, *path), kind) for path, kind in found]
+    return [((column.name, *path), kind) for path, kind in missing_fields]

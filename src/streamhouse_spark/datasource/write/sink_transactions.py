@@ -69,19 +69,19 @@ def query_transaction(
 
     ``query_ids`` are those that the tasks saw. Raises `TransactionConflictError` if they saw several.
     """
-    known = {q for q in query_ids if q}
-    if len(known) > 1:
+    known_ids = {q for q in query_ids if q}
+    if len(known_ids) > 1:
         raise TransactionConflictError(
-            f"tasks of one batch into {table} belong to queries {sorted(known)}; nothing was written"
+            f"tasks of one batch into {table} belong to queries {sorted(known_ids)}; nothing was written"
         )
-    query_id = next(iter(known), None) or _query_id_of(checkpoint)
+    query_id = next(iter(known_ids), None) or _query_id_of(checkpoint)
     if app_id is None and query_id is None:
         return None
     batch = StreamBatch(_fingerprint(checkpoint, batch_id), is_each_recorded=app_id is not None)
     return Transaction(app_id or query_id or "", batch_id, query_id, batch)
 
 
-def no_identity(table: str) -> InvalidOptionError:
+def missing_identity_error(table: str) -> InvalidOptionError:
     """Return the error for a batch without an identity: if Spark repeated it, it would be stored twice."""
     return InvalidOptionError(
         f"the stream into {table} shows no query id, neither in its tasks nor in its checkpoint, so repeated batches "
@@ -89,13 +89,13 @@ def no_identity(table: str) -> InvalidOptionError:
     )
 
 
-def begins_under_used_name(table: Table, batch: Transaction) -> bool:
+def is_first_under_reused_name(table: Table, batch: Transaction) -> bool:
     """Tell whether this is the query's first batch in a table whose name meant another table before.
 
     Such a batch has to be recorded even without rows, so that the next one is known. Raises `TableNotFoundError` if it
     is not the query's first batch: those before went into the other table.
     """
-    if _knows(table.state, batch) or _knows(table.refresh(), batch):
+    if _has_query(table.state, batch) or _has_query(table.refresh(), batch):
         return False
     other = other_table(table.storage, table.path, table.uuid)
     if other is not None and batch.version > 0:
@@ -109,7 +109,7 @@ def begins_under_used_name(table: Table, batch: Transaction) -> bool:
     return other is not None
 
 
-def _knows(state: TableState, batch: Transaction) -> bool:
+def _has_query(state: TableState, batch: Transaction) -> bool:
     if batch.app_id in state.transactions or name_sum(batch.app_id) in state.past_transactions:
         return True
     if batch.owner is None:
@@ -122,7 +122,7 @@ def _fingerprint(checkpoint: str | None, batch_id: int) -> str | None:
     """Return a fingerprint of the offsets and the time that Spark wrote down for the batch, once, before it ran it
     first.
     """
-    folder = _local(checkpoint)
+    folder = _local_path(checkpoint)
     if folder is None:
         return None
     try:
@@ -131,7 +131,7 @@ def _fingerprint(checkpoint: str | None, batch_id: int) -> str | None:
         return None
 
 
-def _local(checkpoint: str | None) -> Path | None:
+def _local_path(checkpoint: str | None) -> Path | None:
     parts = urlsplit(checkpoint or "")
     if not checkpoint or parts.scheme not in ("", "file"):
         return None
@@ -140,11 +140,11 @@ def _local(checkpoint: str | None) -> Path | None:
 
 def _query_id_of(checkpoint: str | None) -> str | None:
     """Return the id in a checkpoint's metadata file, if it can be read from here without Hadoop."""
-    folder = _local(checkpoint)
+    folder = _local_path(checkpoint)
     if folder is None:
         return None
     try:
-        found = json.loads((folder / "metadata").read_text(encoding="utf-8")).get("id")
+        query_id = json.loads((folder / "metadata").read_text(encoding="utf-8")).get("id")
     except (OSError, ValueError, AttributeError):
         return None
-    return found if isinstance(found, str) and found else None
+    return query_id if isinstance(query_id, str) and query_id else None

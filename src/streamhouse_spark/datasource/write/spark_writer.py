@@ -22,20 +22,20 @@ from streamhouse_spark.datasource.write.inline_rows import stage_inline_rows
 from streamhouse_spark.datasource.write.schema_merging import merge_columns, merge_frame_columns
 from streamhouse_spark.datasource.write.sink_transactions import (
     QUERY_ID_PROPERTY,
-    begins_under_used_name,
-    no_identity,
+    is_first_under_reused_name,
+    missing_identity_error,
     query_transaction,
 )
 from streamhouse_spark.datasource.write.staging_writer import (
     StagedCommitMessage,
     StagingPlan,
-    all_staged,
     combine_staged_rows,
+    merge_staged_messages,
     require_messages,
     require_planned,
     with_task_metrics,
 )
-from streamhouse_spark.datasource.write.write_validation import check_fits, table_for_writing
+from streamhouse_spark.datasource.write.write_validation import require_fitting_columns, table_for_writing
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.staging import StagedRows
@@ -79,8 +79,8 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
                 f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
                 "or use mode('append')"
             )
-        how = {"overwrites": self._overwrite, "is_clustered": is_clustered}
-        self._plan = _plan_staging(connection, name, schema, options, replaced=replaced, staged=staged, **how)
+        plan_options = {"overwrites": self._overwrite, "is_clustered": is_clustered}
+        self._plan = _plan_staging(connection, name, schema, options, replaced=replaced, staged=staged, **plan_options)
         self._replaced = self._plan.replaced
 
     @release_memory_after
@@ -89,32 +89,36 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        table = _table(self._plan)
+        table = _open_table(self._plan)
         if self._replaced is not None:
             self._commit_part(table, self._replaced, require_messages(messages, StagedCommitMessage))
             return
         if not isinstance(self._plan, StagingPlan):
             from streamhouse_spark.datasource.write.upsert_staging import commit_intents
 
-            found = require_messages(messages, StagedCommitMessage)
-            if all_staged(found) is not None or self._transaction is not None or self._overwrite:
-                commit_intents(table, self._plan, found, transaction=self._transaction)
+            staged_messages = require_messages(messages, StagedCommitMessage)
+            if merge_staged_messages(staged_messages) is not None or self._transaction is not None or self._overwrite:
+                commit_intents(table, self._plan, staged_messages, transaction=self._transaction)
             return
-        found = require_messages(messages, StagedCommitMessage)
-        require_planned(table, found)
-        staged = combine_staged_rows(table, found) or _stage_no_rows(self._plan)
+        staged_messages = require_messages(messages, StagedCommitMessage)
+        require_planned(table, staged_messages)
+        staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(self._plan)
         if staged.segments or self._transaction is not None or self._overwrite:
             table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
 
-    def _commit_part(self, table: Table, replaced: ReplacedPart, found: Sequence[StagedCommitMessage]) -> None:
-        require_planned(table, found)
-        choose = replaced.choose(table.refresh(), (message.partitions for message in found))
+    def _commit_part(
+        self, table: Table, replaced: ReplacedPart, staged_messages: Sequence[StagedCommitMessage]
+    ) -> None:
+        require_planned(table, staged_messages)
+        choose = replaced.choose(table.refresh(), (message.partitions for message in staged_messages))
         if not isinstance(self._plan, StagingPlan):
             from streamhouse_spark.datasource.write.upsert_staging import commit_intents
 
-            commit_intents(table, self._plan, found, transaction=self._transaction, read=replaced.read, choose=choose)
+            commit_intents(
+                table, self._plan, staged_messages, transaction=self._transaction, read=replaced.read, choose=choose
+            )
         else:
-            staged = combine_staged_rows(table, found) or _stage_no_rows(self._plan)
+            staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(self._plan)
             from streamhouse_spark.table.overwrite import commit_replacement  # it reads, as other writes do not
 
             fields = replaced.fields if replaced.condition is None else None
@@ -159,18 +163,22 @@ class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        table = _table(self._plan)
-        found = require_messages(stage_inline_rows(self._plan, messages), StagedCommitMessage)
-        require_planned(table, found)
-        staged = combine_staged_rows(table, found) if isinstance(self._plan, StagingPlan) else all_staged(found)
+        table = _open_table(self._plan)
+        staged_messages = require_messages(stage_inline_rows(self._plan, messages), StagedCommitMessage)
+        require_planned(table, staged_messages)
+        staged = (
+            combine_staged_rows(table, staged_messages)
+            if isinstance(self._plan, StagingPlan)
+            else merge_staged_messages(staged_messages)
+        )
         transaction = query_transaction(
-            self._options.app_id, batchId, {m.query_id for m in found}, self._checkpoint, self._plan.table
+            self._options.app_id, batchId, {m.query_id for m in staged_messages}, self._checkpoint, self._plan.table
         )
         if transaction is None:
             if staged is None:
                 return
-            raise no_identity(self._plan.table)
-        is_recorded = begins_under_used_name(table, transaction) or self._options.app_id is not None
+            raise missing_identity_error(self._plan.table)
+        is_recorded = is_first_under_reused_name(table, transaction) or self._options.app_id is not None
         if staged is None and is_recorded:
             staged = _stage_no_rows(self._plan)
         if staged is None:
@@ -180,7 +188,7 @@ class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
             return
         from streamhouse_spark.datasource.write.upsert_staging import commit_intents
 
-        commit_intents(table, self._plan, found, transaction=transaction)
+        commit_intents(table, self._plan, staged_messages, transaction=transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing, as in `StreamhouseWriter.abort`."""
@@ -203,24 +211,24 @@ def _plan_staging(
     """
     table = connection.table_by_uuid(name, staged) if staged else table_for_writing(connection, name, frame)
     if replaced is not None:
-        replaced = replaced.bound(table.state)
+        replaced = replaced.bind(table.state)
     if (
         options.merge_schema
         and (merged := merge_frame_columns(table, frame, options.row_kind_column)) is not table.state
     ):
-        _check(connection, table, merged, frame, options)  # before a column is added
+        _require_writable_rows(connection, table, merged, frame, options)  # before a column is added
         merge_columns(table, frame, options.row_kind_column)
     if table.state.primary_key:
         from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
         from streamhouse_spark.write.upsert_intents import IntentWrite
 
-        how: dict[str, Any] = {"write": IntentWrite(overwrites=overwrites), "is_clustered": is_clustered}
-        return KeyedStagingPlan.of(connection, table, frame, options, replaced=replaced, **how)
-    _check(connection, table, table.state, frame, options)
+        plan_options: dict[str, Any] = {"write": IntentWrite(overwrites=overwrites), "is_clustered": is_clustered}
+        return KeyedStagingPlan.of(connection, table, frame, options, replaced=replaced, **plan_options)
+    _require_writable_rows(connection, table, table.state, frame, options)
     return StagingPlan.of(connection, table, replaced)
 
 
-def _check(
+def _require_writable_rows(
     connection: Connection,
     table: Table,
     state: TableState,
@@ -234,15 +242,15 @@ def _check(
         KeyedStagingPlan.of(connection, table, frame, options, state=state)
         return
     if options.row_kind_column or options.partial_update:
-        given = "rowKindColumn" if options.row_kind_column else "partialUpdate"
+        option = "rowKindColumn" if options.row_kind_column else "partialUpdate"
         raise InvalidOptionError(
-            f"{table.name} has no primary key, so rows can only be added; leave {given} out, or create the table with "
+            f"{table.name} has no primary key, so rows can only be added; leave {option} out, or create the table with "
             "PRIMARY KEY"
         )
-    check_fits(frame, state, table.name)
+    require_fitting_columns(frame, state, table.name)
 
 
-def _table(plan: StagingPlan | KeyedStagingPlan) -> Table:
+def _open_table(plan: StagingPlan | KeyedStagingPlan) -> Table:
     return plan.connection.table_by_uuid(plan.table, plan.table_uuid)
 
 

@@ -111,8 +111,8 @@ class StagingPlan:
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
-        numbers = self._numbers()
-        stager = task_stager(
+        numbers = self._make_identity_ranges()
+        stager = make_stager(
             self.connection,
             self.table_uuid,
             self.shape,
@@ -124,21 +124,21 @@ class StagingPlan:
             keeps_given=self.keeps_given,
             table=self.table,
         )
-        parts, seen = [], []
+        parts, partitions = [], []
         schema = self.schema if self.now is None else evaluate_defaults(self.schema, self.now)
-        for chunk in chunks(batches):
+        for chunk in iter_chunks(batches):
             rows, missing = convert_rows(chunk, schema, table=self.table)
             if self.replaced is not None:
                 rows = stager.completed(rows)  # partitions may be generated
-                seen.append(self.replaced.seen(rows, self.schema, self.table))
+                partitions.append(self.replaced.partitions_of_rows(rows, self.schema, self.table))
             updated = min(num_updated, rows.num_rows)
             parts.append(stager.stage(rows, missing, updated))
             num_updated -= updated
         staged = merge_staged_rows(parts) if parts else None
         history = self.history if numbers is None else numbers.newest
-        return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(seen))
+        return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(partitions))
 
-    def _numbers(self) -> IdentityRanges | None:
+    def _make_identity_ranges(self) -> IdentityRanges | None:
         """Return what takes numbers of the identity column for this task alone."""
         if self.identity is None:
             return None
@@ -151,10 +151,10 @@ def with_task_metrics(stage: Callable[[], StagedCommitMessage]) -> StagedCommitM
     before = METER.total()
     message = stage()
     segments = message.staged.segments if message.staged is not None else ()
-    return replace(message, counts=counts_of(segments, (METER.total() - before).total))
+    return replace(message, counts=format_counts(segments, (METER.total() - before).total))
 
 
-def counts_of(segments: Sequence[StagedSegment], num_requests: int) -> str:
+def format_counts(segments: Sequence[StagedSegment], num_requests: int) -> str:
     """Return the counts of a task as the text that Java looks for."""
     counts = {
         "segmentsWritten": len(segments),
@@ -164,12 +164,12 @@ def counts_of(segments: Sequence[StagedSegment], num_requests: int) -> str:
     return COUNTS_KEY + json.dumps(counts)
 
 
-def concat_partitions(seen: Sequence[pa.Table]) -> pa.Table | None:
+def concat_partitions(partitions: Sequence[pa.Table]) -> pa.Table | None:
     """Join what `ReplacedPart.seen` gave for parts of a task's rows."""
-    return distinct(pa.concat_tables(seen)) if seen and seen[0].num_columns else None
+    return distinct(pa.concat_tables(partitions)) if partitions and partitions[0].num_columns else None
 
 
-def task_stager(
+def make_stager(
     connection: Connection,
     table_uuid: str,
     shape: SegmentOptions,
@@ -199,7 +199,7 @@ def task_stager(
     )
 
 
-def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def iter_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     for batch in batches:
@@ -216,10 +216,10 @@ def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 def require_messages(messages: Sequence[WriterCommitMessage | None], kind: type[Message]) -> list[Message]:
     """Return the tasks' messages. Raises `CommitConflictError` if one is missing."""
-    found = [m for m in messages if isinstance(m, kind)]
-    if len(found) != len(messages):
+    task_messages = [m for m in messages if isinstance(m, kind)]
+    if len(task_messages) != len(messages):
         raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
-    return found
+    return task_messages
 
 
 def require_planned(table: Table, messages: Sequence[StagedCommitMessage]) -> None:
@@ -231,7 +231,7 @@ def require_planned(table: Table, messages: Sequence[StagedCommitMessage]) -> No
     table.log.require_history(own, f"a write to {table.name} was planned")
 
 
-def all_staged(messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
+def merge_staged_messages(messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
     """Return the staged files of all tasks, in their order. None if no task had a row."""
     parts = [message.staged for message in messages if message.staged is not None]
     return merge_staged_rows(parts) if parts else None
@@ -257,24 +257,28 @@ def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -
     for segment in staged.segments:
         if segment.inline_rows is not None:
             inline[segment.segment.bucket].append(segment)
-    inline_bytes = sum(len(s.inline_rows or b"") for found in inline.values() for s in found)
+    inline_bytes = sum(len(s.inline_rows or b"") for bucket_segments in inline.values() for s in bucket_segments)
     fits = inline_bytes <= inline_total(INLINE_BYTES_MAX, table.num_buckets)
-    if fits and all(len(found) == 1 for found in inline.values()):
+    if fits and all(len(bucket_segments) == 1 for bucket_segments in inline.values()):
         return staged
     if staged.schema_id not in table.state.schemas:
         table.refresh()  # another process of this driver planned the write, and saw a newer schema
-    rows = ((bucket, _concat_tables(table, staged, found)) for bucket, found in sorted(inline.items()))
+    rows = (
+        (bucket, _concat_tables(table, staged, bucket_segments)) for bucket, bucket_segments in sorted(inline.items())
+    )
     shape = table.segment_options(table.state).of_schema(staged.schema_id, table.state.schemas)
     if fits:
-        joined = [stage_inline(part, bucket, shape) for bucket, part in rows]
+        combined = [stage_inline(part, bucket, shape) for bucket, part in rows]
     else:
-        joined = []
+        combined = []
         for group in group_into_objects(rows, lambda part: part[1].nbytes):
-            joined += stage_group(table.storage, table.uuid, table.world.ids.new_uuid(), group, shape)
+            combined += stage_group(table.storage, table.uuid, table.world.ids.new_uuid(), group, shape)
     objects = [s for s in staged.segments if s.inline_rows is None]
-    return replace(staged, segments=(*objects, *joined))
+    return replace(staged, segments=(*objects, *combined))
 
 
-def _concat_tables(table: Table, staged: StagedRows, found: list[StagedSegment]) -> pa.Table:
+def _concat_tables(table: Table, staged: StagedRows, bucket_segments: list[StagedSegment]) -> pa.Table:
     schema = table.state.schemas[staged.schema_id].arrow
-    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(s.inline_rows), schema) for s in found])
+    return pa.Table.from_batches(
+        [pa.ipc.read_record_batch(pa.py_buffer(s.inline_rows), schema) for s in bucket_segments]
+    )

@@ -36,11 +36,11 @@ from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
 from streamhouse_spark.datasource.write.staging_writer import (
     TASK_INLINE_BYTES_MAX,
     StagedCommitMessage,
-    all_staged,
-    chunks,
     concat_partitions,
+    iter_chunks,
+    make_stager,
+    merge_staged_messages,
     require_planned,
-    task_stager,
 )
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
 from streamhouse_spark.keys.change_type import ChangeType
@@ -131,15 +131,15 @@ class KeyedStagingPlan:
         Raises `SchemaMismatchError`, `InvalidOptionError` if rows of this frame cannot be written so.
         """
         require_writable(state or table.state, None)
-        given = spark_versions.arrow_schema_of(frame)
+        frame_schema = spark_versions.arrow_schema_of(frame)
         kind = None
         if options.row_kind_column is not None:
-            kind = _row_kind(given, options.row_kind_column, table.name)
-            given = given.remove(given.names.index(kind))
+            kind = _find_kind_column(frame_schema, options.row_kind_column, table.name)
+            frame_schema = frame_schema.remove(frame_schema.names.index(kind))
         state = state or table.state
         targets = None
         if options.partial_update:
-            targets = tuple(state.schema.column(n).name for n in given.names if state.schema.find(n) is not None)
+            targets = tuple(state.schema.column(n).name for n in frame_schema.names if state.schema.find(n) is not None)
             targets = tuple(name for name in targets if name not in state.primary_key)
             table.keyed.require_partial(targets, state)
         properties = state.parsed
@@ -159,28 +159,30 @@ class KeyedStagingPlan:
             replaced=replaced,
             identity=properties.identity,
         )
-        names = {name.casefold() for name in given.names}
-        plan = replace(plan, missing=frozenset(c.id for c in plan.given.columns if c.name.casefold() not in names))
-        plain = pa.schema([f.remove_metadata() for f in given])
+        names = {name.casefold() for name in frame_schema.names}
+        plan = replace(plan, missing=frozenset(c.id for c in plan.row_schema.columns if c.name.casefold() not in names))
+        plain = pa.schema([f.remove_metadata() for f in frame_schema])
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # pandas is not loaded
-        coerce(empty, without_defaults(plan.given), table=table.name, older=state.schemas)
-        for column in plan.given.columns:
+        coerce(empty, without_defaults(plan.row_schema), table=table.name, older=state.schemas)
+        for column in plan.row_schema.columns:
             if not column.nullable and column.default is None and column.name.casefold() not in names:
-                refuse_column(table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(given.names)}")
+                refuse_column(
+                    table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(frame_schema.names)}"
+                )
         return plan
 
     @property
-    def given(self) -> TableSchema:
+    def row_schema(self) -> TableSchema:
         """The columns of the rows."""
         if self.write.columns is None:
             return self.schema
-        wanted = {*self.write.columns, *self.key}
-        return TableSchema(tuple(c for c in self.schema.columns if c.name in wanted))
+        column_names = {*self.write.columns, *self.key}
+        return TableSchema(tuple(c for c in self.schema.columns if c.name in column_names))
 
     @property
-    def _filling(self) -> TableSchema:
+    def _filled_schema(self) -> TableSchema:
         """The columns of the rows, with the constants that fill them in this write."""
-        return self.given if self.write.now is None else evaluate_defaults(self.given, self.write.now)
+        return self.row_schema if self.write.now is None else evaluate_defaults(self.row_schema, self.write.now)
 
     @property
     def shape(self) -> SegmentOptions:
@@ -198,59 +200,62 @@ class KeyedStagingPlan:
         All of it is durable when this returns, and visible to nobody. Raises `SchemaMismatchError` for values that do
         not fit.
         """
-        seen: list[pa.Table] = []
-        numbers = self._numbers()
-        staged = self._staged(batches, inline_bytes_max, seen, numbers)
+        partitions: list[pa.Table] = []
+        numbers = self._make_identity_ranges()
+        staged = self._stage_intents(batches, inline_bytes_max, partitions, numbers)
         history = self.history if numbers is None else numbers.newest
         if staged is None or not self.is_clustered or self.replaced is not None:
-            return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(seen))
+            return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(partitions))
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
         prepared = prepare(table.keyed, self.write, self.intents(table, staged.segments))
         return StagedCommitMessage(staged, query_id, prepared, history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
         """Return bucket → reader of its intents, in the order of the segments."""
-        found: dict[int, list[StagedSegment]] = {}
+        segments_by_bucket: dict[int, list[StagedSegment]] = {}
         for segment in segments:
-            found.setdefault(segment.segment.bucket, []).append(segment)
-        return {bucket: partial(self._read, table, of_bucket) for bucket, of_bucket in sorted(found.items())}
+            segments_by_bucket.setdefault(segment.segment.bucket, []).append(segment)
+        return {
+            bucket: partial(self._read_intents, table, of_bucket)
+            for bucket, of_bucket in sorted(segments_by_bucket.items())
+        }
 
-    def _read(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> BucketIntents:
+    def _read_intents(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> BucketIntents:
         """Read intents with the columns of a schema that is the table's now.
 
         Raises `CommitConflictError` if their columns, or defaults in them, have changed.
         """
-        filled = schema
+        filled_schema = schema
         if self.write.columns is not None:  # the others' defaults are those of the commit
-            given = {column.id for column in self.given.columns}
-            filled = TableSchema(tuple(column for column in schema.columns if column.id in given))
-        if not has_same_meaning(self.schema, schema) or not same_defaults(self.schema, filled, self.missing):
+            column_ids = {column.id for column in self.row_schema.columns}
+            filled_schema = TableSchema(tuple(column for column in schema.columns if column.id in column_ids))
+        if not has_same_meaning(self.schema, schema) or not same_defaults(self.schema, filled_schema, self.missing):
             raise schema_changed_error(table.state)
-        batches = list(_batches(table, _intent_schema(self.schema), segments, _intent_schema(schema)))
+        batches = list(_read_batches(table, _intent_schema(self.schema), segments, _intent_schema(schema)))
         rows = pa.Table.from_batches(batches, _intent_schema(schema).arrow)
         kinds = rows.column(0).to_numpy()
         inserted = kinds == _UPSERT if self.write.rewrites else None
         return BucketIntents(rows.drop_columns([CHANGE_COLUMN.name]), kinds == _DELETE, inserted)
 
-    def _staged(
+    def _stage_intents(
         self,
         batches: Iterable[pa.RecordBatch],
         inline_bytes_max: int,
-        seen: list[pa.Table],
+        partitions: list[pa.Table],
         numbers: IdentityRanges | None,
     ) -> StagedRows | None:
-        stager = task_stager(
+        stager = make_stager(
             self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max, table=self.table
         )
         parts = []
-        for chunk in chunks(batches):
-            if (intents := self._number_rows(self._intents(chunk), numbers)).num_rows:
+        for chunk in iter_chunks(batches):
+            if (intents := self._number_rows(self._make_intents(chunk), numbers)).num_rows:
                 if self.replaced is not None:
-                    seen.append(self.replaced.seen(intents, self.schema, self.table))
+                    partitions.append(self.replaced.partitions_of_rows(intents, self.schema, self.table))
                 parts.append(stager.stage(intents))
         return merge_staged_rows(parts) if parts else None
 
-    def _numbers(self) -> IdentityRanges | None:
+    def _make_identity_ranges(self) -> IdentityRanges | None:
         """Return what takes numbers of the identity column for this task alone."""
         if self.identity is None:
             return None
@@ -266,30 +271,30 @@ class KeyedStagingPlan:
         refuse_given(self.identity, intents.filter(pa.array(kinds == _UPSERT)), self.table)
         return numbers.filled(intents, kinds == _DELETE)
 
-    def _intents(self, rows: pa.Table) -> pa.Table:
+    def _make_intents(self, rows: pa.Table) -> pa.Table:
         """Return each row's effect on its key, then all columns of the table: null where they do not count."""
         if self.row_kind_column is None:
-            upserts = coerce(rows, self._filling, table=self.table)
-            return _with_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
+            upserts = coerce(rows, self._filled_schema, table=self.table)
+            return _add_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
         words = _REWRITING_KINDS if self.write.rewrites else _KINDS
-        kinds = _kinds_of(rows.column(self.row_kind_column), words, self.table, self.row_kind_column)
+        kinds = _parse_kinds(rows.column(self.row_kind_column), words, self.table, self.row_kind_column)
         rows = rows.drop_columns([self.row_kind_column])
         upserted = np.flatnonzero((kinds == _UPSERT) | (kinds == _UPDATE))
         deleted = np.flatnonzero(kinds == _DELETE)
-        upserts = coerce(arrow_chunking.take_rows(rows, upserted, distinct=True), self._filling, table=self.table)
+        upserts = coerce(arrow_chunking.take_rows(rows, upserted, distinct=True), self._filled_schema, table=self.table)
         keys = [name for name in rows.column_names if (c := self.schema.find(name)) is not None and c.name in self.key]
         key_schema = without_defaults(self.schema.select(self.key))
         deletes = coerce(
             arrow_chunking.take_rows(rows.select(keys), deleted, distinct=True), key_schema, table=self.table
         )
-        both = pa.concat_tables(
+        rows_by_kind = pa.concat_tables(
             [
-                _with_kinds(kinds[upserted], upserts, self.schema),
-                _with_kinds(np.full(len(deleted), _DELETE, np.int8), deletes, self.schema),
+                _add_kinds(kinds[upserted], upserts, self.schema),
+                _add_kinds(np.full(len(deleted), _DELETE, np.int8), deletes, self.schema),
             ]
         )
         order = np.argsort(np.concatenate([upserted, deleted]), kind="stable")
-        return arrow_chunking.take_rows(both, order, distinct=True)
+        return arrow_chunking.take_rows(rows_by_kind, order, distinct=True)
 
 
 def commit_intents(
@@ -309,7 +314,7 @@ def commit_intents(
     ``choose`` the intents replace the rows of these partitions.
     """
     require_planned(table, messages)
-    staged = all_staged(messages)
+    staged = merge_staged_messages(messages)
     if staged is not None and staged.table_uuid != table.uuid:
         raise CommitConflictError(
             f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
@@ -324,14 +329,16 @@ def commit_intents(
     uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
     if staged is not None and uuids and is_to_be_looked_for(table.storage, staged.staged_ms):
         require_stored(table.storage, table.state, uuids)
-    offsets = _commit_staged(table, plan, segments, whole(messages), transaction, read=read, choose=choose)
+    offsets = _commit_staged(
+        table, plan, segments, complete_preparations(messages), transaction, read=read, choose=choose
+    )
     for uuid in {s.segment.uuid for s in segments if s.segment.uuid is not None}:
         with suppress(StorageError):  # no record names it: cleaning takes it, if not now
             table.storage.delete(segment_key(table.uuid, uuid))
     return offsets
 
 
-def whole(messages: Sequence[StagedCommitMessage]) -> list[PreparedChanges]:
+def complete_preparations(messages: Sequence[StagedCommitMessage]) -> list[PreparedChanges]:
     """Return the prepared changes that are of all rows of their bucket: no other task has rows of it."""
     parts = [message.staged for message in messages if message.staged is not None]
     having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})
@@ -359,10 +366,10 @@ def _commit_staged(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _batches(
-    table: Table, written: TableSchema, segments: Sequence[StagedSegment], wanted: TableSchema
+def _read_batches(
+    table: Table, written: TableSchema, segments: Sequence[StagedSegment], schema: TableSchema
 ) -> Iterator[pa.RecordBatch]:
-    adapter = Adapter(written, wanted)
+    adapter = Adapter(written, schema)
     records = InlineRecords(table.storage, table.uuid)
     records.expect(staged.segment for staged in segments)
     for staged in segments:
@@ -370,8 +377,10 @@ def _batches(
         if staged.inline_rows is not None:
             yield adapter.adapt(pa.ipc.read_record_batch(pa.py_buffer(staged.inline_rows), written.arrow))
             continue
-        found = read_segment(table.storage, table.uuid, segment, written.arrow, segment.offsets, records=records)
-        for batch in found:
+        segment_batches = read_segment(
+            table.storage, table.uuid, segment, written.arrow, segment.offsets, records=records
+        )
+        for batch in segment_batches:
             yield adapter.adapt(batch.batch)
 
 
@@ -380,33 +389,33 @@ def _intent_schema(schema: TableSchema) -> TableSchema:
     return TableSchema((CHANGE_COLUMN, *(replace(column, nullable=True) for column in schema.columns)))
 
 
-def _with_kinds(kinds: Kinds, rows: pa.Table, schema: TableSchema) -> pa.Table:
-    given = set(rows.column_names)
-    columns = [rows[c.name] if c.name in given else pa.nulls(rows.num_rows, c.type) for c in schema.columns]
+def _add_kinds(kinds: Kinds, rows: pa.Table, schema: TableSchema) -> pa.Table:
+    names = set(rows.column_names)
+    columns = [rows[c.name] if c.name in names else pa.nulls(rows.num_rows, c.type) for c in schema.columns]
     return pa.Table.from_arrays([pa.array(kinds), *columns], schema=_intent_schema(schema).arrow)
 
 
-def _row_kind(given: pa.Schema, name: str, table: str) -> str:
-    found = [field for field in given if field.name.casefold() == name.casefold()]
-    if len(found) != 1 or not pa.types.is_string(found[0].type):
-        kind = f"of type {found[0].type}" if found else "not there"
+def _find_kind_column(frame_schema: pa.Schema, name: str, table: str) -> str:
+    matching_fields = [field for field in frame_schema if field.name.casefold() == name.casefold()]
+    if len(matching_fields) != 1 or not pa.types.is_string(matching_fields[0].type):
+        kind = f"of type {matching_fields[0].type}" if matching_fields else "not there"
         raise InvalidOptionError(
             f"rowKindColumn of the write into {table} is '{name}', which is {kind}; the rows have "
-            f"{', '.join(given.names)}; name a column of texts"
+            f"{', '.join(frame_schema.names)}; name a column of texts"
         )
-    text: str = found[0].name
+    text: str = matching_fields[0].name
     return text
 
 
-def _kinds_of(values: pa.ChunkedArray, known: Mapping[str, int], table: str, column: str) -> Kinds:
+def _parse_kinds(values: pa.ChunkedArray, kind_by_word: Mapping[str, int], table: str, column: str) -> Kinds:
     """Return the kind of each row. Raises `SchemaMismatchError` for an unknown word."""
     words = pc.utf8_lower(pc.utf8_trim_whitespace(values.combine_chunks()))
-    places = pc.index_in(words, value_set=pa.array(list(known)))
+    places = pc.index_in(words, value_set=pa.array(list(kind_by_word)))
     if places.null_count:
         wrong = values.filter(places.is_null())[0].as_py()
         raise SchemaMismatchError(
             f"column '{column}' of the rows for {table} says {wrong!r} of a row; expected insert, update_after, delete "
             "or update_before, or the short forms +I, +U, -D, -U or c, r, u, d"
         )
-    kinds: Kinds = np.array(list(known.values()), np.int8)[places.to_numpy()]
+    kinds: Kinds = np.array(list(kind_by_word.values()), np.int8)[places.to_numpy()]
     return kinds

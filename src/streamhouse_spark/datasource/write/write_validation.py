@@ -31,7 +31,7 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
     try:
         table = connection.table(str(path))
     except TableNotFoundError as error:
-        ddl = columns_of(schema).ddl()
+        ddl = frame_columns(schema).ddl()
         raise TableNotFoundError(
             f"{error} To make it for these rows: CREATE TABLE streamhouse.{path} ({ddl}), or in Python "
             f"Warehouse({connection.location!r}).create_table({str(path)!r}, {ddl!r})",
@@ -39,7 +39,7 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
     return table
 
 
-def columns_of(frame: StructType) -> TableSchema:
+def frame_columns(frame: StructType) -> TableSchema:
     """Return the columns for CREATE TABLE AS SELECT: nullable, and without defaults, which are those of the table it
     reads.
     """
@@ -47,16 +47,16 @@ def columns_of(frame: StructType) -> TableSchema:
     return TableSchema(tuple(replace(column, nullable=True) for column in schema.columns))
 
 
-def check_fits(frame: StructType, state: TableState, name: str) -> None:
+def require_fitting_columns(frame: StructType, state: TableState, name: str) -> None:
     """Raise `SchemaMismatchError` for an unknown or missing column, and for a type that can never fit."""
-    given = spark_versions.arrow_schema_of(frame)
-    names = {f.name.casefold() for f in given}
+    frame_schema = spark_versions.arrow_schema_of(frame)
+    names = {f.name.casefold() for f in frame_schema}
     for column in state.schema.columns:
         if not column.nullable and column.default is None and column.name.casefold() not in names:
             raise SchemaMismatchError(
                 f"column '{column.name}' of {name} is NOT NULL and missing in the rows, which have "
-                f"{', '.join(given.names)}",
+                f"{', '.join(frame_schema.names)}",
             )
-    schema = pa.schema([f.remove_metadata() for f in given])
+    schema = pa.schema([f.remove_metadata() for f in frame_schema])
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)  # pandas is not loaded
     coerce(empty, without_defaults(state.schema), table=name, older=state.schemas)

@@ -23,7 +23,7 @@ from streamhouse_spark.datasource.catalog.scan.arrow_reader import (
     BATCH_COLUMN,
     COUNTS_KEY,
     PythonReader,
-    partitions_of,
+    make_partitions,
 )
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -101,7 +101,7 @@ class Planned:
 
     def hot(self) -> list[list[pa.Table]]:
         """The batches of each hot group, as another process reads them."""
-        tasks = partitions_of(PythonPlan.from_text(self.reply["read"]))
+        tasks = make_partitions(PythonPlan.from_text(self.reply["read"]))
         reader = PythonReader(self.connection, self.reply["read"])
         assert len(reader.partitions()) == len(tasks) == len(self.reply["hot"])
         reader = pickle.loads(pickle.dumps(reader))

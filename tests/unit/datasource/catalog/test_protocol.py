@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructType
 from streamhouse_spark import StreamhouseError
 from streamhouse_spark.datasource.catalog import rpc_options
 from streamhouse_spark.datasource.catalog.ddl import alter
-from streamhouse_spark.datasource.catalog.procedures.tasks import outcome
+from streamhouse_spark.datasource.catalog.procedures.tasks import run_encoded_task
 from streamhouse_spark.datasource.catalog.rpc import OPERATIONS, answer, operation_of
 from streamhouse_spark.datasource.catalog.scan import options as scan_options
 from streamhouse_spark.datasource.catalog.scan.arrow_reader import COUNTS_KEY
@@ -25,7 +25,7 @@ from streamhouse_spark.datasource.catalog.scan.bin_packing import groups_to_json
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import s3a_settings
 from streamhouse_spark.datasource.catalog.scan.input_splits import ParquetSplit
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
-from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamParts
+from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamPartReader
 from streamhouse_spark.datasource.catalog.transforms import format_partitioning, parse_partitioning
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 from streamhouse_spark.datasource.write import row_level_writer
@@ -231,7 +231,7 @@ def test_what_a_query_needs_of_a_stream_is_read_by_the_names_that_are_listed(cat
     (part,) = reader.partitions({**start, rpc_options.NEED_OPTION: need}, end)
     assert seen == set(PROTOCOL["given"]["need"])
     check_keys(reader.reportLatestOffset()[rpc_options.LAG_OPTION], "lag")
-    last = list(StreamParts(connection).read(part))[-1].column(0)[0].as_py()
+    last = list(StreamPartReader(connection).read(part))[-1].column(0)[0].as_py()
     check_keys(json.loads(pa.ipc.open_stream(last).schema.metadata[COUNTS_KEY.encode()]), "counts")
 
 
@@ -254,7 +254,7 @@ def test_what_a_job_is_asked_for_and_what_its_tasks_answer(catalog, connection, 
         driver.close()
     check_keys(driver.asked, "job")
     check_keys(driver.sessions, "session_asked")
-    check_keys([outcome(connection, task) for job in driver.asked for task in job["tasks"]], "outcome")
+    check_keys([run_encoded_task(connection, task) for job in driver.asked for task in job["tasks"]], "outcome")
 
 
 def test_conditions_that_java_knows_are_those_that_python_raises(catalog):
@@ -283,7 +283,7 @@ def test_conditions_that_java_knows_are_those_that_python_raises(catalog):
 
 def test_changes_that_python_knows_are_those_that_java_names():
     """A change that Java has no name for is `other`; it is refused by the name of its class."""
-    assert {*_cases(alter._collect), *_cases(alter._collect_of_column), "other"} == set(PROTOCOL["changes"])
+    assert {*_cases(alter._collect_change), *_cases(alter._collect_column_change), "other"} == set(PROTOCOL["changes"])
 
 
 def test_modes_of_options_are_those_that_java_names():

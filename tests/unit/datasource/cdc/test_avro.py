@@ -33,9 +33,9 @@ def test_ids_are_asked_for_once_and_so_many_at_most(monkeypatch):
     with running_registry() as server:
         schemas = AvroSchemas(None, SchemaRegistry.of(server.url, None, sim_world()))
         numbers = [server.register("{}"), server.register("{}")]
-        refused = schemas.learn({-1, -(2**31), 2**31 - 1, *numbers, 5})
+        refused = schemas.fetch({-1, -(2**31), 2**31 - 1, *numbers, 5})
         assert server.asked == [5, *numbers], "those of a registry are small numbers"
-    assert schemas.known == dict.fromkeys(numbers, "{}")
+    assert schemas.by_id == dict.fromkeys(numbers, "{}")
     assert refused == {
         5: "its schema 5 is not in the registry",
         **{

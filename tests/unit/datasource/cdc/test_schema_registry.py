@@ -6,7 +6,7 @@ import pytest
 
 from faults.sim import sim_world
 from kit.schema_registry import running_registry
-from streamhouse_spark.datasource.cdc.schema_registry import Answer, SchemaRegistry
+from streamhouse_spark.datasource.cdc.schema_registry import RegistrySchema, SchemaRegistry
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StorageRefusedError
 
 SCHEMA = '{"type": "string"}'
@@ -24,8 +24,8 @@ def registry(server, clock):
 
 
 def test_a_schema_by_its_id(server, registry):
-    assert registry.schema(server.register(SCHEMA)) == Answer(SCHEMA)
-    assert registry.schema(server.register(SCHEMA, schemaType="AVRO")) == Answer(SCHEMA)
+    assert registry.schema(server.register(SCHEMA)) == RegistrySchema(SCHEMA)
+    assert registry.schema(server.register(SCHEMA, schemaType="AVRO")) == RegistrySchema(SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_schemas_that_read_no_event(server, registry, more, reason):
 
 
 def test_an_id_that_is_not_there(registry):
-    assert registry.schema(7) == Answer(None, "its schema 7 is not in the registry")
+    assert registry.schema(7) == RegistrySchema(None, "its schema 7 is not in the registry")
 
 
 BASIC = "Basic YW5uOnBhOnNz"

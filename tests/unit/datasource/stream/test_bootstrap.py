@@ -11,7 +11,7 @@ from kit.tables import TableCase
 from property.stream_driver import Query
 from streamhouse_spark import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.datasource.stream.admission import files_within
+from streamhouse_spark.datasource.stream.admission import count_files_within
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
 from streamhouse_spark.datasource.stream.stream_offset import BootstrapPosition
 from streamhouse_spark.kv import kv_snapshots, tablet
@@ -289,9 +289,9 @@ def test_how_many_files_a_batch_takes(table, clock):
     trim(table, clock)
     files = [split for snapshot in table.state.snapshots.values() for split in snapshot.segments]
     size_bytes = files[0].size_bytes
-    assert files_within(files, max_rows=None, max_bytes=None) == 6
-    assert files_within(files, max_rows=4, max_bytes=None) == 4
-    assert files_within(files, max_rows=100, max_bytes=2 * size_bytes) == 2
-    assert files_within(files, max_rows=3, max_bytes=5 * size_bytes) == 3
-    assert files_within(files, max_rows=1, max_bytes=1) == 1
-    assert files_within([], max_rows=1, max_bytes=1) == 0
+    assert count_files_within(files, max_rows=None, max_bytes=None) == 6
+    assert count_files_within(files, max_rows=4, max_bytes=None) == 4
+    assert count_files_within(files, max_rows=100, max_bytes=2 * size_bytes) == 2
+    assert count_files_within(files, max_rows=3, max_bytes=5 * size_bytes) == 3
+    assert count_files_within(files, max_rows=1, max_bytes=1) == 1
+    assert count_files_within([], max_rows=1, max_bytes=1) == 0

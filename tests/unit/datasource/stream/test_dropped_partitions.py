@@ -8,7 +8,7 @@ from property.stream_driver import Query
 from streamhouse_spark import OffsetsTrimmedError
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
-from streamhouse_spark.datasource.stream.log_following import backlog
+from streamhouse_spark.datasource.stream.log_following import plan_backlog
 from streamhouse_spark.log.commits.actions import Trim
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -123,5 +123,5 @@ def test_rows_that_another_engine_wrote_again_are_not_left_out(wh, table):
 def test_a_batch_in_real_time_mode_begins_without_them(dropped):
     state, options = dropped.refresh(), parse_stream_read_options({})
     start = initial_offset(state, options, dropped.storage)
-    found = backlog(dropped, state, state.schema, ["id"], start, options, tells_changes=False)
+    found = plan_backlog(dropped, state, state.schema, ["id"], start, options, tells_changes=False)
     assert found.splits[0].deleted.offsets().tolist() == [0, 1, 4]

@@ -12,7 +12,7 @@ import pytest
 from kit.tables import TableCase, tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import pin_of
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import take_query_snapshot
 from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, finish_real_time, follow_log
 from streamhouse_spark.datasource.stream import log_following
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
@@ -54,7 +54,7 @@ class Query:
         path = parse_table_name(name)
         table = self.connection.table(str(path.path))
         self.columns = list(table.state.schema.names)
-        pin = pin_of(table, path.suffix, None, None).to_text()
+        pin = take_query_snapshot(table, path.suffix, None, None).to_text()
         self.given = {"pin": pin, "options": options, "native_schemes": ["file"], "hadoop_version": None}
         self.begun: str | None = None
 

@@ -11,7 +11,7 @@ from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.read.table_reference import stream_target
+from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -51,7 +51,7 @@ def table(remote):
 def reader(remote, table):
     options = parse_stream_read_options({})
     connection = Kept(remote)
-    target = stream_target(connection.table("t"), None, options)
+    target = resolve_stream_target(connection.table("t"), None, options)
     return StreamhouseStreamReader(
         connection, target, options, spark_versions.spark_schema_of(target.schema), table.state
     )
@@ -123,22 +123,22 @@ def test_a_table_that_is_dropped_while_it_waits(reader, clock, remote):
 
 def test_a_copy_for_a_task_waits_for_nothing(table, world, warehouse_path):
     options = parse_stream_read_options({})
-    target = stream_target(table, None, options)
+    target = resolve_stream_target(table, None, options)
     schema = spark_versions.spark_schema_of(target.schema)
     reader = StreamhouseStreamReader(Connection.of(str(warehouse_path), {}), target, options, schema, table.state)
-    reader._watch = object()
-    assert pickle.loads(pickle.dumps(reader))._watch is None
+    reader._throttle = object()
+    assert pickle.loads(pickle.dumps(reader))._throttle is None
 
 
 def test_a_local_table_is_asked_each_time(warehouse_path):
     table = Warehouse(str(warehouse_path)).create_table("t", "id INT", properties={"table.datalake.enabled": "false"})
     options = parse_stream_read_options({})
     connection = Connection.of(str(warehouse_path), {})
-    target = stream_target(table, None, options)
+    target = resolve_stream_target(table, None, options)
     schema = spark_versions.spark_schema_of(target.schema)
     reader = StreamhouseStreamReader(connection, target, options, schema, table.state)
     begin = reader.initialOffset()
     for _ in range(3):
         end = reader.latestOffset(begin, reader.getDefaultReadLimit())
-    assert reader._watch is None
+    assert reader._throttle is None
     assert json.loads(json.dumps(end)) == end

@@ -13,7 +13,7 @@ from property.stream_driver import Opened, Query
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.read.table_reference import stream_target
+from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 from streamhouse_spark.datasource.stream.schema_evolution import AddedColumns, first_offsets_with
 from streamhouse_spark.log.commits.actions import Append, SetSchema, Trim, Truncate
@@ -71,16 +71,16 @@ def test_the_end_is_fixed_once_a_row_with_a_new_column_is_seen():
     begun = appended(segment(0, 10), segment(0, 4, bucket=1), buckets=2)
     watch = AddedColumns(begun, ("id",))
     altered = then(begun, SetSchema(2, WIDER), Append((segment(10, 5, commit=4),)))
-    assert watch.within(altered.ends) == begun.ends, "not beyond what was looked at"
-    watch.look(altered)
-    assert (watch.has_end, watch.lacks_columns) == (False, True)
-    assert watch.within(altered.ends) == {0: 15, 1: 4}
+    assert watch.limit_ends(altered.ends) == begun.ends, "not beyond what was looked at"
+    watch.update(altered)
+    assert (watch.has_end, watch.has_new_columns) == (False, True)
+    assert watch.limit_ends(altered.ends) == {0: 15, 1: 4}
     late = then(altered, Append((segment(15, 1, commit=5, schema_id=2),)), Append((segment(4, 1, bucket=1, commit=6),)))
-    watch.look(late)
+    watch.update(late)
     for state in (late, then(late, Append((segment(5, 1, bucket=1, commit=7),))), then(late, Trim({0: 16}))):
-        watch.look(state)
+        watch.update(state)
         assert watch.has_end
-        assert watch.within(state.ends) == {0: 15, 1: 5}
+        assert watch.limit_ends(state.ends) == {0: 15, 1: 5}
     assert "up to offsets {0: 15, 1: 5}; start the query again" in str(watch.error("d.t"))
 
 
@@ -88,8 +88,8 @@ def test_a_column_that_is_dropped_again_ends_nothing():
     begun = appended(segment(0, 10))
     watch = AddedColumns(begun, ("id",))
     dropped = then(begun, SetSchema(2, WIDER), Append((segment(10, 5, commit=3, schema_id=2),)), SetSchema(3, SCHEMA))
-    watch.look(dropped)
-    assert (watch.has_end, watch.within(dropped.ends)) == (False, {0: 15})
+    watch.update(dropped)
+    assert (watch.has_end, watch.limit_ends(dropped.ends)) == (False, {0: 15})
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -200,10 +200,10 @@ def test_a_frame_that_lacks_columns_when_it_starts_is_refused(wh, table):
     """Columns were chosen, or added since it was made: then nothing says where the first such row is."""
     options = parse_stream_read_options({**PICKS_UP, "readchangefeed": "true"})
     put(table, range(3))
-    target = stream_target(wh.table("t"), None, options)
+    target = resolve_stream_target(wh.table("t"), None, options)
     made = spark_versions.spark_schema_of(target.schema)
     table.add_columns("note string")
-    target = stream_target(wh.table("t"), None, options)
+    target = resolve_stream_target(wh.table("t"), None, options)
     running = StreamhouseStreamReader(Opened(wh), target, options, made, wh.table("t").state)
     for ask in (running.initialOffset, running.latestOffset, running.prepareForTriggerAvailableNow):
         with pytest.raises(SchemaMismatchError, match=r"this query does not have note: leave \.schema\(…\) out; or"):

@@ -12,7 +12,7 @@ from property.stream_driver import Opened, Query
 from streamhouse_spark import SchemaMismatchError, TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.read.table_reference import stream_target
+from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 
 CHANGES = {
@@ -88,7 +88,7 @@ def test_an_added_column_is_said_once_and_left_out(wh, table, name, caplog):
 
 def test_columns_that_it_does_not_read_may_change(wh, table):
     connection, options = Opened(wh), parse_stream_read_options({"readchangefeed": "true"})
-    target = stream_target(connection.table("t"), None, options)
+    target = resolve_stream_target(connection.table("t"), None, options)
     asked = spark_versions.spark_schema_of(pa.schema([table.schema.field("id").with_nullable(True)]))
     running = StreamhouseStreamReader(connection, target, options, asked, table.state)
     begin = running.initialOffset()

@@ -13,8 +13,8 @@ from kit.rows import ids
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.datasource.catalog.ddl.overwrite_by_filter import parse_overwrite_filter
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import pin_of
-from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart, of_condition
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import take_query_snapshot
+from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart, parse_replace_where
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseWriter
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -77,7 +77,7 @@ def test_a_condition(wh, table):
     assert ids(table) == [0, 2, 3, 5]
     with pytest.raises(SchemaMismatchError, match="1 of 1 new rows are not among"):
         writer(wh, part).write(batches(8))
-    write(wh, of_condition(table, "day = 1 OR day IS NULL"), (10,))
+    write(wh, parse_replace_where(table, "day = 1 OR day IS NULL"), (10,))
     assert ids(table) == [0, 2, 3, 5, 10]
 
 
@@ -99,7 +99,7 @@ def test_an_abort_and_a_lost_task_change_nothing(wh, table):
 
 
 def test_rows_that_were_made_of_the_tables_own(wh, table):
-    pin = pin_of(connection(wh).table(NAME), None, None, None).to_text()
+    pin = take_query_snapshot(connection(wh).table(NAME), None, None, None).to_text()
     part = parse_overwrite_filter(connection(wh), NAME, json.dumps({"pin": pin}))
     planned = writer(wh, part)
     found = planned.write(batches(7))
@@ -107,7 +107,7 @@ def test_rows_that_were_made_of_the_tables_own(wh, table):
     with pytest.raises(CommitConflictError, match="run the statement again"):
         planned.commit([found])
     assert ids(table) == [*range(6), 10]
-    pin = pin_of(connection(wh).table(NAME), None, None, None).to_text()
+    pin = take_query_snapshot(connection(wh).table(NAME), None, None, None).to_text()
     write(wh, parse_overwrite_filter(connection(wh), NAME, json.dumps({"pin": pin})), (7,))
     assert ids(table) == [0, 2, 3, 5, 7]
 

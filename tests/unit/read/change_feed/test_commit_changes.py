@@ -13,7 +13,7 @@ from kit.tables import TableCase, tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.datasource.catalog.scan.changes_scan import range_of_versions
+from streamhouse_spark.datasource.catalog.scan.changes_scan import resolve_version_range
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.commit_reader import times_us
 from streamhouse_spark.log.commits.actions import ResetLake, Trim, Truncate
@@ -73,14 +73,14 @@ def test_ranges_of_versions(table):
     table.create_tag("two", 2)
     state = table.refresh()
     both = (True, True)
-    assert range_of_versions(state, "2", None, includes=both) == (2, 4)
-    assert range_of_versions(state, "two", "3", includes=both) == (2, 3)
-    assert range_of_versions(state, "2", "3", includes=(False, True)) == (3, 3)
-    assert range_of_versions(state, "0", "3", includes=(True, False)) == (0, 2)
-    assert range_of_versions(state, "3", "3", includes=(False, False)) == (4, 2)
+    assert resolve_version_range(state, "2", None, includes=both) == (2, 4)
+    assert resolve_version_range(state, "two", "3", includes=both) == (2, 3)
+    assert resolve_version_range(state, "2", "3", includes=(False, True)) == (3, 3)
+    assert resolve_version_range(state, "0", "3", includes=(True, False)) == (0, 2)
+    assert resolve_version_range(state, "3", "3", includes=(False, False)) == (4, 2)
     for start, end in (("5", None), ("1", "5"), ("3", "2"), ("three", None), ("-1", None)):
         with pytest.raises(InvalidOptionError):
-            range_of_versions(state, start, end, includes=both)
+            resolve_version_range(state, start, end, includes=both)
 
 
 def test_ranges_of_times(table, clock):

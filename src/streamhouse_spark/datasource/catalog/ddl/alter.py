@@ -63,10 +63,10 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     path = path_of(args, "alter")
     table = connection.table(str(path))
     changes = _Changes()
-    for change in _replaced_columns(path, args["changes"], table.state):
-        if args.get("of_pipeline") and _is_of_spark(change, table.state.primary_key):
+    for change in _expand_replace_columns(path, args["changes"], table.state):
+        if args.get("of_pipeline") and _is_redundant_pipeline_change(change, table.state.primary_key):
             continue
-        _collect(path, change, changes, args.get("time_zone"), table.state.properties)
+        _collect_change(path, change, changes, args.get("time_zone"), table.state.properties)
     added = StructJson(json.dumps({"type": "struct", "fields": changes.fields})) if changes.fields else None
     table.alter(
         add_columns=added,
@@ -88,7 +88,7 @@ def can_alter(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     path = path_of(args, "alter")
     table, changes = connection.table_by_uuid(str(path), args["uuid"]), _Changes()
     for change in args["changes"]:
-        _collect(path, change, changes, None, table.state.properties)
+        _collect_change(path, change, changes, None, table.state.properties)
     try:
         make_alter_actions(table, table.state, Alteration.of(columns=ColumnChanges.of({}, [], changes.widened)))
     except (InvalidOptionError, SchemaMismatchError):
@@ -96,14 +96,14 @@ def can_alter(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     return {"can": True}
 
 
-def _replaced_columns(
+def _expand_replace_columns(
     path: TablePath, changes: Sequence[Mapping[str, Any]], state: TableState
 ) -> Sequence[Mapping[str, Any]]:
     """Return the changes that REPLACE COLUMNS means, which arrives as dropping each column and adding others.
 
     Columns of the same name stay, with their values. Raises `InvalidOptionError` where one would be lost.
     """
-    dropped = {_column(change["path"]) for change in changes if change["change"] == "delete_column"}
+    dropped = {_column_name(change["path"]) for change in changes if change["change"] == "delete_column"}
     added = [change for change in changes if change["change"] == "add_column"]
     schema = state.schema
     if not added or not dropped >= set(schema.names):
@@ -133,7 +133,7 @@ def _replaced_columns(
     return meant
 
 
-def _is_of_spark(change: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
+def _is_redundant_pipeline_change(change: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
     """Tell whether a declarative pipeline asks for a ``change`` in each of its runs, and nobody wants it: that columns
     of the primary key take null, because inferred columns do, or that the provider be what it is.
     """
@@ -143,48 +143,48 @@ def _is_of_spark(change: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
     return change["change"] == "set_property" and (change["name"], change["value"].lower()) == ("provider", PROVIDER)
 
 
-def _collect(
+def _collect_change(
     path: TablePath, change: Mapping[str, Any], changes: _Changes, time_zone: str | None, properties: Mapping[str, str]
 ) -> None:
     match change["change"]:
         case "set_property":
-            _require_own(path, change["name"])
+            _require_settable(path, change["name"])
             changes.set_properties[change["name"]] = change["value"]
             changes.unset_properties = [name for name in changes.unset_properties if name != change["name"]]
         case "remove_property":
-            _require_own(path, change["name"])
+            _require_settable(path, change["name"])
             changes.set_properties.pop(change["name"], None)
             changes.unset_properties.append(change["name"])
         case "add_column":
-            changes.fields.append(_new_field(path, change))
+            changes.fields.append(_describe_new_field(path, change))
             if change.get("position") is not None:
-                _collect_of_column(path, {**change, "change": "update_position"}, changes)
+                _collect_column_change(path, {**change, "change": "update_position"}, changes)
         case "rename_column":
-            changes.renamed[_column(change["path"])] = change["name"]
+            changes.renamed[_column_name(change["path"])] = change["name"]
         case "delete_column":
-            changes.dropped.append(_column(change["path"]))
+            changes.dropped.append(_column_name(change["path"]))
         case "update_type":
-            changes.widened[_column(change["path"])] = _type(change["type"])
+            changes.widened[_column_name(change["path"])] = _parse_column_type(change["type"])
         case "update_comment":
-            changes.comments[_whole_column(path, change)] = change.get("comment")
+            changes.comments[_top_level_column(path, change)] = change.get("comment")
         case "update_default":
             sql = change.get("default")
-            changes.defaults[_whole_column(path, change)] = None if sql is None else SqlText(sql, time_zone)
+            changes.defaults[_top_level_column(path, change)] = None if sql is None else SqlText(sql, time_zone)
         case "add_constraint" | "drop_constraint":
             _collect_constraint(path, change, changes, properties)
         case _:
-            _collect_of_column(path, change, changes)
+            _collect_column_change(path, change, changes)
 
 
-def _collect_of_column(path: TablePath, change: Mapping[str, Any], changes: _Changes) -> None:
+def _collect_column_change(path: TablePath, change: Mapping[str, Any], changes: _Changes) -> None:
     match change["change"]:
         case "update_nullability":
-            name = _whole_column(path, change)
+            name = _top_level_column(path, change)
             if not change.get("nullable"):
                 _refuse(path, change, _NOT_NULL)
             changes.drop_not_null.append(name)
         case "update_position":
-            changes.positions[_whole_column(path, change)] = _previous(change["position"])
+            changes.positions[_top_level_column(path, change)] = _column_before(change["position"])
         case _:
             _refuse(path, change, _POSSIBLE)
 
@@ -193,7 +193,7 @@ def _collect_constraint(
     path: TablePath, change: Mapping[str, Any], changes: _Changes, properties: Mapping[str, str]
 ) -> None:
     if change["change"] == "add_constraint":
-        name, text = _check_of(path, change, properties)
+        name, text = _parse_check(path, change, properties)
         changes.set_properties[name] = text
         return
     key = find_constraint_property(properties, change["text"])
@@ -203,7 +203,7 @@ def _collect_constraint(
         _refuse(path, change, "the table has no CHECK constraint of this name, and keeps its primary key")
 
 
-def _check_of(path: TablePath, change: Mapping[str, Any], properties: Mapping[str, str]) -> tuple[str, str]:
+def _parse_check(path: TablePath, change: Mapping[str, Any], properties: Mapping[str, str]) -> tuple[str, str]:
     """Return the property of a new CHECK constraint. Raises `InvalidOptionError` for another, or a name that is
     taken.
     """
@@ -222,12 +222,12 @@ def _check_of(path: TablePath, change: Mapping[str, Any], properties: Mapping[st
     return CONSTRAINT + name, text
 
 
-def _require_own(path: TablePath, name: str) -> None:
+def _require_settable(path: TablePath, name: str) -> None:
     if name in _OF_SPARK or name.startswith((*SHOWN_PREFIXES, "option.")):
         raise InvalidOptionError(f"ALTER TABLE {path}: {name} is shown of a table and cannot be changed; leave it out")
 
 
-def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
     *parents, name = change["path"]
     if change.get("default") is not None:
         _refuse(path, change, _NEW_DEFAULT)
@@ -241,12 +241,12 @@ def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _previous(position: Any) -> str | None:
+def _column_before(position: Any) -> str | None:
     """Return the column that another one moves behind; None for FIRST."""
     return None if position == "first" else str(position["after"])
 
 
-def _type(spark_json: str) -> pa.DataType | str:
+def _parse_column_type(spark_json: str) -> pa.DataType | str:
     """Return the type; for a text with a length the type's name."""
     name = json.loads(spark_json)
     if isinstance(name, str) and TextSize.parse(name) is not None:
@@ -256,22 +256,24 @@ def _type(spark_json: str) -> pa.DataType | str:
     return column.type
 
 
-def _column(parts: Sequence[str]) -> str:
+def _column_name(parts: Sequence[str]) -> str:
     """Return the name by which `Table.alter` takes a column, or a field inside one."""
     return parts[0] if len(parts) == 1 else join_path(parts)
 
 
-def _whole_column(path: TablePath, change: Mapping[str, Any]) -> str:
+def _top_level_column(path: TablePath, change: Mapping[str, Any]) -> str:
     if len(change["path"]) != 1:
         _refuse(path, change, "only whole columns can have that; leave it out")
     name: str = change["path"][0]
     return name
 
 
-def _refuse(path: TablePath, change: Mapping[str, Any], why: str) -> NoReturn:
-    what = str(change["change"]).replace("_", " ")
+def _refuse(path: TablePath, change: Mapping[str, Any], reason: str) -> NoReturn:
+    operation = str(change["change"]).replace("_", " ")
     subject = ".".join(change.get("path") or ()) or change.get("text", "")
-    raise InvalidOptionError(f"ALTER TABLE {path}: {what}{f' {subject}' if subject else ''} is not possible: {why}")
+    raise InvalidOptionError(
+        f"ALTER TABLE {path}: {operation}{f' {subject}' if subject else ''} is not possible: {reason}"
+    )
 
 
 def merge_columns(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -33,23 +33,23 @@ def database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, An
 
 def create_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Create a database: CREATE DATABASE. Makes the warehouse in an empty location as well."""
-    given = {name: value for name, value in (args.get("properties") or {}).items() if name not in _OF_SPARK}
-    comment = given.pop("comment", None)
-    _refuse_properties(args["database"], given)
+    properties = {name: value for name, value in (args.get("properties") or {}).items() if name not in _OF_SPARK}
+    comment = properties.pop("comment", None)
+    _refuse_properties(args["database"], properties)
     connection.warehouse().create_database(args["database"], if_not_exists=False, comment=comment)
     return {}
 
 
-def _refuse_properties(name: str, given: Mapping[str, str]) -> None:
-    if "location" in given:
+def _refuse_properties(name: str, properties: Mapping[str, str]) -> None:
+    if "location" in properties:
         raise InvalidOptionError(
-            f"database {name}: LOCATION {given['location']!r}: all databases lie in the warehouse of the catalog; "
+            f"database {name}: LOCATION {properties['location']!r}: all databases lie in the warehouse of the catalog; "
             "leave it out, or configure another catalog with its own warehouse"
         )
-    if given:
+    if properties:
         raise InvalidOptionError(
-            f"database {name}: a database has a comment and no other properties, found {', '.join(sorted(given))}; "
-            "leave them out, or set them on its tables"
+            f"database {name}: a database has a comment and no other properties, found "
+            f"{', '.join(sorted(properties))}; leave them out, or set them on its tables"
         )
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.datasource.catalog.arguments import rows_path_of
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import literal_value
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_literal
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.query.filter_parsing import Filter
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -45,64 +45,64 @@ def can_delete(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
     """Answer whether `delete_where` takes the conditions. Raises `InvalidOptionError` for a table that takes none."""
     state = connection.table_by_uuid(str(rows_path_of(args, "delete from")), args["uuid"]).refresh()
     require_deletable(state)
-    return {"can": condition_of(args["filters"], state.schema) is not None}
+    return {"can": build_condition(args["filters"], state.schema) is not None}
 
 
 def delete_where(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Delete the rows of the loaded table for which all conditions are true. **Commit point:** one record."""
     table = connection.table_by_uuid(str(rows_path_of(args, "delete from")), args["uuid"])
-    condition = condition_of(args["filters"], table.refresh().schema)
+    condition = build_condition(args["filters"], table.refresh().schema)
     if condition is None:
         raise InvalidOptionError(
             f"table {table.name}: its columns were altered since this DELETE was planned; run it again"
         )
-    return {"rows": table.delete(where=Filter(condition, columns=columns_of(args["filters"])))}
+    return {"rows": table.delete(where=Filter(condition, columns=filter_columns(args["filters"])))}
 
 
-def columns_of(trees: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the columns that conditions look at which `condition_of` takes."""
-    of_children = (name for tree in trees for name in columns_of(tree.get("children") or ()))
+def filter_columns(trees: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the columns that conditions look at which `build_condition` takes."""
+    of_children = (name for tree in trees for name in filter_columns(tree.get("children") or ()))
     return tuple(dict.fromkeys([*of_children, *(tree["column"][0] for tree in trees if tree.get("column"))]))
 
 
-def condition_of(trees: Sequence[Mapping[str, Any]], schema: TableSchema) -> pc.Expression | None:
+def build_condition(trees: Sequence[Mapping[str, Any]], schema: TableSchema) -> pc.Expression | None:
     """Return the expression that is true for exactly the rows for which Spark's conditions are all true; None where
     this is not known.
     """
     types = {column.name: column.type for column in schema.columns if column.size is None}
     try:
-        parts = [_expression(tree, types) for tree in trees]
+        parts = [_build_expression(tree, types) for tree in trees]
     except RecursionError:
         return None
-    known = [part for part in parts if part is not None]
-    return reduce(operator.and_, known) if known and len(known) == len(parts) else None
+    supported_parts = [part for part in parts if part is not None]
+    return reduce(operator.and_, supported_parts) if supported_parts and len(supported_parts) == len(parts) else None
 
 
-def _expression(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
+def _build_expression(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
     children = tree.get("children") or []
     match tree.get("op"):
         case "AND" | "OR" as joined:
-            parts = [_expression(child, types) for child in children]
-            known = [part for part in parts if part is not None]
-            if not known or len(known) < len(parts):
+            parts = [_build_expression(child, types) for child in children]
+            supported_parts = [part for part in parts if part is not None]
+            if not supported_parts or len(supported_parts) < len(parts):
                 return None
-            return reduce(operator.and_ if joined == "AND" else operator.or_, known)
+            return reduce(operator.and_ if joined == "AND" else operator.or_, supported_parts)
         case "NOT" if len(children) == 1:
-            negated = _expression(children[0], types)
+            negated = _build_expression(children[0], types)
             return None if negated is None else ~negated
         case "IS_NULL" | "IS_NOT_NULL" as test if len(children) == 1:
-            name = _column(children[0], types)
+            name = _column_name(children[0], types)
             if name is None:
                 return None
             return pc.field(name).is_null() if test == "IS_NULL" else pc.field(name).is_valid()
         case "<=>" if len(children) == 2:
-            return _same(children[0], children[1], types)
+            return _null_safe_equal(children[0], children[1], types)
         case "IN" if len(children) > 1:
-            return _in_values(children, types)
+            return _build_in(children, types)
         case str() as compared if compared in _COMPARISONS and len(children) == 2:
             return _compare_column(compared, children[0], children[1], types)
         case str() as test if test in _TEXT_TESTS and len(children) == 2:
-            name, text = _column(children[0], types), children[1].get("literal")
+            name, text = _column_name(children[0], types), children[1].get("literal")
             is_text = name is not None and types[name] == pa.string() and isinstance(text, str) and "\ufffd" not in text
             return _TEXT_TESTS[test](pc.field(name), text) if is_text else None
     return None
@@ -113,18 +113,18 @@ def _compare_column(
 ) -> pc.Expression | None:
     if "literal" in left:
         left, right, compared = right, left, _FLIPPED[compared]
-    name = _column(left, types)
+    name = _column_name(left, types)
     if name is None:
         return None
     if pa.types.is_floating(types[name]):
         return _equals_float(name, right, types[name]) if compared == "=" else None
-    value = _scalar(right, types[name])
+    value = _parse_scalar(right, types[name])
     return None if value is None else _COMPARISONS[compared](pc.field(name), value)
 
 
 def _equals_float(name: str, tree: Mapping[str, Any], column: pa.DataType) -> pc.Expression | None:
     """Return the equality of a column of floats and a constant. As in Spark, NaN equals itself and -0.0 equals 0.0."""
-    value = None if tree.get("literal") is None else literal_value(tree, column)
+    value = None if tree.get("literal") is None else parse_literal(tree, column)
     if value is None:
         return None
     if math.isnan(value):
@@ -133,36 +133,38 @@ def _equals_float(name: str, tree: Mapping[str, Any], column: pa.DataType) -> pc
     return pc.field(name) == scalar if scalar.as_py() == value else None
 
 
-def _same(left: Mapping[str, Any], right: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
+def _null_safe_equal(
+    left: Mapping[str, Any], right: Mapping[str, Any], types: Mapping[str, pa.DataType]
+) -> pc.Expression | None:
     """Return a comparison that is never null: null is the same as null, and no other value."""
     if "literal" in left:
         left, right = right, left
-    name = _column(left, types)
+    name = _column_name(left, types)
     if name is not None and "literal" in right and right["literal"] is None:
         return pc.field(name).is_null()
     equal = _compare_column("=", left, right, types)
     return None if equal is None else pc.field(name).is_valid() & equal
 
 
-def _in_values(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
+def _build_in(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
     """Return ``column IN (values)``. Joined by OR, so that null gives null, as in Spark."""
-    name = _column(children[0], types)
+    name = _column_name(children[0], types)
     tests = [] if name is None else [_compare_column("=", children[0], member, types) for member in children[1:]]
-    known = [test for test in tests if test is not None]
-    return reduce(operator.or_, known) if known and len(known) == len(tests) else None
+    supported_tests = [test for test in tests if test is not None]
+    return reduce(operator.or_, supported_tests) if supported_tests and len(supported_tests) == len(tests) else None
 
 
-def _column(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:
+def _column_name(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:
     """Return the name of a whole column."""
     path = tree.get("column")
     return path[0] if path is not None and len(path) == 1 and path[0] in types else None
 
 
-def _scalar(tree: Mapping[str, Any], column: pa.DataType) -> pa.Scalar | None:
+def _parse_scalar(tree: Mapping[str, Any], column: pa.DataType) -> pa.Scalar | None:
     """Return a constant as a value of the column's type; None for null, floats and what the type does not hold."""
     if tree.get("literal") is None or pa.types.is_floating(column):
         return None
-    value = literal_value(tree, column)
+    value = parse_literal(tree, column)
     if value is None:
         return None
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from streamhouse_spark.datasource.catalog.ddl.delete_by_filter import columns_of, condition_of
+from streamhouse_spark.datasource.catalog.ddl.delete_by_filter import build_condition, filter_columns
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot, open_at_snapshot
 from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
 from streamhouse_spark.errors import InvalidOptionError
@@ -16,18 +16,18 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 def parse_overwrite_filter(connection: Connection, name: str, text: str) -> ReplacedPart:
     """Return the part that Java describes. Raises `InvalidOptionError` for a condition that is not understood whole."""
-    given = json.loads(text)
+    request = json.loads(text)
     read = None
-    if "pin" in given:
-        _, state = open_at_snapshot(connection, QuerySnapshot.from_text(given["pin"]))
+    if "pin" in request:
+        _, state = open_at_snapshot(connection, QuerySnapshot.from_text(request["pin"]))
         read = replace(ReadVersion.of(state), is_strict=True)
-    if "filters" not in given:
+    if "filters" not in request:
         return ReplacedPart(read=read)
-    condition = condition_of(given["filters"], connection.table(name).state.schema)
+    condition = build_condition(request["filters"], connection.table(name).state.schema)
     if condition is None:
         raise InvalidOptionError(
             f"table {name}: the condition of the rows to replace is not understood whole; it may compare columns with "
             "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), joined by AND, OR and NOT, floats by = and IN "
             "alone; use MERGE, or DELETE and INSERT"
         )
-    return ReplacedPart(Filter(condition, columns=columns_of(given["filters"])), read)
+    return ReplacedPart(Filter(condition, columns=filter_columns(request["filters"])), read)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.core.arrow_groupby import distinct, in_order
-from streamhouse_spark.datasource.catalog.spark_literals import cell_value, json_values, same_cell
+from streamhouse_spark.datasource.catalog.spark_literals import is_same_cell, json_values, parse_cell
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
@@ -22,7 +22,7 @@ from streamhouse_spark.table.overwrite import empty_parts
 from streamhouse_spark.table.partitions import drop_partitions
 
 
-def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[Any]]:
+def list_partitions(table: TableHandle, partition_spec: Mapping[str, Any]) -> list[list[Any]]:
     """Give one row of JSON values a partition, in the order of the partition columns, sorted; null comes first.
 
     The lake has its partitions in its manifests; of the hot log the partition columns are read. Raises
@@ -32,53 +32,53 @@ def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[A
     columns = state.partition_by
     if not columns:
         raise InvalidOptionError(f"table {table.name} is not partitioned by columns; there are no partitions to show")
-    positions = {_position(state, name): value for name, value in wanted.items()}
-    found = with_stand_ins(
-        table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _partitions_of(table, pin)
+    positions = {_partition_index(state, name): value for name, value in partition_spec.items()}
+    partitions = with_stand_ins(
+        table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _distinct_partitions(table, pin)
     )
-    found = in_order(found, columns)
-    rows = zip(*(json_values(column) for column in found.columns), strict=True)
-    shown = [list(row) for row in rows if all(same_cell(row[at], value) for at, value in positions.items())]
-    return sorted(shown, key=lambda row: [value is not None for value in row])
+    partitions = in_order(partitions, columns)
+    rows = zip(*(json_values(column) for column in partitions.columns), strict=True)
+    matching_rows = [list(row) for row in rows if all(is_same_cell(row[at], value) for at, value in positions.items())]
+    return sorted(matching_rows, key=lambda row: [value is not None for value in row])
 
 
-def _partitions_of(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
+def _distinct_partitions(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
     schema = pin.state.schema.select(pin.state.partition_by).arrow
-    parts = [distinct(part.cast(schema)) for part in _parts(table, pin)]
+    parts = [distinct(part.cast(schema)) for part in _read_partition_columns(table, pin)]
     return distinct(pa.concat_tables([schema.empty_table(), *parts]))
 
 
-def drop_rows(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
+def drop_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
     """Drop the partitions with these JSON values of all partition columns, in one step.
 
     Raises as `Table.drop_partition`.
     """
-    drop_partitions(table, _matches(table, table.refresh(), partitions))
+    drop_partitions(table, _partition_matches(table, table.refresh(), partitions))
 
 
-def empty_partitions(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
+def truncate_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
     """Remove the rows of the partitions with these JSON values of all partition columns, in one step.
 
     **Commit point:** one record.
     """
     state = table.refresh()
-    matches = _matches(table, state, partitions)
+    matches = _partition_matches(table, state, partitions)
     if state.primary_key:
         drop_partitions(table, matches)
     else:
         empty_parts(table, matches)
 
 
-def _matches(table: TableHandle, state: TableState, partitions: Sequence[Sequence[Any]]) -> PartitionMatches:
+def _partition_matches(table: TableHandle, state: TableState, partitions: Sequence[Sequence[Any]]) -> PartitionMatches:
     columns = [state.schema.column(name) for name in state.partition_by]
     rows = [
-        {column.name: cell_value(cell, column.type) for column, cell in zip(columns, cells, strict=True)}
+        {column.name: parse_cell(cell, column.type) for column, cell in zip(columns, cells, strict=True)}
         for cells in partitions
     ]
     return PartitionMatches(tuple(PartitionMatch.of(row, state.schema, state.partition_by, table.name) for row in rows))
 
 
-def _position(state: TableState, name: str) -> int:
+def _partition_index(state: TableState, name: str) -> int:
     folded = [column.casefold() for column in state.partition_by]
     if name.casefold() not in folded:
         raise InvalidOptionError(
@@ -87,7 +87,7 @@ def _position(state: TableState, name: str) -> int:
     return folded.index(name.casefold())
 
 
-def _parts(table: TableHandle, pin: ReadSnapshot) -> Iterator[pa.Table]:
+def _read_partition_columns(table: TableHandle, pin: ReadSnapshot) -> Iterator[pa.Table]:
     columns = Projection.of(pin.state.schema, pin.state.partition_by, None)
     if pin.state.primary_key or pin.state.deletions:  # a partition without rows is none, and rows may have been deleted
         yield read_pin(table, pin, columns)
@@ -96,11 +96,13 @@ def _parts(table: TableHandle, pin: ReadSnapshot) -> Iterator[pa.Table]:
     if any(name not in file.partition for file in files for name in columns.columns):
         yield read_pin(table, pin, columns)
         return
-    yield pa.table([_array([f.partition[c.name] for f in files], c.type) for c in columns.schema], columns.schema.names)
+    yield pa.table(
+        [_partition_array([f.partition[c.name] for f in files], c.type) for c in columns.schema], columns.schema.names
+    )
     yield from read_hot(table, pin, columns)
 
 
-def _array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _partition_array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return values of a column; days and microseconds are integers."""
     if pa.types.is_date32(kind):
         return pa.array(plain, pa.int32()).cast(kind)

@@ -13,7 +13,7 @@ from typing import Any
 
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
 from streamhouse_spark.datasource.catalog.ddl.tables import describe_new_table, table_properties
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import pin_of
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import take_query_snapshot
 from streamhouse_spark.datasource.catalog.scan.scan import describe_scan, load
 from streamhouse_spark.datasource.catalog.transforms import format_partitioning, parse_partitioning
 from streamhouse_spark.datasource.spark_schema import split_defaults
@@ -35,16 +35,20 @@ def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
     """
     path = path_of(args, "replace")
     table = connection.table(str(path))
-    if args["as_select"] and _stays(table, args):
+    if args["as_select"] and _keeps_table(table, args):
         loaded = load(connection, {"database": args["database"], "table": args["table"]})
         fields = {field["name"].casefold(): field for field in json.loads(loaded["schema"])["fields"]}
-        schema = {"type": "struct", "fields": [fields[name.casefold()] for name in _columns(args).names]}
+        schema = {"type": "struct", "fields": [fields[name.casefold()] for name in _requested_columns(args).names]}
         return {**loaded, "schema": json.dumps(schema), "replaces": None}
     create = create_action(path, *describe_new_table(path, args))
     staged = stage_table(connection.warehouse(), path, create)
-    found = connection.table_by_uuid(str(path), staged.uuid)
-    found.refresh()
-    return {**describe_scan(connection, pin_of(found, None, None, None), None), "grounds": None, "replaces": table.uuid}
+    staged_table = connection.table_by_uuid(str(path), staged.uuid)
+    staged_table.refresh()
+    return {
+        **describe_scan(connection, take_query_snapshot(staged_table, None, None, None), None),
+        "grounds": None,
+        "replaces": table.uuid,
+    }
 
 
 def publish_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -59,23 +63,23 @@ def abandon_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
     return {}
 
 
-def _columns(args: Mapping[str, Any]) -> TableSchema:
+def _requested_columns(args: Mapping[str, Any]) -> TableSchema:
     return TableSchema.of(StructJson(split_defaults(args["schema"])[0]))
 
 
-def _stays(table: Table, args: Mapping[str, Any]) -> bool:
+def _keeps_table(table: Table, args: Mapping[str, Any]) -> bool:
     """Tell whether the rows fit the table as it is, and the statement leaves its form out, or repeats it."""
-    state, rows = table.state, _columns(args)
-    known = {column.name.casefold(): column for column in state.schema.columns}
-    if {column.name.casefold() for column in rows.columns} != known.keys():
+    state, rows = table.state, _requested_columns(args)
+    columns = {column.name.casefold(): column for column in state.schema.columns}
+    if {column.name.casefold() for column in rows.columns} != columns.keys():
         return False
-    if not all(can_be_read_as(column.type, known[column.name.casefold()].type) for column in rows.columns):
+    if not all(can_be_read_as(column.type, columns[column.name.casefold()].type) for column in rows.columns):
         return False
     key = args.get("primary_key") or []
     if key and tuple(name.casefold() for name in key) != tuple(name.casefold() for name in state.primary_key):
         return False
-    wanted = args.get("partitioning") or []
-    if wanted and parse_partitioning(wanted) != parse_partitioning(format_partitioning(state)):
+    partitioning = args.get("partitioning") or []
+    if partitioning and parse_partitioning(partitioning) != parse_partitioning(format_partitioning(state)):
         return False
     properties = table_properties(table.path, args.get("properties") or {})
     return all(state.properties.get(name) == value for name, value in properties.items())

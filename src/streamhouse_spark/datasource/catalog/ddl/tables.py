@@ -15,8 +15,12 @@ from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, rows_path_of
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
-from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, empty_partitions, partition_rows
-from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES, properties_of
+from streamhouse_spark.datasource.catalog.ddl.partitions import (
+    drop_partitions_by_value,
+    list_partitions,
+    truncate_partitions_by_value,
+)
+from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES, describe_properties
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
 from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, WarehouseNotFoundError
@@ -40,12 +44,12 @@ def tables(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]
     warehouse = connection.warehouse()
     database = parse_database(args["database"])
     require_database(warehouse, database)
-    if not _is_made(connection, database):
+    if not _has_database(connection, database):
         return {"tables": []}
     return {"tables": [parse_table_name(name).path.table for name in warehouse.tables(database)]}
 
 
-def _is_made(connection: Connection, database: str) -> bool:
+def _has_database(connection: Connection, database: str) -> bool:
     """Tell whether the warehouse has the database ``default`` yet, which is always there for Spark."""
     try:
         return connection.warehouse().database_exists(database)
@@ -84,39 +88,45 @@ def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[s
     }
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
-    schema, said = split_defaults(args["schema"])
-    defaults = {} if args.get("as_select") else said  # defaults of the tables that a query reads are not its rows'
-    buckets = _with_buckets(path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema)))
+    schema, column_defaults = split_defaults(args["schema"])
+    defaults = (
+        {} if args.get("as_select") else column_defaults
+    )  # defaults of the tables that a query reads are not its rows'
+    buckets = _merge_bucket_properties(
+        path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema))
+    )
     texts = {name: SqlText(sql, args.get("time_zone")) for name, sql in defaults.items()}
     return StructJson(schema), primary_key, partitioning.fields, None, buckets, texts
 
 
-def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str]:
+def table_properties(path: TablePath, properties: Mapping[str, str]) -> dict[str, str]:
     """Return the table's own among the properties that Spark passes. Raises `InvalidOptionError` for impossible
     ones.
     """
-    provider = given.get("provider")
+    provider = properties.get("provider")
     if provider is not None and provider.lower() != PROVIDER:
         raise InvalidOptionError(
             f"table {path}: USING {provider}: this catalog has streamhouse tables only; leave USING out, or say USING "
             "streamhouse (with saveAsTable, format('streamhouse'))"
         )
-    if "location" in given or given.get("external", "false").lower() == "true":
-        what = f"LOCATION {given['location']!r}" if "location" in given else "EXTERNAL"
+    if "location" in properties or properties.get("external", "false").lower() == "true":
+        clause = f"LOCATION {properties['location']!r}" if "location" in properties else "EXTERNAL"
         raise InvalidOptionError(
-            f"table {path}: {what}: a table's files lie in the warehouse of the catalog; leave it out, or configure "
+            f"table {path}: {clause}: a table's files lie in the warehouse of the catalog; leave it out, or configure "
             "another catalog with its own warehouse"
         )
-    if given.get("collation", "UTF8_BINARY").upper() != "UTF8_BINARY":
+    if properties.get("collation", "UTF8_BINARY").upper() != "UTF8_BINARY":
         raise InvalidOptionError(f"table {path}: DEFAULT COLLATION: {_REFUSED_METADATA['__COLLATIONS']}")
-    options = sorted(name.removeprefix("option.") for name in given if name.startswith("option."))
+    options = sorted(name.removeprefix("option.") for name in properties if name.startswith("option."))
     if options:
         raise InvalidOptionError(
             f"table {path}: OPTIONS ({', '.join(options)}): a table has properties; write them as TBLPROPERTIES"
         )
     passed_by = {"provider", "external", "collation", *_OF_SPARK}
     return {
-        name: value for name, value in given.items() if name not in passed_by and not name.startswith(SHOWN_PREFIXES)
+        name: value
+        for name, value in properties.items()
+        if name not in passed_by and not name.startswith(SHOWN_PREFIXES)
     }
 
 
@@ -127,22 +137,26 @@ def _copy_properties(like: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _with_buckets(
+def _merge_bucket_properties(
     path: TablePath, properties: Mapping[str, str], buckets: Mapping[str, str], columns: TableSchema
 ) -> dict[str, str]:
     """Combine ``bucket(4, id)`` and the properties of the same meaning. Raises `InvalidOptionError` if they differ."""
     if not buckets:
         return dict(properties)
-    said, meant = _buckets({**buckets, **properties}, columns), _buckets({**properties, **buckets}, columns)
-    if said != meant:
+    from_properties, from_partitioning = (
+        _parse_buckets({**buckets, **properties}, columns),
+        _parse_buckets({**properties, **buckets}, columns),
+    )
+    if from_properties != from_partitioning:
         raise InvalidOptionError(
-            f"table {path}: PARTITIONED BY says bucket({meant[0]}, {', '.join(meant[1])}), the properties bucket.num "
-            f"and bucket.key say bucket({said[0]}, {', '.join(said[1])}); give one of them"
+            f"table {path}: PARTITIONED BY says bucket({from_partitioning[0]}, {', '.join(from_partitioning[1])}), "
+            f"the properties bucket.num and bucket.key say bucket({from_properties[0]}, "
+            f"{', '.join(from_properties[1])}); give one of them"
         )
     return {**properties, **buckets}
 
 
-def _buckets(texts: Mapping[str, str], columns: TableSchema) -> tuple[int, tuple[str, ...]]:
+def _parse_buckets(texts: Mapping[str, str], columns: TableSchema) -> tuple[int, tuple[str, ...]]:
     properties = parse_properties(
         {name: texts[name] for name in ("bucket.num", "bucket.key", "table.datalake.format") if name in texts}, columns
     )
@@ -165,7 +179,7 @@ def _refuse_column_clauses(path: TablePath, schema: str) -> None:
 
 def describe(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer the properties for SHOW TBLPROPERTIES and DESCRIBE EXTENDED."""
-    return {"properties": properties_of(connection.table(str(rows_path_of(args, "describe"))))}
+    return {"properties": describe_properties(connection.table(str(rows_path_of(args, "describe"))))}
 
 
 def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -186,19 +200,19 @@ def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping
     values``.
     """
     table = connection.table(str(path_of(args, "show partitions of")))
-    wanted = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
-    return {"partitions": partition_rows(table, wanted)}
+    partition_spec = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
+    return {"partitions": list_partitions(table, partition_spec)}
 
 
 def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Drop partitions of the loaded table: ALTER TABLE … DROP PARTITION; see `streamhouse_spark.table.partitions`."""
     table = connection.table_by_uuid(str(path_of(args, "drop partitions of")), args["uuid"])
-    drop_rows(table, args["partitions"])
+    drop_partitions_by_value(table, args["partitions"])
     return {}
 
 
 def truncate_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Empty partitions of the loaded table, in one step: TRUNCATE TABLE … PARTITION."""
     table = connection.table_by_uuid(str(path_of(args, "truncate partitions of")), args["uuid"])
-    empty_partitions(table, args["partitions"])
+    truncate_partitions_by_value(table, args["partitions"])
     return {}

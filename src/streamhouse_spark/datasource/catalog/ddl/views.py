@@ -38,10 +38,10 @@ def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     """Create a view: CREATE VIEW; with ``replace`` CREATE OR REPLACE VIEW."""
     path = path_of(args, "create the view")
     warehouse = connection.warehouse()
-    _make_database(warehouse, path)
+    _ensure_database(warehouse, path)
     view = ViewEntry.from_header(args["view"])
     sql_views.create_view(warehouse.storage, warehouse.world, path, view, replace=bool(args["replace"]))
-    _keep_database(warehouse, path)
+    _restore_database(warehouse, path)
     return {}
 
 
@@ -58,9 +58,9 @@ def rename_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     path = path_of(args, "rename the view")
     target = table_path(args["to_database"], args["to_table"], "rename the view to")
     warehouse = connection.warehouse()
-    _make_database(warehouse, target)
+    _ensure_database(warehouse, target)
     sql_views.rename_view(warehouse.storage, warehouse.world, path, target)
-    _keep_database(warehouse, target)
+    _restore_database(warehouse, target)
     return {}
 
 
@@ -73,7 +73,7 @@ def drop_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     return {"dropped": sql_views.drop_view(warehouse.storage, warehouse.world, path)}
 
 
-def _make_database(warehouse: Warehouse, path: TablePath) -> None:
+def _ensure_database(warehouse: Warehouse, path: TablePath) -> None:
     """Make the database ``default``, which is always there for Spark. Raises `TableNotFoundError` for another one that
     does not exist.
     """
@@ -82,7 +82,7 @@ def _make_database(warehouse: Warehouse, path: TablePath) -> None:
         warehouse.create_database(DEFAULT_DATABASE)
 
 
-def _keep_database(warehouse: Warehouse, path: TablePath) -> None:
+def _restore_database(warehouse: Warehouse, path: TablePath) -> None:
     """Make the database of a committed name again if it was dropped meanwhile."""
     with after_commit(logger, "keeping the database", path):
         names.create_database(warehouse.storage, path.database, warehouse.world)

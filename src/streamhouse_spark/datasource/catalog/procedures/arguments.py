@@ -46,26 +46,26 @@ class Parameter:
         return {"name": self.name, "type": shown, "default": self.default, "comment": self.comment}
 
 
-def bind_arguments(procedure: str, parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
+def bind_arguments(procedure: str, parameters: Sequence[Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value of each parameter. Raises `InvalidOptionError` for one that is unknown, missing or of another
     type.
     """
-    by_folded_name = {name.casefold(): value for name, value in given.items()}
+    by_folded_name = {name.casefold(): value for name, value in arguments.items()}
     names = [parameter.name for parameter in parameters]
-    for name in given:
+    for name in arguments:
         if name.casefold() not in names:
             near = nearest(name, names)
             hint = f"did you mean {near}?" if near else f"it has {', '.join(names)}"
             raise InvalidOptionError(f"procedure {procedure} has no parameter {name[:100]!r}; {hint}")
-    return {parameter.name: _value(procedure, parameter, by_folded_name) for parameter in parameters}
+    return {parameter.name: _bind_value(procedure, parameter, by_folded_name) for parameter in parameters}
 
 
-def _value(procedure: str, parameter: Parameter, given: Mapping[str, Any]) -> Any:
-    if parameter.name not in given:
+def _bind_value(procedure: str, parameter: Parameter, arguments: Mapping[str, Any]) -> Any:
+    if parameter.name not in arguments:
         if parameter.default is None:
             raise InvalidOptionError(f"procedure {procedure} needs {parameter.name}: {parameter.comment}")
         return parameter.default_value
-    value = given[parameter.name]
+    value = arguments[parameter.name]
     if value is None and parameter.is_nullable:
         return None
     if value is None or not _IS_OF_TYPE[parameter.type](value):
@@ -74,12 +74,12 @@ def _value(procedure: str, parameter: Parameter, given: Mapping[str, Any]) -> An
     return value
 
 
-def table_name_of(text: str) -> str:
+def parse_table_argument(text: str) -> str:
     """Return a checked name. Raises `InvalidNameError`, also for one with a suffix."""
     return str(parse_table_name(text).require_table("call a procedure on"))
 
 
-def grace_ms_of(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
+def parse_older_than(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
     """Return the age of ``older_than``. Raises `InvalidOptionError` for a time that is yet to come."""
     if older_than_us is None:
         return default_ms

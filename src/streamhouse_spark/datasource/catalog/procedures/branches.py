@@ -1,45 +1,67 @@
-"""``CALL streamhouse.system.create_branch``, ``drop_branch`` and ``fast_forward``."""
+"""Procedures of branches and tags: each is a method of `Table`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.arguments import parse_table_argument
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.warehouse.process_cache import Connection
 
-CREATED: Final = "table string not null, branch string not null, version bigint not null, lake_snapshot_id bigint"
-DROPPED: Final = "table string not null, branch string not null"
-PUBLISHED: Final = (
+CREATE_BRANCH_RESULT: Final = (
+    "table string not null, branch string not null, version bigint not null, lake_snapshot_id bigint"
+)
+DROP_BRANCH_RESULT: Final = "table string not null, branch string not null"
+FAST_FORWARD_RESULT: Final = (
     "table string not null, branch string not null, version bigint not null, rows_written bigint, rows_deleted bigint"
 )
+DAY_MS: Final = 24 * 3600 * 1000
+CREATE_TAG_RESULT: Final = (
+    "table string not null, tag string not null, version bigint not null, lake_snapshot_id bigint"
+)
+DROP_TAG_RESULT: Final = "table string not null, tag string not null"
 
 
-def create_branch(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def create_branch(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Begin a branch and return one row. Raises as `Table.create_branch`."""
-    table = connection.table(table_name_of(given["table"]))
-    made = table.create_branch(given["branch"])
-    return [(table.name, made.name, made.version, made.lake_snapshot)]
+    table = connection.table(parse_table_argument(arguments["table"]))
+    branch = table.create_branch(arguments["branch"])
+    return [(table.name, branch.name, branch.version, branch.lake_snapshot)]
 
 
-def drop_branch(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def drop_branch(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Drop a branch and return one row. Raises as `Table.drop_branch`."""
-    table = connection.table(table_name_of(given["table"]))
-    table.drop_branch(given["branch"])
-    return [(table.name, given["branch"])]
+    table = connection.table(parse_table_argument(arguments["table"]))
+    table.drop_branch(arguments["branch"])
+    return [(table.name, arguments["branch"])]
 
 
-def fast_forward(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def fast_forward(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Bring ``branch``, which is the table itself, to the branch ``to``, and return one row. The order of the two is
     Iceberg's. Raises as `Table.fast_forward`, and `InvalidOptionError` for another branch than ``main``.
     """
-    name, branch = table_name_of(given["table"]), given["branch"]
+    name, branch = parse_table_argument(arguments["table"]), arguments["branch"]
     if branch.strip().lower() != "main":
         raise InvalidOptionError(
             f"fast_forward of {name}: branch is {branch!r}, and 'main', the table itself, alone goes forward; say "
             f"fast_forward('{name}', 'main', '<the branch to publish>')"
         )
-    done = connection.table(name).fast_forward(given["to"])
-    return [(done.table, done.branch, done.version, done.rows_written, done.rows_deleted)]
+    report = connection.table(name).fast_forward(arguments["to"])
+    return [(report.table, report.branch, report.version, report.rows_written, report.rows_deleted)]
+
+
+def create_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
+    """Name a version and return one row. Raises as `Table.create_tag`."""
+    table = connection.table(parse_table_argument(arguments["table"]))
+    days = arguments["retain_days"]
+    tag = table.create_tag(arguments["tag"], arguments["version"], retain_ms=None if days is None else days * DAY_MS)
+    return [(table.name, tag.name, tag.version, tag.lake_snapshot)]
+
+
+def drop_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
+    """Drop a tag and return one row. Raises as `Table.drop_tag`."""
+    table = connection.table(parse_table_argument(arguments["table"]))
+    table.drop_tag(arguments["tag"])
+    return [(table.name, arguments["tag"])]

@@ -11,23 +11,18 @@ from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import nearest
-from streamhouse_spark.datasource.catalog.procedures import branches
+from streamhouse_spark.datasource.catalog.procedures import branches as branch_procedures
 from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
-from streamhouse_spark.datasource.catalog.procedures import rollback as going_back
-from streamhouse_spark.datasource.catalog.procedures import tags as tag_procedures
+from streamhouse_spark.datasource.catalog.procedures import tables as table_procedures
 from streamhouse_spark.datasource.catalog.procedures import views as view_procedures
 from streamhouse_spark.datasource.catalog.procedures.arguments import (
     Parameter,
     bind_arguments,
+    parse_table_argument,
     struct_json,
-    table_name_of,
 )
-from streamhouse_spark.datasource.catalog.procedures.clone import CLONED, clone
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
-from streamhouse_spark.datasource.catalog.procedures.partitions import PARTITIONED, drop_partition, set_partitioning
-from streamhouse_spark.datasource.catalog.procedures.relocate import relocate
 from streamhouse_spark.datasource.catalog.procedures.spark_jobs import SparkJobs
-from streamhouse_spark.datasource.catalog.procedures.undrop import undrop_table
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema import ddl
@@ -91,23 +86,23 @@ def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
     return {"schema": struct_json(ddl.parse_columns(procedure.result)), "rows": [list(row) for row in rows]}
 
 
-def _drop_consumer(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    table = connection.table(table_name_of(given["table"]))
-    consumer_id = given["consumer_id"]
-    known = table.refresh().consumers
-    if consumer_id not in known:
-        near = nearest(consumer_id, known)
-        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known)) or 'none'}"
+def _drop_consumer(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
+    table = connection.table(parse_table_argument(arguments["table"]))
+    consumer_id = arguments["consumer_id"]
+    consumers = table.refresh().consumers
+    if consumer_id not in consumers:
+        near = nearest(consumer_id, consumers)
+        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(consumers)) or 'none'}"
         raise InvalidOptionError(f"table {table.name} has no consumer {consumer_id[:100]!r}; {hint}")
-    offsets = json.dumps({str(bucket): offset for bucket, offset in sorted(known[consumer_id].offsets.items())})
-    if not given["dry_run"]:
+    offsets = json.dumps({str(bucket): offset for bucket, offset in sorted(consumers[consumer_id].offsets.items())})
+    if not arguments["dry_run"]:
         table.move_consumer(consumer_id, None)
-    return [(table.name, consumer_id, offsets, given["dry_run"])]
+    return [(table.name, consumer_id, offsets, arguments["dry_run"])]
 
 
-def _table_status(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    if given["table"] is not None:
-        return [_status(connection.table(table_name_of(given["table"])))]
+def _table_status(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
+    if arguments["table"] is not None:
+        return [_status(connection.table(parse_table_argument(arguments["table"])))]
     return [_status_or_error(connection, name) for name in connection.warehouse().tables()]
 
 
@@ -258,28 +253,28 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             ),
             "table string not null, rows bigint not null, files bigint not null, snapshot bigint, "
             "dry_run boolean not null",
-            drop_partition,
+            table_procedures.drop_partition,
         ),
         Procedure(
             "set_partitioning",
             "Partition the rows of a table by other fields from now on; nothing is written again",
             (_TABLE, Parameter("partitioning", "string", "As in PARTITIONED BY: days(ts), region; empty for none")),
-            PARTITIONED,
-            set_partitioning,
+            table_procedures.SET_PARTITIONING_RESULT,
+            table_procedures.set_partitioning,
         ),
         Procedure(
             "rollback_to_version",
             "Give a table the rows that it had after an older commit, by a new one",
             (_TABLE, Parameter("version", "int", "Number of the commit in the table's history"), _DRY_RUN),
-            going_back.RESULT,
-            going_back.rollback_to_version,
+            table_procedures.ROLLBACK_RESULT,
+            table_procedures.rollback_to_version,
         ),
         Procedure(
             "rollback_to_timestamp",
             "Give a table the rows that it had at a time, by a new commit",
             (_TABLE, Parameter("timestamp", "timestamp", "The newest commit of it or before counts"), _DRY_RUN),
-            going_back.RESULT,
-            going_back.rollback_to_timestamp,
+            table_procedures.ROLLBACK_RESULT,
+            table_procedures.rollback_to_timestamp,
         ),
         Procedure(
             "create_tag",
@@ -290,29 +285,29 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
                 Parameter("version", "int", "Number of the commit; the newest by default", "NULL"),
                 Parameter("retain_days", "int", "Drop the tag after so many days; never by default", "NULL"),
             ),
-            tag_procedures.CREATED,
-            tag_procedures.create_tag,
+            branch_procedures.CREATE_TAG_RESULT,
+            branch_procedures.create_tag,
         ),
         Procedure(
             "drop_tag",
             "Drop a tag of a table; cleaning deletes what only it kept",
             (_TABLE, Parameter("tag", "string", "Name of the tag")),
-            tag_procedures.DROPPED,
-            tag_procedures.drop_tag,
+            branch_procedures.DROP_TAG_RESULT,
+            branch_procedures.drop_tag,
         ),
         Procedure(
             "create_branch",
             "Begin a branch of a table, whose changes are seen in it alone until it is published",
             (_TABLE, Parameter("branch", "string", "Name of the branch")),
-            branches.CREATED,
-            branches.create_branch,
+            branch_procedures.CREATE_BRANCH_RESULT,
+            branch_procedures.create_branch,
         ),
         Procedure(
             "drop_branch",
             "End a branch of a table, and lose its changes",
             (_TABLE, Parameter("branch", "string", "Name of the branch")),
-            branches.DROPPED,
-            branches.drop_branch,
+            branch_procedures.DROP_BRANCH_RESULT,
+            branch_procedures.drop_branch,
         ),
         Procedure(
             "fast_forward",
@@ -322,8 +317,8 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
                 Parameter("branch", "string", "'main', the table itself, which goes forward"),
                 Parameter("to", "string", "Name of the branch to publish"),
             ),
-            branches.PUBLISHED,
-            branches.fast_forward,
+            branch_procedures.FAST_FORWARD_RESULT,
+            branch_procedures.fast_forward,
         ),
         Procedure(
             "clone",
@@ -334,8 +329,8 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
                 Parameter("version", "int", "Number of a commit of the source; the newest by default", "NULL"),
                 Parameter("tag", "string", "A tag of the source, in place of a number", "NULL"),
             ),
-            CLONED,
-            clone,
+            table_procedures.CLONE_RESULT,
+            table_procedures.clone,
         ),
         Procedure(
             "materialize",
@@ -347,28 +342,28 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
                 Parameter("mode", "string", "full: compute it whole each time; if null, incremental", "NULL"),
                 Parameter("step_rows", "int", "About so many rows of the sources a commit; all if null", "NULL"),
             ),
-            view_procedures.REFRESHED,
+            view_procedures.REFRESH_RESULT,
             run_in_jobs=view_procedures.materialize,
         ),
         Procedure(
             "refresh",
             "Bring a materialised table to the newest versions of the tables that it reads",
             (_TABLE,),
-            view_procedures.REFRESHED,
+            view_procedures.REFRESH_RESULT,
             run_in_jobs=view_procedures.refresh,
         ),
         Procedure(
             "pause",
             "Have services of refreshes leave a materialised table as it is, until resume",
             (_TABLE,),
-            view_procedures.PAUSED,
+            view_procedures.PAUSE_RESULT,
             view_procedures.pause,
         ),
         Procedure(
             "resume",
             "Have services of refreshes keep a paused materialised table again",
             (_TABLE,),
-            view_procedures.PAUSED,
+            view_procedures.PAUSE_RESULT,
             view_procedures.resume,
         ),
         Procedure(
@@ -380,7 +375,7 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
                 Parameter("to", "string", "The name to give it; the one that it had where it is null", "NULL"),
             ),
             "table string not null, uuid string not null, rows bigint not null",
-            undrop_table,
+            table_procedures.undrop_table,
         ),
         Procedure(
             "relocate",
@@ -388,7 +383,7 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             (Parameter("copy", "boolean", "It is a copy, whose original goes on", "false"), _DRY_RUN),
             "table string not null, uuid string not null, former_uuid string not null, lake string, "
             "moved_from string, files_written bigint not null, dry_run boolean not null",
-            relocate,
+            table_procedures.relocate,
         ),
         Procedure(
             "table_status",

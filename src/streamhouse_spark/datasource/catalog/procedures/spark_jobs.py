@@ -17,7 +17,7 @@ from io import BufferedIOBase
 from types import TracebackType
 from typing import Any, Final, Self
 
-from streamhouse_spark.datasource.catalog.procedures.tasks import group_task, result_of, round_task
+from streamhouse_spark.datasource.catalog.procedures.tasks import decode_outcome, encode_group_task, encode_round_task
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.values import LakeFile
@@ -52,20 +52,20 @@ class SparkJobs:
                     opened.close()
 
     @property
-    def are_there(self) -> bool:
+    def is_available(self) -> bool:
         return self._address is not None
 
-    def are_worth_it(self, num_bytes: int, *, wanted: bool | None) -> bool:
-        """Tell whether a job is to write these bytes: as ``wanted`` says, or by their number where that is None.
+    def should_run(self, num_bytes: int, *, spark_job: bool | None) -> bool:
+        """Tell whether a job is to write these bytes: as ``spark_job`` says, or by their number where that is None.
 
         Raises `InvalidOptionError` where jobs are wanted and the driver runs none.
         """
-        if wanted and not self.are_there:
+        if spark_job and not self.is_available:
             raise InvalidOptionError(
                 "spark_job is true, and the session's jar is of another version, which runs no jobs; use the jar of "
                 "this package, or leave spark_job out"
             )
-        return self.are_there and (num_bytes >= JOB_BYTES_MIN if wanted is None else wanted)
+        return self.is_available and (num_bytes >= JOB_BYTES_MIN if spark_job is None else spark_job)
 
     def results(self, description: str, tasks: Sequence[str]) -> list[Any]:
         """Run tasks as one job, a task of Spark for each, and return their results in the order of the tasks.
@@ -73,12 +73,12 @@ class SparkJobs:
         Raises `StreamhouseError` where the job failed or was cancelled, and what a task met where others were faster.
         """
         logger.info("%s: a Spark job of %d tasks", description, len(tasks))
-        answer = self._answer({"description": description, "tasks": list(tasks)})
+        answer = self._request({"description": description, "tasks": list(tasks)})
         if answer is None:
             raise StreamhouseError(
                 f"{description}: the Spark job ended early; nothing of it counts", condition="JOB_ENDED"
             )
-        return [result_of(text) for text in answer["outcomes"]]
+        return [decode_outcome(text) for text in answer["outcomes"]]
 
     def session(self, description: str) -> dict[str, Any]:
         """Return the way into the statement's session for a process of this host. It is open as long as the call is,
@@ -86,28 +86,28 @@ class SparkJobs:
 
         Raises `InvalidOptionError` where the driver opens none, and `StreamhouseError` where the statement has ended.
         """
-        if not self.are_there:
+        if not self.is_available:
             raise InvalidOptionError(
                 f"{description}: the session's jar is of another version, which opens no session for a CALL; use the "
                 "jar of this package, or call it from Python"
             )
-        answer = self._answer({"description": description, "session": True})
+        answer = self._request({"description": description, "session": True})
         if answer is None:
             raise StreamhouseError(f"{description}: the statement has ended", condition="JOB_ENDED")
         return answer
 
-    def _answer(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Ask the driver; None where it ended without an answer."""
         try:
-            stream = self._opened()
-            stream.write(json.dumps(asked).encode() + b"\n")
+            stream = self._connect()
+            stream.write(json.dumps(request).encode() + b"\n")
             stream.flush()
             answer = stream.readline()
         except OSError:
             return None
         return json.loads(answer) if answer.endswith(b"\n") else None
 
-    def _opened(self) -> BufferedIOBase:
+    def _connect(self) -> BufferedIOBase:
         if self._stream is None:
             assert self._address is not None
             self._socket = socket.socket(socket.AF_UNIX)
@@ -116,41 +116,41 @@ class SparkJobs:
         return self._stream
 
 
-def groups_in_jobs(jobs: SparkJobs, table: TableHandle, doing: str, *, wanted: bool | None) -> RunGroups | None:
+def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_job: bool | None) -> RunGroups | None:
     """Return a function that has groups of lake files written by a job, the largest first, or here where they are
     small. ``doing`` is the verb of the description. None where there is no job whatever there is to write.
     """
-    if not wanted and (wanted is False or not jobs.are_there):
+    if not spark_job and (spark_job is False or not jobs.is_available):
         return None
     here = in_this_process(table.storage, table.settings, table.world)
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> Sequence[Rewritten]:
         num_bytes = sum(group.size_bytes for group in groups)
-        if not groups or not jobs.are_worth_it(num_bytes, wanted=wanted):
+        if not groups or not jobs.should_run(num_bytes, spark_job=spark_job):
             return here(groups, writer)
-        tasks = [group_task(writer, group) for group in sorted(groups, key=lambda group: -group.size_bytes)]
+        tasks = [encode_group_task(writer, group) for group in sorted(groups, key=lambda group: -group.size_bytes)]
         description = f"{doing} {table.name}: {len(groups)} groups of files, {num_bytes >> 20} MiB"
         return [Rewritten.from_json(result) for result in jobs.results(description, tasks)]
 
     return run
 
 
-def rounds_in_jobs(jobs: SparkJobs, table: TableHandle, *, wanted: bool | None) -> RunTasks:
+def make_round_runner(jobs: SparkJobs, table: TableHandle, *, spark_job: bool | None) -> RunTasks:
     """Return a function that has the files of a tiering round written by a job, or here where its rows are few."""
     here = run_tasks_in_threads(table.storage, table.settings, table.world)
 
     def run(tasks: Sequence[TieringTask]) -> Sequence[Sequence[LakeFile]]:
         num_bytes = sum(map(task_bytes, tasks))
-        if not tasks or not jobs.are_worth_it(num_bytes, wanted=wanted):
+        if not tasks or not jobs.should_run(num_bytes, spark_job=spark_job):
             return here(tasks)
         groups = task_groups(tasks)
-        texts = [round_task([tasks[position] for position in group]) for group in groups]
+        texts = [encode_round_task([tasks[position] for position in group]) for group in groups]
         description = f"tier {table.name}: {len(groups)} tasks, {num_bytes >> 20} MiB"
         written = jobs.results(description, texts)
-        found: dict[int, list[LakeFile]] = {}
-        for group, of_group in zip(groups, written, strict=True):
-            for position, files in zip(group, of_group, strict=True):
-                found[position] = [LakeFile.from_json(file) for file in files]
-        return [found[position] for position in range(len(tasks))]
+        files_by_task: dict[int, list[LakeFile]] = {}
+        for group, files_of_group in zip(groups, written, strict=True):
+            for position, files in zip(group, files_of_group, strict=True):
+                files_by_task[position] = [LakeFile.from_json(file) for file in files]
+        return [files_by_task[position] for position in range(len(tasks))]
 
     return run

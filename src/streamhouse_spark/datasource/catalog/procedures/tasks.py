@@ -18,14 +18,14 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.tiering_job import run_on_executor
-from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.datasource.worker_memory import release_memory
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.formats import lake_library
 from streamhouse_spark.lake.parquet.compaction import GroupWriter
 from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.warehouse.process_cache import Connection
 
-OTHERS_WERE_FASTER: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
+CONFLICT_ERRORS: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
 """Errors that another attempt of a task would meet too, and that whoever planned it knows how to take."""
 
 
@@ -38,31 +38,31 @@ _REWRITING: Final = {
 """The modules of the lake that write groups of files anew, each with its writer and its groups."""
 
 
-def round_task(tasks: Sequence[TieringTask]) -> str:
+def encode_round_task(tasks: Sequence[TieringTask]) -> str:
     """Return the text of a task that writes the files of some tasks of a tiering round."""
     return json.dumps({"round": [task.to_json() for task in tasks]})
 
 
-def group_task(writer: GroupWriter, group: Any) -> str:
+def encode_group_task(writer: GroupWriter, group: Any) -> str:
     """Return the text of a task that writes a group of lake files anew."""
     module, name = type(writer).__module__, type(writer).__name__
     (kind,) = (kind for kind, (path, task, _) in _REWRITING.items() if module.endswith(path) and name == task)
     return json.dumps({"rewrite": kind, "writer": writer.to_json(), "group": group.to_json()})
 
 
-def outcome(connection: Connection, text: str) -> dict[str, Any]:
-    """Run a task by its text, and return its outcome. Raises its errors but for `OTHERS_WERE_FASTER`."""
+def run_encoded_task(connection: Connection, text: str) -> dict[str, Any]:
+    """Run a task by its text, and return its outcome. Raises its errors but for `CONFLICT_ERRORS`."""
     try:
-        result = _result(connection, json.loads(text))
-    except OTHERS_WERE_FASTER as error:
-        told = {"class": type(error).__name__, "message": str(error), "condition": error.condition}
-        return {"result": None, "error": told, "rows": 0, "bytes": 0}
+        result = _write_files(connection, json.loads(text))
+    except CONFLICT_ERRORS as error:
+        described = {"class": type(error).__name__, "message": str(error), "condition": error.condition}
+        return {"result": None, "error": described, "rows": 0, "bytes": 0}
     files = list(_files_in(result))
     rows, size = (sum(file[name] for file in files) for name in ("num_rows", "size_bytes"))
     return {"result": result, "error": None, "rows": rows, "bytes": size}
 
 
-def _result(connection: Connection, task: Mapping[str, Any]) -> Any:
+def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
     """Write files: a list for each task of a round, or a `Rewritten`, as JSON."""
     if "round" in task:
         return json.loads(run_on_executor(connection, json.dumps(task["round"])))
@@ -70,21 +70,21 @@ def _result(connection: Connection, task: Mapping[str, Any]) -> Any:
     with lake_library(task["rewrite"].split()[0], "the files to be written anew"):
         module = import_module(f"streamhouse_spark.lake.{path}")
         writer, group = getattr(module, writer_name), getattr(module, group_name)
-        at = connection.warehouse()
-        made = writer.from_json(task["writer"]).written(
-            group.from_json(task["group"]), at.storage, at.settings, at.world
+        warehouse = connection.warehouse()
+        rewritten = writer.from_json(task["writer"]).written(
+            group.from_json(task["group"]), warehouse.storage, warehouse.settings, warehouse.world
         )
-    return made.to_json()
+    return rewritten.to_json()
 
 
-def result_of(text: str) -> Any:
+def decode_outcome(text: str) -> Any:
     """Return the result in an outcome. Raises the error that is in its place."""
-    found = json.loads(text)
-    told = found["error"]
-    for kind in OTHERS_WERE_FASTER:
-        if told is not None and kind.__name__ == told["class"]:
-            raise kind(told["message"], condition=told["condition"])
-    return found["result"]
+    outcome = json.loads(text)
+    described = outcome["error"]
+    for kind in CONFLICT_ERRORS:
+        if described is not None and kind.__name__ == described["class"]:
+            raise kind(described["message"], condition=described["condition"])
+    return outcome["result"]
 
 
 def _files_in(result: Any) -> Iterator[dict[str, Any]]:
@@ -113,7 +113,7 @@ class TaskReader(DataSourceReader):
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        spare_modules()
-        text = json.dumps(outcome(self._connection, partition.value), separators=(",", ":"))
+        release_memory()
+        text = json.dumps(run_encoded_task(self._connection, partition.value), separators=(",", ":"))
         schema = spark_versions.arrow_schema_of(self._schema)
         yield pa.RecordBatch.from_arrays([pa.array([text.encode()], schema.field(0).type)], schema=schema)

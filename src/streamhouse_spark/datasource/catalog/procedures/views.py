@@ -15,69 +15,75 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.arguments import parse_table_argument
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.datasource.catalog.procedures.spark_jobs import SparkJobs
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.table.refresh_commit import pause_refreshes, resume_refreshes
 from streamhouse_spark.warehouse.process_cache import Connection
 
-REFRESHED: Final = (
+REFRESH_RESULT: Final = (
     "table string not null, changed boolean not null, rows_written bigint not null, rows_deleted bigint not null, "
     "whole_because string"
 )
-PAUSED: Final = "table string not null, changed boolean not null"
+PAUSE_RESULT: Final = "table string not null, changed boolean not null"
 PROGRAM: Final = "streamhouse_spark.views.procedure_main"
 
 _CONNECTS: Final = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
 """Variables by which PySpark makes each session one of Spark Connect."""
 
 
-def materialize(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
+def materialize(connection: Connection, call_arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     """Make a materialised table, or take the one of this query, and refresh it. Raises as
     `streamhouse_spark.materialize`.
     """
-    name = table_name_of(given["table"])
+    name = parse_table_argument(call_arguments["table"])
     arguments = {
-        "query": given["query"],
-        "freshness": given["freshness"] or "1min",
-        "mode": given["mode"] or "incremental",
-        "step_rows": given["step_rows"],
+        "query": call_arguments["query"],
+        "freshness": call_arguments["freshness"] or "1min",
+        "mode": call_arguments["mode"] or "incremental",
+        "step_rows": call_arguments["step_rows"],
     }
     return _run_procedure(connection, jobs, "materialize", name, arguments)
 
 
-def refresh(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
+def refresh(connection: Connection, call_arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     """Bring a materialised table to the newest versions of its sources. Raises as `MaterializedTable.refresh`."""
-    return _run_procedure(connection, jobs, "refresh", table_name_of(given["table"]), {})
+    return _run_procedure(connection, jobs, "refresh", parse_table_argument(call_arguments["table"]), {})
 
 
-def pause(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def pause(connection: Connection, call_arguments: Mapping[str, Any]) -> Rows:
     """Have services of refreshes leave a materialised table as it is. Raises as `pause_refreshes`."""
-    table = connection.table(table_name_of(given["table"]))
+    table = connection.table(parse_table_argument(call_arguments["table"]))
     return [(table.name, pause_refreshes(table))]
 
 
-def resume(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def resume(connection: Connection, call_arguments: Mapping[str, Any]) -> Rows:
     """Have services of refreshes keep a materialised table again. Raises as `resume_refreshes`."""
-    table = connection.table(table_name_of(given["table"]))
+    table = connection.table(parse_table_argument(call_arguments["table"]))
     return [(table.name, resume_refreshes(table))]
 
 
 def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str, arguments: Mapping[str, Any]) -> Rows:
     session = jobs.session(f"{verb} {name}")
-    asked = {"session": session, "warehouse": connection.location, "verb": verb, "table": name, "arguments": arguments}
+    request = {
+        "session": session,
+        "warehouse": connection.location,
+        "verb": verb,
+        "table": name,
+        "arguments": arguments,
+    }
     with subprocess.Popen(
         [sys.executable, "-m", PROGRAM],
         stdin=subprocess.PIPE,  # open as long as this process waits: the other ends with it
         stdout=subprocess.PIPE,
-        env=_environment(),
+        env=_child_environment(),
         text=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(asked) + "\n")
+            process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
             reply = process.stdout.readline()
         finally:
@@ -90,7 +96,7 @@ def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str
     return [answer["row"]]
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Return the environment of a process that finds the same modules, and takes its session for a classic one."""
-    kept = {name: value for name, value in os.environ.items() if name not in _CONNECTS}
-    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_PYTHON": sys.executable}
+    environment = {name: value for name, value in os.environ.items() if name not in _CONNECTS}
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_PYTHON": sys.executable}

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import ticks_of
-from streamhouse_spark.datasource.catalog.scan.cache_validators import grounds_of_plan, observe_lake_once
+from streamhouse_spark.datasource.catalog.scan.cache_validators import observe_lake_once, plan_validators
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot, open_at_snapshot
-from streamhouse_spark.datasource.catalog.scan.scan_planning import SparkScanRequest, sources_of
+from streamhouse_spark.datasource.catalog.scan.scan_planning import SparkScanRequest, plan_sources
 from streamhouse_spark.datasource.catalog.spark_literals import json_values
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import ScanFile
@@ -55,48 +55,48 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = open_at_snapshot(connection, pin)
     with observe_lake_once(table, pin, options, state) as lake:
-        row = _row(SparkScanRequest(table, state, pin, options, (), ALWAYS_TRUE), args["aggregates"])
-    return {"row": row, "grounds": grounds_of_plan(table, pin, options, lake)}
+        row = _aggregate_row(SparkScanRequest(table, state, pin, options, (), ALWAYS_TRUE), args["aggregates"])
+    return {"row": row, "grounds": plan_validators(table, pin, options, lake)}
 
 
-def _row(asked: SparkScanRequest, functions: Sequence[Mapping[str, Any]]) -> list[Any] | None:
-    schema = asked.state.schema
+def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    schema = request.state.schema
     named = [function["column"] for function in functions if function["column"] is not None]
     columns = [schema.find(str(name)) for name in dict.fromkeys(named)]
-    known = [column for column in columns if column is not None]
-    if len(known) < len(columns) or any(family_of(column.type) is None for column in known):
+    supported_columns = [column for column in columns if column is not None]
+    if len(supported_columns) < len(columns) or any(family_of(column.type) is None for column in supported_columns):
         return None
-    read = tuple(column.name for column in known) or schema.names[:1]
-    found = sources_of(replace(asked, columns=read, statistics_of=read))
-    if not _is_countable(found):
+    read = tuple(column.name for column in supported_columns) or schema.names[:1]
+    sources = plan_sources(replace(request, columns=read, statistics_of=read))
+    if not _is_countable(sources):
         return None
-    summaries = _summaries(asked.table, found, known)
-    cells = [_cell(found, function, known, summaries) for function in functions]
+    summaries = _summarise_columns(request.table, sources, supported_columns)
+    cells = [_aggregate_value(sources, function, supported_columns, summaries) for function in functions]
     return None if any(cell is None for cell in cells) else [cell[0] for cell in cells if cell is not None]
 
 
-def _is_countable(found: Sources) -> bool:
+def _is_countable(sources: Sources) -> bool:
     """Tell whether each part has an exact number of rows."""
-    files = found.lake.files if found.lake is not None else ()
-    log_only = all(isinstance(piece, LogScanTask) for piece in found.pieces)
-    return found.are_exact and log_only and all(file.num_live is not None for file in files)
+    files = sources.lake.files if sources.lake is not None else ()
+    log_only = all(isinstance(piece, LogScanTask) for piece in sources.pieces)
+    return sources.are_exact and log_only and all(file.num_live is not None for file in files)
 
 
-def _num_rows(found: Sources) -> int:
-    files = found.lake.files if found.lake is not None else ()
-    return sum(file.num_live or 0 for file in files) + sum(split.num_rows for split in _splits(found))
+def _count_rows(sources: Sources) -> int:
+    files = sources.lake.files if sources.lake is not None else ()
+    return sum(file.num_live or 0 for file in files) + sum(split.num_rows for split in _log_splits(sources))
 
 
-def _splits(found: Sources) -> list[LogSplit]:
-    return [piece.split for piece in found.pieces if isinstance(piece, LogScanTask)]
+def _log_splits(sources: Sources) -> list[LogSplit]:
+    return [piece.split for piece in sources.pieces if isinstance(piece, LogScanTask)]
 
 
-def _cell(
-    found: Sources, function: Mapping[str, Any], columns: Sequence[Column], summaries: Sequence[Summary | None]
+def _aggregate_value(
+    sources: Sources, function: Mapping[str, Any], columns: Sequence[Column], summaries: Sequence[Summary | None]
 ) -> tuple[Any] | None:
     """Return the function's value, in a tuple; None if it is not known."""
     if function["function"] == "count_star":
-        return (_num_rows(found),)
+        return (_count_rows(sources),)
     position = next(i for i, column in enumerate(columns) if column.name.casefold() == function["column"].casefold())
     summary = summaries[position]
     if summary is None:
@@ -108,11 +108,11 @@ def _cell(
             if not summary.value_count:
                 return (None,)
             value = summary.low if name == "min" else summary.high
-            return None if value is None else (_internal(value, columns[position].type),)
+            return None if value is None else (_to_spark_json(value, columns[position].type),)
     return None
 
 
-def _internal(value: Any, data_type: pa.DataType) -> Any:
+def _to_spark_json(value: Any, data_type: pa.DataType) -> Any:
     """Return the value in Spark's internal form, as JSON."""
     if pa.types.is_date32(data_type) or pa.types.is_timestamp(data_type):
         return value
@@ -124,41 +124,41 @@ def _internal(value: Any, data_type: pa.DataType) -> Any:
 # -- summaries --------------------------------------------------------------------------------------------------------
 
 
-def _summaries(table: TableHandle, found: Sources, columns: Sequence[Column]) -> list[Summary | None]:
+def _summarise_columns(table: TableHandle, sources: Sources, columns: Sequence[Column]) -> list[Summary | None]:
     parts: list[list[Summary | None]] = [[] for _ in columns]
-    unknown: list[LogSplit] = []
-    for file in found.lake.files if found.lake is not None else ():
+    splits_to_read: list[LogSplit] = []
+    for file in sources.lake.files if sources.lake is not None else ():
         for column, summary in zip(columns, parts, strict=True):
-            summary.append(_of_file(file, column))
-    for split in _splits(found):
+            summary.append(_summarise_file(file, column))
+    for split in _log_splits(sources):
         for segment in split.segments:
-            of_columns = [_of_segment(split, segment, column) for column in columns]
+            of_columns = [_summarise_segment(split, segment, column) for column in columns]
             if None in of_columns:
-                unknown.append(_alone(split, segment))
+                splits_to_read.append(_single_segment_split(split, segment))
                 continue
-            for summary, known in zip(parts, of_columns, strict=True):
-                summary.append(known)
-    if sum(split.size_bytes for split in unknown) > READ_BYTES_MAX:
+            for summary, summary_of_segment in zip(parts, of_columns, strict=True):
+                summary.append(summary_of_segment)
+    if sum(split.size_bytes for split in splits_to_read) > READ_BYTES_MAX:
         return [None] * len(columns)
-    for split in unknown:
-        for summary, counted in zip(parts, _summarise_rows(table, found, split, columns), strict=True):
+    for split in splits_to_read:
+        for summary, counted in zip(parts, _summarise_rows(table, sources, split, columns), strict=True):
             summary.append(counted)
     return [_merge_summaries(summary) for summary in parts]
 
 
 def _merge_summaries(parts: Sequence[Summary | None]) -> Summary | None:
     """Join the summaries of parts. Returns None if a count is unknown; bounds are None if one of them is."""
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    known_parts = [part for part in parts if part is not None]
+    if len(known_parts) < len(parts):
         return None
-    with_values = [part for part in known if part.value_count]
+    with_values = [part for part in known_parts if part.value_count]
     count = sum(part.value_count for part in with_values)
     if not with_values or any(part.low is None or part.high is None for part in with_values):
         return Summary(count)
     return Summary(count, min(part.low for part in with_values), max(part.high for part in with_values))
 
 
-def _of_file(file: ScanFile, column: Column) -> Summary | None:
+def _summarise_file(file: ScanFile, column: Column) -> Summary | None:
     if not file.has_rows_as_stored:
         return None
     if column.name in file.partition:
@@ -173,7 +173,7 @@ def _of_file(file: ScanFile, column: Column) -> Summary | None:
     return Summary(value_count, stats.low, stats.high) if is_exact else Summary(value_count)
 
 
-def _of_segment(split: LogSplit, segment: Segment, column: Column) -> Summary | None:
+def _summarise_segment(split: LogSplit, segment: Segment, column: Column) -> Summary | None:
     written = next((c for c in split.schemas[segment.schema_id].columns if c.id == column.id), None)
     inside = segment.offsets.intersect(split.offsets)
     if written is None:
@@ -189,16 +189,16 @@ def _of_segment(split: LogSplit, segment: Segment, column: Column) -> Summary | 
     return Summary(segment.num_rows - nulls, *bounds)
 
 
-def _alone(split: LogSplit, segment: Segment) -> LogSplit:
+def _single_segment_split(split: LogSplit, segment: Segment) -> LogSplit:
     schemas = {segment.schema_id: split.schemas[segment.schema_id]}
     return LogSplit(split.table_uuid, split.bucket, split.offsets, (segment,), schemas, split.deleted)
 
 
 def _summarise_rows(
-    table: TableHandle, found: Sources, split: LogSplit, columns: Sequence[Column]
+    table: TableHandle, sources: Sources, split: LogSplit, columns: Sequence[Column]
 ) -> Iterator[Summary]:
     """Summarise the columns by reading the rows of a split."""
-    batches = [b.batch for b in read_split(table.storage, split, found.state.schema, [c.name for c in columns])]
+    batches = [b.batch for b in read_split(table.storage, split, sources.state.schema, [c.name for c in columns])]
     rows = pa.Table.from_batches(batches)
     for column in columns:
         values = rows[column.name].drop_null()
@@ -207,9 +207,9 @@ def _summarise_rows(
             yield Summary(len(values))
             continue
         bounds = pc.min_max(values)
-        yield Summary(len(values), _ordinal(bounds["min"]), _ordinal(bounds["max"]))
+        yield Summary(len(values), _to_ordinal(bounds["min"]), _to_ordinal(bounds["max"]))
 
 
-def _ordinal(value: pa.Scalar) -> Any:
+def _to_ordinal(value: pa.Scalar) -> Any:
     """Return dates as days and timestamps as microseconds, as in statistics."""
     return ticks_of(value)

@@ -1,4 +1,4 @@
-"""The work of a catalog read's tasks, as text: the groups of pieces, and their common facts."""
+"""Serialised plan of the splits that Python reads: groups of scan tasks and their common settings."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS, COMM
 
 @dataclass(frozen=True, slots=True)
 class PythonPlan:
-    """The groups that Python reads, a Spark partition each."""
+    """The groups that Python reads, one per Spark partition."""
 
     name: str
     columns: tuple[str, ...]
-    """The columns that Spark wants, in its order; none if it only counts rows."""
+    """Columns in Spark's order; empty if Spark only counts rows."""
     schema: dict[str, Any]
     """Spark's schema of these columns, as JSON."""
     metadata: tuple[str, ...]
-    """Metadata columns that are read before the table's."""
+    """Metadata columns, which are read before the table's columns."""
     fail_on_data_loss: bool
     filters: tuple[dict[str, Any], ...]
-    """Spark's filters as JSON: rows that they do not want need not reach it, which applies them itself."""
+    """Spark's filters as JSON. Rows that do not match may be dropped early; Spark applies the filters again."""
     common: ScanPlan
-    """The plan without pieces."""
+    """The plan without scan tasks."""
     groups: tuple[tuple[Piece, ...], ...]
     skipped: int = 0
-    """Segments that a batch of a stream leaves out, told by one of its tasks."""
+    """Segments that a stream batch pruned, reported by one of its tasks."""
 
     @property
     def metadata_fields(self) -> Sequence[pa.Field]:
         return tuple(_METADATA[name] for name in self.metadata)
 
     def without_groups(self) -> PythonPlan:
-        """Return what all groups have in common."""
+        """Return the common settings of all groups."""
         return replace(self, common=self.common.with_pieces(()), groups=())
 
     def to_text(self) -> str:

@@ -1,7 +1,7 @@
-"""Rows of the hot log, and of lake files that Spark cannot read itself, as Arrow streams in one binary column.
+"""Rows of the hot log, and of lake files that Spark cannot read, as Arrow IPC streams in one binary column.
 
-Spark's Python sources hand rows over one by one. As bytes they pass through untouched, and the JVM side makes column
-vectors of them: each row that Spark sees here is one Arrow IPC stream with one batch.
+Spark's Python sources hand over one row at a time. Binary values pass through unchanged, and Java turns them into
+column vectors. Each row here is one Arrow IPC stream with one batch.
 """
 
 from __future__ import annotations
@@ -16,81 +16,83 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.pruning import comparable_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import comparable_types, parse_filters
 from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
 from streamhouse_spark.datasource.spark_schema import SparkColumns
-from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.datasource.worker_memory import release_memory
 from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.read.scan_tasks import ScanPlan, num_segments
 from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.warehouse.process_cache import Connection
 
 BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
-"""The column of these reads in Spark's eyes."""
+"""The schema of these reads in Spark."""
 STREAM_BYTES_MAX = 32 << 20
 COUNTS_KEY = "streamhouse.counts"
 
 
 class PythonReader(DataSourceReader):
-    """Reads the groups of a plan that `plan` made; ``text`` is its answer in ``read``."""
+    """Reader of a plan's groups. ``text`` is the ``read`` of the answer of `plan`."""
 
     def __init__(self, connection: Connection, text: str) -> None:
         self._connection = connection
         self._plan = PythonPlan.from_text(text)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the reader without the groups: each task has its own in its partition."""
+        """Pickle the reader without the groups: each partition holds its own."""
         return {**self.__dict__, "_plan": self._plan.without_groups()}
 
     def partitions(self) -> list[InputPartition]:
-        spare_modules()
-        return partitions_of(self._plan)
+        release_memory()
+        return make_partitions(self._plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
-        spare_modules()
-        return rows_as_bytes(self._connection, self._plan, partition.plan())
+        release_memory()
+        return read_ipc_rows(self._connection, self._plan, partition.plan())
 
 
-def rows_as_bytes(connection: Connection, how: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    """Read a plan as ``how`` says, whose groups are not looked at. Each row is an Arrow stream of one batch.
+def read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    """Read ``plan`` with the settings of ``python_plan``, ignoring its groups. Each row is an Arrow stream of one
+    batch.
 
-    The last one has no rows, and the counts of the read in the metadata of its schema.
+    The last row has no data. The metadata of its schema holds the counts of the read.
     """
     before = METER.total()
-    yield from _rows_as_bytes(connection, how, plan)
+    yield from _read_ipc_rows(connection, python_plan, plan)
     counts = {
         "segmentsRead": num_segments(plan),
-        "segmentsSkipped": how.skipped,
+        "segmentsSkipped": python_plan.skipped,
         "storeRequests": (METER.total() - before).total,
     }
     schema = pa.schema([], metadata={COUNTS_KEY: json.dumps(counts)})
-    yield _as_row(pa.RecordBatch.from_arrays([], schema=schema), spark_versions.arrow_schema_of(BATCH_COLUMN))
+    yield _encode_batch(pa.RecordBatch.from_arrays([], schema=schema), spark_versions.arrow_schema_of(BATCH_COLUMN))
 
 
-def _rows_as_bytes(connection: Connection, how: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    mask = mask_of(parse_filters(how.filters, comparable_types(plan.schema))) if how.filters else None
-    rows = read_plan(connection, plan, how.metadata_fields, mask=mask, fail_on_data_loss=how.fail_on_data_loss)
+def _read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    mask = mask_of(parse_filters(python_plan.filters, comparable_types(plan.schema))) if python_plan.filters else None
+    rows = read_plan(
+        connection, plan, python_plan.metadata_fields, mask=mask, fail_on_data_loss=python_plan.fail_on_data_loss
+    )
     if mask is not None:
-        rows = (kept for batch in rows if (kept := mask.kept(batch)).num_rows)
-    schema = StructType.fromJson(how.schema)
+        rows = (selected for batch in rows if (selected := mask.kept(batch)).num_rows)
+    schema = StructType.fromJson(python_plan.schema)
     out = spark_versions.arrow_schema_of(BATCH_COLUMN)
-    if not how.columns:
+    if not python_plan.columns:
         for batch in rows:
-            yield _as_row(batch.select([]), out)
+            yield _encode_batch(batch.select([]), out)
         return
-    for batch in SparkColumns(schema, how.columns, how.name).batches(rows):
+    for batch in SparkColumns(schema, python_plan.columns, python_plan.name).batches(rows):
         for part in _split_large_batch(batch):
-            yield _as_row(part, out)
+            yield _encode_batch(part, out)
 
 
-def partitions_of(plan: PythonPlan) -> list[InputPartition]:
+def make_partitions(plan: PythonPlan) -> list[InputPartition]:
     return [TablePartition(plan.common.with_pieces(group)) for group in plan.groups]
 
 
 def _split_large_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut the batch in halves until each fits into a stream of the size that the JVM side takes."""
+    """Halve the batch until each part fits the maximum stream size of the Java reader."""
     if batch.nbytes <= STREAM_BYTES_MAX or batch.num_rows <= 1:
         yield batch
         return
@@ -99,7 +101,7 @@ def _split_large_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _split_large_batch(batch.slice(middle))
 
 
-def _as_row(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _encode_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

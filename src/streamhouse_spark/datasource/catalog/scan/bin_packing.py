@@ -78,7 +78,7 @@ def _pack_arrow_splits(hot: Sequence[ArrowSplit], target_bytes: int) -> list[lis
     return align_to_changes(pack_neighbours(hot, target_bytes), lambda unit: unit.piece) if hot else []
 
 
-def within_limit(
+def limit_splits(
     native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], limit: int
 ) -> tuple[Sequence[ParquetSplit], Sequence[ArrowSplit]]:
     """Return as few of the units as surely hold so many rows, or all of them. Files of which parts are wanted come

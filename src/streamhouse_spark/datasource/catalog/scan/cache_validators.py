@@ -1,12 +1,12 @@
-"""The files on which an answer to Spark's catalog rests.
+"""Cache validators of catalog answers: the files that an answer depends on.
 
-While they are as they were, and those that were absent still are, another call would have the same answer. So the JVM
-side looks at the files instead, and gives the answer that it has. On S3 it looks only for those that should be absent,
-all at once, by a file system of Spark. Of another store it always asks for the state, but not again for a
-plan of the same snapshot of a lake, or of the same commit of a log without one.
+While these files are unchanged, and files that were absent still are, the same call returns the same answer. Java
+therefore stats the files and reuses its cached answer. On S3 it checks only the files that should be absent, all at
+once, through a Spark file system. For other stores it always reads the state, but reuses a plan of the same lake
+snapshot, or of the same commit if the table has no lake.
 
-No answer is older than its grounds: the marks of the lake are taken before the lake is read, and the commit is the one
-that the answer is of. What came in between is a file that should be absent.
+An answer is never older than its validators: the lake's validators are taken before the lake is read, and the commit is
+the one that the answer describes. A concurrent change creates a file that should be absent.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.system_views import LAKE
 
-Grounds: TypeAlias = list[Mapping[str, Any]] | None
-"""Paths with the stamp of the file, or without one where there must be none; None where only a call can tell."""
+CacheValidators: TypeAlias = list[Mapping[str, Any]] | None
+"""Paths with the stamp of the file, or without a stamp if it must be absent. None if only a call can tell."""
 
 NO_LAKE = LakeValidators((), ())
 
 
-def lake_marks(table: TableHandle, *, is_read: bool, is_shared: bool = False) -> LakeValidators | None:
-    """Return the marks of the lake, if it is to be read: they are taken before. None if its changes leave none, and of
-    a store where a look for them would be one more: ``is_shared`` says that the reads take what it finds.
+def lake_validators(table: TableHandle, *, is_read: bool, is_shared: bool = False) -> LakeValidators | None:
+    """Return the lake's validators, taken before the lake is read. None if changes of the lake leave no trace, or if
+    the store would need an extra request: ``is_shared`` says that the reads reuse what it returns.
     """
     if not is_read:
         return NO_LAKE
@@ -50,71 +50,71 @@ def reads_lake(pin: QuerySnapshot, options: ReadOptions, state: TableState) -> b
     return pin.suffix == LAKE or options.as_of_lake_snapshot is not None or state.lake is not None
 
 
-def grounds_of(table: TableHandle, pin: QuerySnapshot, lake: LakeValidators | None) -> Grounds:
-    """Return the grounds of an answer for this pin. A state that the user chose, and one that a statement writes, have
-    none, nor has a view, which is read anew.
+def snapshot_validators(table: TableHandle, pin: QuerySnapshot, lake: LakeValidators | None) -> CacheValidators:
+    """Return the validators of an answer for this query snapshot. A user-chosen state, a state that a statement
+    rewrites, and a view have none.
 
-    The log alone tells that the table has another name, or was dropped: each is a record of its own.
+    Renames and drops are commit records, so the log alone shows them.
     """
     is_newest = not (pin.is_chosen or pin.is_rewritten) and pin.suffix in (None, LAKE)
     if lake is None or not is_newest:
         return None
     absent = [commit_key(pin.uuid, pin.commit + 1), *lake.absent]
     if _is_local(table):
-        return _with_validators(table.storage, [commit_key(pin.uuid, pin.commit), *lake.there], absent)
-    return _of_store(table, absent)
+        return _file_validators(table.storage, [commit_key(pin.uuid, pin.commit), *lake.there], absent)
+    return _store_validators(table, absent)
 
 
-def grounds_of_plan(
+def plan_validators(
     table: TableHandle, pin: QuerySnapshot, options: ReadOptions, lake: LakeValidators | None
-) -> Grounds:
-    """Return the grounds of an answer that follows from the pin, such as a plan.
+) -> CacheValidators:
+    """Return the validators of an answer that follows from the query snapshot, such as a plan.
 
-    In another store than a disk these are no files of the log, nor any for a snapshot of the lake: the commit and the
-    snapshot stay as they are, and whoever has pinned one has just found it to be the newest. Of a commit the lake's
-    snapshot may be gone, if another engine expired it: then the lake has a newer version.
+    On a remote store these include neither log files nor files of a pinned lake snapshot: commits and snapshots are
+    immutable, and the caller has just verified that its pin is the latest. Another engine may expire the lake snapshot
+    of a commit, but that creates a new lake version.
     """
     is_fixed = pin.suffix in (None, LAKE) and not (pin.is_chosen or pin.is_rewritten)
     has_moment = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
     if not is_fixed or has_moment or _is_local(table):
-        return grounds_of(table, pin, lake)
+        return snapshot_validators(table, pin, lake)
     if pin.suffix == LAKE or lake == NO_LAKE:
         return []
-    return None if lake is None else _of_store(table, lake.absent)
+    return None if lake is None else _store_validators(table, lake.absent)
 
 
 @contextmanager
 def observe_lake_once(
     table: TableHandle, pin: QuerySnapshot, options: ReadOptions, state: TableState
 ) -> Iterator[LakeValidators | None]:
-    """Let an answer that follows from the pin take the lake as one look finds it, and give the marks of that."""
+    """Share one metadata lookup of the lake between the validators and the answer, and yield the validators."""
     is_read = reads_lake(pin, options, state)
     if not is_read or not table.has_lake or pin.suffix is not None or _is_local(table):
-        yield lake_marks(table, is_read=is_read)
+        yield lake_validators(table, is_read=is_read)
         return
     with table.open_lake().one_look():
-        yield lake_marks(table, is_read=True, is_shared=True)
+        yield lake_validators(table, is_read=True, is_shared=True)
 
 
 def _is_local(table: TableHandle) -> bool:
-    """Tell whether lake and log lie on this machine."""
+    """Return whether both lake and log are on a local disk."""
     storage = table.storage
     return storage.local_path("") is not None and storage.local_path(table_prefix(table.uuid)) is not None
 
 
-def _of_store(table: TableHandle, absent: Sequence[str]) -> Grounds:
+def _store_validators(table: TableHandle, absent: Sequence[str]) -> CacheValidators:
     from streamhouse_spark.datasource.catalog.scan.log_files import store_folder
 
     folder = store_folder(table)
     if folder is None:
         return None
-    settings = [one.to_json() for one in folder.settings]
+    settings = [setting.to_json() for setting in folder.settings]
     return [{"path": folder.folder, "stamp": None, "absent": list(absent), "file_systems": settings}]
 
 
-def _with_validators(storage: Storage, there: Iterable[str], absent: Iterable[str]) -> Grounds:
-    found: list[Mapping[str, Any]] = []
-    for key in there:
+def _file_validators(storage: Storage, present: Iterable[str], absent: Iterable[str]) -> CacheValidators:
+    validators: list[Mapping[str, Any]] = []
+    for key in present:
         path = storage.local_path(key)
         if path is None:
             return None
@@ -122,6 +122,6 @@ def _with_validators(storage: Storage, there: Iterable[str], absent: Iterable[st
             facts = Path(path).stat()
         except OSError:
             return None
-        found.append({"path": path, "stamp": f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"})
-    found.extend({"path": storage.local_path(key), "stamp": None} for key in absent)
-    return found
+        validators.append({"path": path, "stamp": f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"})
+    validators.extend({"path": storage.local_path(key), "stamp": None} for key in absent)
+    return validators

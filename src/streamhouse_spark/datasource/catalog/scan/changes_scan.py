@@ -8,7 +8,7 @@ from typing import Any
 
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.catalog.scan.cache_validators import NO_LAKE
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import CHANGES, QuerySnapshot, keep_state
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import CHANGES, QuerySnapshot, cache_state
 from streamhouse_spark.datasource.catalog.scan.scan import describe_scan, plan
 from streamhouse_spark.errors import DifferentHistoryError, InvalidNameError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
@@ -37,7 +37,7 @@ def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     state = table.state
     require_changes(state)
     require_unlike(state.schema.names, (field.name for field in CHANGES_FIELDS), f"{name} CHANGES")
-    first, last = _range(table, state, args["range"])
+    first, last = _resolve_range(table, state, args["range"])
     is_net = args["mode"] == _NET and not state.primary_key
     pin = QuerySnapshot(
         table.name,
@@ -51,7 +51,7 @@ def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
         schema_id=state.schema_id,
         is_net=is_net,
     )
-    keep_state(state)
+    cache_state(state)
     return {**describe_scan(connection, pin, NO_LAKE), "row_id": list(state.primary_key), "first": first}
 
 
@@ -70,10 +70,10 @@ def end_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
         return {"newest": newest, "offset": None}
     start = _require_offset(table, pin, args["start"])
     last = newest if args["until"] is None else min(newest, args["until"])
-    found = news(table, state, start["commit"] + 1, last, start["time_us"])
-    if found is None:
+    last_change = news(table, state, start["commit"] + 1, last, start["time_us"])
+    if last_change is None:
         return {"newest": newest, "offset": None}
-    return {"newest": newest, "offset": {"uuid": pin.uuid, **found._asdict()}}
+    return {"newest": newest, "offset": {"uuid": pin.uuid, **last_change._asdict()}}
 
 
 def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -89,7 +89,7 @@ def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Ma
         raise InvalidOptionError(
             f"the columns of {pin.table} changed since its stream of CHANGES began; start the query again"
         )
-    keep_state(state)
+    cache_state(state)
     batch = replace(
         pin,
         commit=state.version,
@@ -113,20 +113,20 @@ def _require_offset(table: TableHandle, pin: QuerySnapshot, offset: Mapping[str,
     return offset
 
 
-def _range(table: TableHandle, state: TableState, asked: Mapping[str, Any]) -> tuple[int, int]:
+def _resolve_range(table: TableHandle, state: TableState, requested_range: Mapping[str, Any]) -> tuple[int, int]:
     """Return the first and the last commit of a range. Raises as `load_changes` does."""
-    if asked["by"] == "none":
+    if requested_range["by"] == "none":
         return 1, state.version
-    start, end = asked["start"], asked["end"]
-    includes = bool(asked["includes_start"]), bool(asked["includes_end"])
-    if asked["by"] == "version":
-        return range_of_versions(state, start, end, includes=includes)
+    start, end = requested_range["start"], requested_range["end"]
+    includes = bool(requested_range["includes_start"]), bool(requested_range["includes_end"])
+    if requested_range["by"] == "version":
+        return resolve_version_range(state, start, end, includes=includes)
     if end is not None and end < start:
         raise InvalidOptionError(f"CHANGES of {state.name} end before they begin; turn the two times round")
     return range_of_times(table.storage, state, start, end, includes=includes)
 
 
-def range_of_versions(
+def resolve_version_range(
     state: TableState, start: str, end: str | None, *, includes: tuple[bool, bool]
 ) -> tuple[int, int]:
     """Return the first and the last commit between two versions, numbers or tags. Before all commits is version 0.

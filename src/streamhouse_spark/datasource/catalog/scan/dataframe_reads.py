@@ -11,11 +11,11 @@ from typing import Any
 
 from streamhouse_spark.config.spark_options import parse_read_options, table_option
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.catalog.scan.cache_validators import lake_marks
+from streamhouse_spark.datasource.catalog.scan.cache_validators import lake_validators
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import pin_of, pin_of_columns
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import take_query_snapshot, take_query_snapshot_at
 from streamhouse_spark.datasource.catalog.scan.scan import describe_scan
-from streamhouse_spark.datasource.read.table_reference import batch_target
+from streamhouse_spark.datasource.read.table_reference import resolve_batch_target
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table.system_views import CHANGELOG, LAKE
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -30,17 +30,17 @@ def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
 
     Raises `InvalidOptionError` if it has not (system tables, ``includeMetadata``, ``readChangeFeed``), and as reads do.
     """
-    given = args["options"]
-    name = parse_table_name(table_option(given, "read"))
+    source_options = args["options"]
+    name = parse_table_name(table_option(source_options, "read"))
     if name.suffix not in _ROWS:
         raise InvalidOptionError(f"${name.suffix} is read in Python alone")
     table = connection.table(str(name.path))
-    options = parse_read_options(given)
-    batch_target(table, name.suffix, options)
-    lake = lake_marks(table, is_read=name.suffix == LAKE)
+    options = parse_read_options(source_options)
+    resolve_batch_target(table, name.suffix, options)
+    lake = lake_validators(table, is_read=name.suffix == LAKE)
     if name.suffix is None and options.as_of_timestamp_ms is not None:
-        pin = pin_of_columns(table, options.as_of_timestamp_ms)
+        pin = take_query_snapshot_at(table, options.as_of_timestamp_ms)
     else:
-        pin = pin_of(table, name.suffix, None, None)
-    parse_scan_options(pin, given)
+        pin = take_query_snapshot(table, name.suffix, None, None)
+    parse_scan_options(pin, source_options)
     return describe_scan(connection, pin, lake)

@@ -22,12 +22,12 @@ from streamhouse_spark.datasource.catalog.scan.hadoop_settings import (
     USUAL_CHAIN,
     HadoopSetting,
     abfs_settings,
+    abfs_unsupported_reason,
     gs_settings,
-    is_plain,
-    no_abfs,
-    no_gs,
+    gs_unsupported_reason,
+    is_unencrypted,
     s3a_settings,
-    settings_of,
+    store_settings,
 )
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.storage.base import Storage
@@ -62,7 +62,7 @@ class FileSystems:
     schemes: tuple[str, ...]
     """Schemes that the session has a file system for; without ``file`` Python reads files of the disk too."""
     hadoop_version: str | None
-    inside: StorageFiles
+    warehouse_files: StorageFiles
     own: Mapping[str, str]
     """File system → a scheme of it with these settings: others are another file system, also in the same bucket."""
     s3_class: str = _S3_LAKE_FILES
@@ -72,9 +72,9 @@ class FileSystems:
     def of(
         cls, storage: Storage, settings: Mapping[str, str], schemes: Sequence[str], hadoop_version: str | None
     ) -> FileSystems:
-        own = {S3A: f"{S3A}-{_digest(settings_of(_SETTINGS[S3A], settings))}"}
-        if ours := settings_of(_SETTINGS[_ABFS], settings):
-            own[_ABFS] = f"{'abfs' if is_plain(ours) else _ABFS}-{_digest(ours)}"
+        own = {S3A: f"{S3A}-{_digest(store_settings(_SETTINGS[S3A], settings))}"}
+        if ours := store_settings(_SETTINGS[_ABFS], settings):
+            own[_ABFS] = f"{'abfs' if is_unencrypted(ours) else _ABFS}-{_digest(ours)}"
         return cls(settings, tuple(schemes), hadoop_version, StorageFiles(storage), own)
 
     def uri_of(self, location: str) -> str | None:
@@ -82,7 +82,7 @@ class FileSystems:
         scheme = scheme_of(location)
         if scheme == "file":
             return file_uri(location) if "file" in self.schemes else None
-        if self.reason(location) is not None:
+        if self.unreadable_reason(location) is not None:
             return None
         bucket, key = _bucket_and_key(location)
         return f"{self.own.get(scheme, scheme)}://{bucket}/{quote(key)}"
@@ -90,19 +90,19 @@ class FileSystems:
     def settings_for(self, locations: Sequence[str]) -> list[HadoopSetting]:
         """Return the settings of the file systems by which Spark reads these of the lake's files."""
         remote = {(scheme_of(at), _bucket_and_key(at)[0]) for at in locations if scheme_of(at) in _SETTINGS}
-        reached = (place for place in sorted(remote) if self._refusal(*place) is None)
-        found = [one for scheme, bucket in reached for one in self._settings_for(scheme, bucket)]
-        return list({one.key: one for one in found}.values())
+        reached = (place for place in sorted(remote) if self._unsupported_reason(*place) is None)
+        settings = [setting for scheme, bucket in reached for setting in self._settings_for(scheme, bucket)]
+        return list({setting.key: setting for setting in settings}.values())
 
     def _settings_for(self, scheme: str, bucket: str) -> list[HadoopSetting]:
-        ours = settings_of(_SETTINGS[scheme], self.settings)
+        ours = store_settings(_SETTINGS[scheme], self.settings)
         if scheme == S3A:
             common = [HadoopSetting(f"fs.{self.own[S3A]}.impl", self.s3_class)]
             if "s3.access-key-id" not in self.settings:
                 common.append(HadoopSetting("fs.s3a.aws.credentials.provider", USUAL_CHAIN, is_default=True))
             return [*common, *s3a_settings(bucket, ours)]
         if scheme == _ABFS and ours:
-            kind = _PLAIN_ABFS_FILE_SYSTEM if is_plain(ours) else _ABFS_FILE_SYSTEM
+            kind = _PLAIN_ABFS_FILE_SYSTEM if is_unencrypted(ours) else _ABFS_FILE_SYSTEM
             return [HadoopSetting(f"fs.{self.own[_ABFS]}.impl", kind), *abfs_settings(_host_of(bucket), ours)]
         return gs_settings(ours) if scheme == _GS else []
 
@@ -112,12 +112,12 @@ class FileSystems:
         if remote is None:
             return ""
         scheme = scheme_of(remote)
-        reason = self.reason(remote)
+        reason = self.unreadable_reason(remote)
         if reason is None:
             return f", lake files by Spark's reader over {scheme}"
         return f", lake files by Python: {reason}"
 
-    def reason(self, location: str) -> str | None:
+    def unreadable_reason(self, location: str) -> str | None:
         """Return the reason why Spark cannot read a remote file of the warehouse; None if it can."""
         scheme = scheme_of(location)
         if self.settings.get(_READER_SETTING, "true").lower() == "false":
@@ -126,17 +126,17 @@ class FileSystems:
             return f"files with the scheme {scheme} are left to it"
         if scheme not in self.schemes:
             return f"Spark has no file system {scheme}; {remedy(scheme, self.hadoop_version)}"
-        if not self.inside.holds(location):
+        if not self.warehouse_files.holds(location):
             return "the lake lies outside the warehouse, and may have credentials of its own"
-        return self._refusal(scheme, _bucket_and_key(location)[0])
+        return self._unsupported_reason(scheme, _bucket_and_key(location)[0])
 
-    def _refusal(self, scheme: str, bucket: str) -> str | None:
+    def _unsupported_reason(self, scheme: str, bucket: str) -> str | None:
         """Return the reason why a file system cannot have the warehouse's settings for a bucket; None if it can."""
-        ours = settings_of(_SETTINGS[scheme], self.settings)
+        ours = store_settings(_SETTINGS[scheme], self.settings)
         if scheme == _ABFS:
-            return no_abfs(_host_of(bucket), ours)
+            return abfs_unsupported_reason(_host_of(bucket), ours)
         if scheme == _GS:
-            return no_gs(ours, is_googles=_GOOGLES_CONNECTOR in self.schemes)
+            return gs_unsupported_reason(ours, is_googles=_GOOGLES_CONNECTOR in self.schemes)
         if scheme == S3A:
             return None if _BUCKET.fullmatch(bucket) else "Hadoop does not take this name of a bucket"
         return f"settings {_SETTINGS[scheme]}* are not known to Spark's file system" if ours else None

@@ -45,7 +45,7 @@ class HadoopSetting:
         return {"key": self.key, "value": self.value, "setting": self.setting, "is_default": self.is_default}
 
 
-def settings_of(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
+def store_settings(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the warehouse's settings for a kind of store, but for those that Hadoop's file system needs not know."""
     return {k: v for k, v in settings.items() if k.startswith(prefix) and k not in _HARMLESS and v}
 
@@ -54,25 +54,25 @@ def s3a_settings(bucket: str, settings: Mapping[str, str]) -> list[HadoopSetting
     """Return the settings of S3A for a bucket of a warehouse. They come before those that S3A has for all buckets."""
     prefix = f"fs.s3a.bucket.{bucket}."
     endpoint, region = settings.get("s3.endpoint"), settings.get("s3.region")
-    found: list[HadoopSetting] = []
+    hadoop_settings: list[HadoopSetting] = []
     if endpoint:
-        found.append(HadoopSetting(f"{prefix}endpoint", endpoint))
+        hadoop_settings.append(HadoopSetting(f"{prefix}endpoint", endpoint))
     if region:
-        found.append(HadoopSetting(f"{prefix}endpoint.region", region))
+        hadoop_settings.append(HadoopSetting(f"{prefix}endpoint.region", region))
     is_virtual = settings.get("s3.force-virtual-addressing", "").lower()
     if endpoint or is_virtual:
         has_hosts = is_virtual == "true" or (not is_virtual and _is_amazon(endpoint or _AMAZON))
-        found.append(HadoopSetting(f"{prefix}path.style.access", "false" if has_hosts else "true"))
+        hadoop_settings.append(HadoopSetting(f"{prefix}path.style.access", "false" if has_hosts else "true"))
     if settings.get("s3.access-key-id"):
         has_token = bool(settings.get("s3.session-token"))
-        found += [
+        hadoop_settings += [
             HadoopSetting(f"{prefix}aws.credentials.provider", _SESSION_KEYS if has_token else _GIVEN_KEYS),
             HadoopSetting(f"{prefix}access.key", setting="s3.access-key-id"),
             HadoopSetting(f"{prefix}secret.key", setting="s3.secret-access-key"),
         ]
         if has_token:
-            found.append(HadoopSetting(f"{prefix}session.token", setting="s3.session-token"))
-    return found
+            hadoop_settings.append(HadoopSetting(f"{prefix}session.token", setting="s3.session-token"))
+    return hadoop_settings
 
 
 def _is_amazon(endpoint: str) -> bool:
@@ -82,17 +82,17 @@ def _is_amazon(endpoint: str) -> bool:
 def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]:
     """Return the settings of ABFS for an account, given by its host. They come before those for all accounts."""
 
-    def named(key: str, value: str | None = None, setting: str | None = None) -> HadoopSetting:
-        return HadoopSetting(f"fs.azure.{key}.{host}", value, setting)
+    def named(key: str, setting_value: str | None = None, setting: str | None = None) -> HadoopSetting:
+        return HadoopSetting(f"fs.azure.{key}.{host}", setting_value, setting)
 
-    found: list[HadoopSetting] = []
+    hadoop_settings: list[HadoopSetting] = []
     if "adls.account-key" in settings:
-        found += [named("account.auth.type", "SharedKey"), named("account.key", setting="adls.account-key")]
+        hadoop_settings += [named("account.auth.type", "SharedKey"), named("account.key", setting="adls.account-key")]
     elif "adls.sas-token" in settings:
-        found += [named("account.auth.type", "SAS"), named("sas.fixed.token", setting="adls.sas-token")]
+        hadoop_settings += [named("account.auth.type", "SAS"), named("sas.fixed.token", setting="adls.sas-token")]
     elif "adls.client-secret" in settings:
-        login = f"https://{_login(host)}/{settings['adls.tenant-id']}/oauth2/token"
-        found += [
+        login = f"https://{_login_host(host)}/{settings['adls.tenant-id']}/oauth2/token"
+        hadoop_settings += [
             named("account.auth.type", "OAuth"),
             named("account.oauth.provider.type", _CLIENT_SECRETS),
             named("account.oauth2.client.endpoint", login),
@@ -100,55 +100,59 @@ def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]
             named("account.oauth2.client.secret", setting="adls.client-secret"),
         ]
     if authority := settings.get("adls.blob-storage-authority"):  # an emulator of the blobs' own endpoint
-        found += [
+        hadoop_settings += [
             HadoopSetting("fs.azure.abfs.endpoint", authority),
             HadoopSetting("fs.azure.account.hns.enabled", "false"),
             HadoopSetting("fs.azure.fns.account.service.type", "BLOB"),
         ]
-    if is_plain(settings):
-        found += [
+    if is_unencrypted(settings):
+        hadoop_settings += [
             HadoopSetting("fs.azure.always.use.https", "false"),
             HadoopSetting("fs.azure.networking.library", "JDK_HTTP_URL_CONNECTION"),
         ]
-    return found
+    return hadoop_settings
 
 
-def is_plain(settings: Mapping[str, str]) -> bool:
+def is_unencrypted(settings: Mapping[str, str]) -> bool:
     """Tell whether an account of Azure is reached without encryption."""
     return settings.get("adls.blob-storage-scheme") == "http"
 
 
-def no_abfs(host: str, settings: Mapping[str, str]) -> str | None:
+def abfs_unsupported_reason(host: str, settings: Mapping[str, str]) -> str | None:
     """Return the reason why ABFS cannot have the settings ``adls.*`` of a warehouse; None if it can."""
     if settings.get("adls.blob-storage-authority", ":").startswith("."):
         return "Spark's file system finds no account by adls.blob-storage-authority"
     if "adls.sas-token-file" in settings:
         return "Spark's file system takes no adls.sas-token-file"
     has_keys = "adls.account-key" in settings or "adls.sas-token" in settings
-    if not has_keys and "adls.client-secret" in settings and _login(host) is None:
+    if not has_keys and "adls.client-secret" in settings and _login_host(host) is None:
         return f"it is not known who gives tokens for {host}"
     if not has_keys and "adls.client-id" in settings and "adls.client-secret" not in settings:
         return "adls.client-id without a secret means nothing to Spark's file system"
     return None
 
 
-def _login(host: str) -> str | None:
+def _login_host(host: str) -> str | None:
     return next((login for domain, login in _LOGINS.items() if host.endswith(f".{domain}")), None)
 
 
 def gs_settings(settings: Mapping[str, str]) -> list[HadoopSetting]:
     """Return the settings of Google's connector. It has none for one bucket, so those of the session come before."""
-    found: dict[str, str] = {}
+    connector_settings: dict[str, str] = {}
     if host := settings.get("gcs.service.host"):
-        found["storage.root.url"] = f"{host.rstrip('/')}/"
+        connector_settings["storage.root.url"] = f"{host.rstrip('/')}/"
     if project := settings.get("gcs.project-id"):
-        found |= {"requester.pays.mode": "ENABLED", "requester.pays.project.id": project}
+        connector_settings |= {"requester.pays.mode": "ENABLED", "requester.pays.project.id": project}
     if settings.get("gcs.anonymous", "").lower() == "true":  # the first is of its versions from 3 on
-        found |= {"auth.type": "UNAUTHENTICATED", "auth.null.enable": "true", "auth.service.account.enable": "false"}
-    return [HadoopSetting(f"fs.gs.{key}", value, is_default=True) for key, value in found.items()]
+        connector_settings |= {
+            "auth.type": "UNAUTHENTICATED",
+            "auth.null.enable": "true",
+            "auth.service.account.enable": "false",
+        }
+    return [HadoopSetting(f"fs.gs.{key}", value, is_default=True) for key, value in connector_settings.items()]
 
 
-def no_gs(settings: Mapping[str, str], *, is_googles: bool) -> str | None:
+def gs_unsupported_reason(settings: Mapping[str, str], *, is_googles: bool) -> str | None:
     """Return the reason why the file system of ``gs`` cannot have the settings ``gcs.*``; None if it can."""
     for token in ("gcs.oauth2.token", "gcs.oauth2.token-file"):
         if token in settings:

@@ -1,4 +1,4 @@
-"""The smallest parts that a scan is cut into, and the share of a table's bytes in the asked columns."""
+"""The smallest splits of a scan, and estimates of the bytes in the requested columns."""
 
 from __future__ import annotations
 
@@ -38,15 +38,18 @@ _TEXT_BYTES = 24
 _NESTED_BYTES = 64
 _KEYED_ROW_BYTES = 64
 _NATIVE_ROWS_MIN = 256 << 10
-"""Rows whose columns take about as long to decode and to add up as five tasks take to begin."""
+"""Rows whose decoding and aggregation take about as long as the start of five tasks."""
 _ALONE_BYTES_MAX = 16 << 20
-"""Bytes of the asked columns that a core has read in some tenths of a second: a second task costs it more than it
-saves."""
+"""Bytes of the requested columns that one core reads in some tenths of a second. Below this, a second task costs more
+than it saves.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetSplit:
-    """A byte range of a Parquet file, for Spark's own reader, which reads the row groups whose middle lies in it."""
+    """Byte range of a Parquet file for Spark's own reader, which reads the row groups whose midpoint is in the
+    range.
+    """
 
     path: str
     """A URI, percent-encoded."""
@@ -56,18 +59,18 @@ class ParquetSplit:
     bucket: int | None
     num_rows: int
     size_bytes: int
-    """Estimated bytes of the asked columns."""
+    """Estimated bytes of the requested columns."""
     deletes: tuple[tuple[str, int], ...] = ()
-    """Files of positions that were deleted from the whole file: URI and bytes."""
-    gone: str | None = None
-    """More deleted positions, see `bits_of`."""
+    """Position delete files of the whole file: URI and bytes."""
+    deleted_positions: str | None = None
+    """More deleted positions, as `encode_positions` returns them."""
     file_rows: int = 0
-    """Rows of the whole file, deleted ones included."""
+    """Rows of the whole file, including deleted ones."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether it has exactly so many rows."""
-        return self.length == self.file_bytes and not self.deletes and self.gone is None
+        """Whether ``num_rows`` is exact."""
+        return self.length == self.file_bytes and not self.deletes and self.deleted_positions is None
 
     def to_json(self) -> dict[str, Any]:
         deletes = [{"path": path, "size": size_bytes} for path, size_bytes in self.deletes]
@@ -77,47 +80,47 @@ class ParquetSplit:
             "length": self.length,
             "size": self.file_bytes,
             "deletes": deletes,
-            "gone": self.gone,
+            "gone": self.deleted_positions,
             "rows": self.file_rows,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowSplit:
-    """A piece of work for Python."""
+    """A scan task for Python."""
 
     piece: Piece
     bucket: int | None
     num_rows: int
     size_bytes: int
     is_exact: bool
-    """Whether it has exactly so many rows."""
+    """Whether ``num_rows`` is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """All units of a scan."""
+    """All splits of a scan."""
 
     native: list[ParquetSplit]
     hot: list[ArrowSplit]
     target_bytes: int
-    """Wanted size of a group that Python reads."""
+    """Target size of a group that Python reads."""
     native_target_bytes: int
-    """Wanted size of a group that Spark's own reader reads."""
+    """Target size of a group that Spark's own reader reads."""
 
 
-def units_of(
+def plan_splits(
     sources: Sources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
 ) -> SplitPlan:
-    """Cut the sources into parts that groups can be made of. Python reads all that is not ``reached`` by Spark.
+    """Cut the sources into splits. Python reads everything that Spark cannot reach through ``reached``.
 
-    ``drops_rows`` says whether Spark's side leaves out rows by their positions.
+    ``drops_rows`` says whether the Java side can drop rows by position.
     """
     files = sources.lake.files if sources.lake is not None else ()
     paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
-    others = (file for file, path in zip(files, paths, strict=True) if path is None)
-    pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(others)]
+    python_files = (file for file, path in zip(files, paths, strict=True) if path is None)
+    pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(python_files)]
     pieces.extend((piece, bucket_of(piece), of_log) for piece in by_bucket(sources.pieces))
     of_files = [_Weight(file.size_bytes * of_lake) for file in files]
     weights = [*of_files, *(_Weight(p.size_bytes * f) for p, _, f in pieces)]
@@ -127,10 +130,10 @@ def units_of(
         unit
         for file, path in zip(files, paths, strict=True)
         if path is not None
-        for unit in native_units(file, path, of_lake, native_target_bytes, _delete_paths(file, reached))
+        for unit in split_parquet_file(file, path, of_lake, native_target_bytes, _delete_paths(file, reached))
     ]
     hot = [
-        _python_unit(part, bucket, fraction, are_exact=sources.are_exact)
+        _arrow_split(part, bucket, fraction, are_exact=sources.are_exact)
         for piece, bucket, fraction in pieces
         for part in split_large_tasks([piece], int(target_bytes / fraction))
     ]
@@ -140,8 +143,8 @@ def units_of(
 def _native_target_bytes(
     of_files: Sequence[_Weight], weights: Sequence[_Weight], parallelism: int, min_bytes: int
 ) -> int:
-    """Return how large a partition of Spark's own reader should be: a core has one of few bytes, else about two, so
-    that no core waits for long at the end.
+    """Return the partition size for Spark's own reader: one partition per core for small scans, else about two, so that
+    no core waits long at the end.
     """
     share_bytes = sum(weight.size_bytes + OPENING_BYTES for weight in of_files) // parallelism
     if share_bytes <= _ALONE_BYTES_MAX:
@@ -150,8 +153,8 @@ def _native_target_bytes(
 
 
 def _native_bytes_min(files: Sequence[ScanFile], fraction: float) -> int:
-    """Return the bytes of as many rows as a task of Spark's own reader is worth: packed columns of many rows are small,
-    and one core alone would have all of them.
+    """Return the bytes that make a task of Spark's own reader worth its start. Well-compressed columns hold many rows
+    in few bytes, and one core would get all of them.
     """
     num_rows = sum(file.num_rows for file in files)
     num_bytes = sum(int(file.size_bytes * fraction) + OPENING_BYTES for file in files)
@@ -170,7 +173,7 @@ class _Weight:
 def _native_path(
     file: ScanFile, sources: Sources, columns: Sequence[str], reached: FileSystems | None, *, drops_rows: bool
 ) -> str | None:
-    """Return the file's URI, if Spark's own reader returns exactly the same rows of it."""
+    """Return the file's URI if Spark's own reader returns exactly the same rows."""
     assert sources.lake is not None
     can_drop = drops_rows and file.merge is None and bool(file.own_deletes or not file.position_deletes)
     if reached is None or not (file.has_rows_as_stored or can_drop):
@@ -187,7 +190,7 @@ def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[st
     return tuple((str(reached.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
 
 
-def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
+def _arrow_split(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
         case LogScanTask(split) | StartScanTask(split):
@@ -211,32 +214,32 @@ def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact
             return ArrowSplit(piece, bucket, 1, size_bytes, is_exact=False)
 
 
-def native_units(
+def split_parquet_file(
     file: ScanFile, path: str, fraction: float, target_bytes: int, deletes: tuple[tuple[str, int], ...] = ()
 ) -> Iterator[ParquetSplit]:
-    """Return the whole file, or if it is large, parts of about the target, cut between row groups as far as known."""
-    cuts = [0, *_cuts(file, int(target_bytes / fraction)), file.size_bytes]
-    gone = bits_of(file.gone) if file.gone is not None else None
+    """Yield the whole file, or parts of about the target size, cut between row groups if they are known."""
+    cuts = [0, *_cut_positions(file, int(target_bytes / fraction)), file.size_bytes]
+    deleted_bits = encode_positions(file.gone) if file.gone is not None else None
     for start, end in itertools.pairwise(cuts):
         size_bytes = max(1, int((end - start) * fraction))
         num_rows = _rows_before(file, end) - _rows_before(file, start)
-        of_file = file.size_bytes, file.bucket, num_rows, size_bytes, deletes, gone, file.num_rows
+        of_file = file.size_bytes, file.bucket, num_rows, size_bytes, deletes, deleted_bits, file.num_rows
         yield ParquetSplit(path, start, end - start, *of_file)
 
 
-def bits_of(positions: OffsetRuns) -> str:
-    """Return positions as text: a bit for each up to the last, the lowest of a byte first, deflated, in base64."""
-    found = np.zeros(positions.range.end, np.bool_)
-    found[positions.offsets()] = True
-    return base64.b64encode(zlib.compress(np.packbits(found, bitorder="little").tobytes(), 1)).decode()
+def encode_positions(positions: OffsetRuns) -> str:
+    """Encode positions as a bitmap up to the last position, least significant bit first, deflated, in base64."""
+    bits = np.zeros(positions.range.end, np.bool_)
+    bits[positions.offsets()] = True
+    return base64.b64encode(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), 1)).decode()
 
 
 def _rows_before(file: ScanFile, position: int) -> int:
-    """Estimate the rows before a position; the rows of a file's parts are in sum the file's."""
+    """Estimate the rows before a byte position. The estimates of all parts add up to the file's rows."""
     return file.num_rows * position // max(1, file.size_bytes)
 
 
-def _cuts(file: ScanFile, target_bytes: int) -> list[int]:
+def _cut_positions(file: ScanFile, target_bytes: int) -> list[int]:
     if file.size_bytes <= target_bytes * 3 // 2:
         return []
     if not file.row_group_starts:
@@ -251,20 +254,20 @@ def _cuts(file: ScanFile, target_bytes: int) -> list[int]:
 
 
 def log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:
-    """Estimate the share of the rows' bytes in these columns, by the widths of their types."""
-    asked = sum(_width_bytes(schema.column(name).type) for name in columns)
-    return max(asked / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
+    """Estimate the requested columns' share of a row's bytes by the widths of their types."""
+    column_bytes = sum(_width_bytes(schema.column(name).type) for name in columns)
+    return max(column_bytes / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
 
 
 def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Sequence[str]) -> float:
-    """Estimate the same share, by the sizes of columns in the files' metadata."""
-    asked = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
-    known = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
-    return max(asked / known, 0.001) if known else log_fraction(schema, columns)
+    """Estimate the requested columns' share of the bytes by the column sizes in file metadata."""
+    column_bytes = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
+    total_bytes = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
+    return max(column_bytes / total_bytes, 0.001) if total_bytes else log_fraction(schema, columns)
 
 
-def narrowest(schema: TableSchema) -> str:
-    """Return the column that is read if only rows are counted."""
+def narrowest_column(schema: TableSchema) -> str:
+    """Return the cheapest column to read if rows are only counted."""
     return min(schema.columns, key=lambda column: _width_bytes(column.type)).name
 
 

@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.catalog.scan.file_systems import (
     scheme_of,
 )
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import HadoopSetting
-from streamhouse_spark.datasource.stream.log_following import INSTEAD
+from streamhouse_spark.datasource.stream.log_following import MICRO_BATCH_ADVICE
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.lifecycle.log_locations import SETTINGS_PREFIX, log_settings, places_of
@@ -56,20 +56,26 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
     places = places_of(table.storage)
     elsewhere = places.place(key) if places is not None else None
     settings = table.settings if elsewhere is None else log_settings(table.settings)
-    given = {name: value for name, value in settings.items() if not name.startswith(_OF_LAKES)}
-    reached = _for_logs(FileSystems.of(elsewhere or table.storage, given, schemes, hadoop_version))
+    settings_of_store = {name: value for name, value in settings.items() if not name.startswith(_OF_LAKES)}
+    file_systems = _log_file_systems(
+        FileSystems.of(elsewhere or table.storage, settings_of_store, schemes, hadoop_version)
+    )
     location = url_of(table.storage, key).rstrip("/")
     scheme = scheme_of(location)
-    uri = reached.uri_of(location) if scheme in REMOTE else None
+    uri = file_systems.uri_of(location) if scheme in REMOTE else None
     if uri is None:
-        why = reached.reason(location) if scheme in REMOTE else f"none is known for {scheme}"
+        reason = file_systems.unreadable_reason(location) if scheme in REMOTE else f"none is known for {scheme}"
         raise InvalidOptionError(
             f"a stream of {name} in real-time mode follows the log by a file system of Spark, and none reaches "
-            f"{location}: {why}. Where that cannot be helped, {INSTEAD}"
+            f"{location}: {reason}. Where that cannot be helped, {MICRO_BATCH_ADVICE}"
         )
-    found = [*reached.settings_for([location]), *_looks(location)]
+    hadoop_settings = [*file_systems.settings_for([location]), *_log_read_settings(location)]
     return LogFolder(
-        uri, tuple(_catalog_setting(one, table.settings) if elsewhere is not None else one for one in found)
+        uri,
+        tuple(
+            _catalog_setting(setting, table.settings) if elsewhere is not None else setting
+            for setting in hadoop_settings
+        ),
     )
 
 
@@ -82,26 +88,26 @@ def store_folder(table: TableHandle) -> LogFolder | None:
     location = url_of(table.storage, key)
     if scheme_of(location) != S3A or (places is not None and places.place(key) is not None):
         return None
-    given = {name: value for name, value in table.settings.items() if not name.startswith(_OF_LAKES)}
-    reached = _for_logs(FileSystems.of(table.storage, given, [S3A], None))
-    uri = reached.uri_of(location)
+    settings_of_store = {name: value for name, value in table.settings.items() if not name.startswith(_OF_LAKES)}
+    file_systems = _log_file_systems(FileSystems.of(table.storage, settings_of_store, [S3A], None))
+    uri = file_systems.uri_of(location)
     if uri is None:
         return None
-    return LogFolder(uri.removesuffix(key), (*reached.settings_for([location]), *_looks(location)))
+    return LogFolder(uri.removesuffix(key), (*file_systems.settings_for([location]), *_log_read_settings(location)))
 
 
-def _for_logs(reached: FileSystems) -> FileSystems:
-    return replace(reached, own={**reached.own, S3A: f"{reached.own[S3A]}-log"}, s3_class=S3_FILE_SYSTEM)
+def _log_file_systems(file_systems: FileSystems) -> FileSystems:
+    return replace(file_systems, own={**file_systems.own, S3A: f"{file_systems.own[S3A]}-log"}, s3_class=S3_FILE_SYSTEM)
 
 
-def _looks(location: str) -> list[HadoopSetting]:
+def _log_read_settings(location: str) -> list[HadoopSetting]:
     if scheme_of(location) != S3A:
         return []
     bucket = location.partition("://")[2].partition("/")[0]
     return [HadoopSetting(f"fs.s3a.bucket.{bucket}.{key}", value) for key, value in _LOOKS.items()]
 
 
-def _catalog_setting(one: HadoopSetting, given: Mapping[str, str]) -> HadoopSetting:
+def _catalog_setting(setting: HadoopSetting, catalog_settings: Mapping[str, str]) -> HadoopSetting:
     """Return a setting of the log's store by the name that the catalog has it under."""
-    own = f"{SETTINGS_PREFIX}{one.setting}"
-    return replace(one, setting=own) if one.setting is not None and own in given else one
+    own = f"{SETTINGS_PREFIX}{setting.setting}"
+    return replace(setting, setting=own) if setting.setting is not None and own in catalog_settings else setting

@@ -40,15 +40,15 @@ _OF_CHANGES = frozenset(
 
 def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer a call of the catalog: refuse options of a stream or a write before Spark makes a worker that does."""
-    given = arguments["options"]
+    raw_options = arguments["options"]
     match arguments["mode"]:
         case "readStream":
-            parse_catalog_stream_options(arguments["name"], given)
+            parse_catalog_stream_options(arguments["name"], raw_options)
         case "writeStream":
-            parse_stream_write_options(given)
+            parse_stream_write_options(raw_options)
         case "write":
-            options = parse_write_options(given)
-            _refuse_merging(arguments["name"], options)
+            options = parse_write_options(raw_options)
+            _refuse_merge_schema(arguments["name"], options)
             if options.partial_update:
                 raise InvalidOptionError(
                     f"option partialUpdate of a write into {arguments['name']}: Spark gives the columns that the rows "
@@ -56,19 +56,19 @@ def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapp
                     "MATCHED THEN UPDATE SET, or df.write.format('streamhouse') with the option"
                 )
         case "changes":
-            _refuse_unlike_changes(arguments["name"], given)
+            _refuse_non_changes_options(arguments["name"], raw_options)
         case mode:
             raise ValueError(f"unknown mode {mode!r}")
     return {}
 
 
-def _refuse_unlike_changes(name: str, given: Mapping[str, str]) -> None:
-    unknown = sorted(option for option in given if option.lower() not in _OF_CHANGES)
+def _refuse_non_changes_options(name: str, raw_options: Mapping[str, str]) -> None:
+    unknown = sorted(option for option in raw_options if option.lower() not in _OF_CHANGES)
     if unknown:
         raise InvalidOptionError(f"option {unknown[0]} of {name} is unknown; leave it out")
 
 
-def _refuse_merging(name: str, options: WriteOptions) -> None:
+def _refuse_merge_schema(name: str, options: WriteOptions) -> None:
     """Refuse the option where it arrives: a write by names lost it when its columns were added."""
     if options.merge_schema:
         raise InvalidOptionError(
@@ -78,12 +78,12 @@ def _refuse_merging(name: str, options: WriteOptions) -> None:
         )
 
 
-def parse_scan_options(pin: QuerySnapshot, given: Mapping[str, str]) -> ReadOptions:
+def parse_scan_options(pin: QuerySnapshot, raw_options: Mapping[str, str]) -> ReadOptions:
     """Parse options of a scan. Raises `InvalidOptionError` for options that are unknown, of streams only, or have no
     meaning for the name.
     """
-    options = parse_read_options(given)
-    _refuse_columns(pin.name, pin.table, options)
+    options = parse_read_options(raw_options)
+    _refuse_column_options(pin.name, pin.table, options)
     as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
     if as_of and pin.is_chosen:
         raise InvalidOptionError(
@@ -93,29 +93,29 @@ def parse_scan_options(pin: QuerySnapshot, given: Mapping[str, str]) -> ReadOpti
         raise InvalidOptionError(f"{pin.name}: a changelog has no 'as of'; use endingTimestamp or endingOffsets")
     if as_of and pin.suffix not in (None, LAKE):
         raise InvalidOptionError(f"{pin.name} has no 'as of'; it belongs to {pin.table} and {pin.table}$lake")
-    if is_range(options) and pin.suffix not in (None, CHANGELOG):
+    if reads_range(options) and pin.suffix not in (None, CHANGELOG):
         raise InvalidOptionError(
             f"{pin.name}: offsets, start and end times belong to {pin.table} and {pin.table}$changelog; leave them out "
             "here"
         )
-    if is_range(options) and pin.as_of_ms is not None:
+    if reads_range(options) and pin.as_of_ms is not None:
         raise InvalidOptionError(f"{pin.name}: TIMESTAMP AS OF reads one state, and offsets a range; keep one")
     return options
 
 
-def parse_catalog_stream_options(name: str, given: Mapping[str, str]) -> StreamReadOptions:
+def parse_catalog_stream_options(name: str, raw_options: Mapping[str, str]) -> StreamReadOptions:
     """Parse the options of a stream of ``name``. Every stream of a table carries the hidden columns behind the others:
     Spark does not tell a stream which ones its query selects, and takes them by their positions.
 
     Raises `InvalidOptionError` as `parse_scan_options` does.
     """
-    options = parse_stream_read_options(given)
+    options = parse_stream_read_options(raw_options)
     path, suffix = parse_table_name(name).path, parse_table_name(name).suffix
-    _refuse_columns(name, str(path), options)
+    _refuse_column_options(name, str(path), options)
     return replace(options, include_metadata=suffix is None, include_row_ids=suffix is None)
 
 
-def _refuse_columns(name: str, table: str, options: ReadOptions | StreamReadOptions) -> None:
+def _refuse_column_options(name: str, table: str, options: ReadOptions | StreamReadOptions) -> None:
     """Refuse options that change columns: in a catalog a name has its columns."""
     if options.read_change_feed:
         raise InvalidOptionError(f"option readChangeFeed of {name}: read {table}$changelog instead")
@@ -126,7 +126,7 @@ def _refuse_columns(name: str, table: str, options: ReadOptions | StreamReadOpti
         )
 
 
-def is_range(options: ReadOptions) -> bool:
+def reads_range(options: ReadOptions) -> bool:
     """Tell whether the query asks for a part of the log."""
     return (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
         options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None

@@ -10,6 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark.log.segments.metadata_columns import (
+    BUCKET,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    LOG_OFFSET,
+    ROW_ID,
+)
 from streamhouse_spark.query.predicates import (
     ALWAYS_TRUE,
     FALSE,
@@ -26,96 +34,112 @@ from streamhouse_spark.query.predicates import (
     Or,
     family_of,
 )
+from streamhouse_spark.schema.table_schema import TableSchema
 
+METADATA_TYPES: Mapping[str, pa.DataType] = {
+    f.name: f.type for f in (CHANGE_TYPE, BUCKET, LOG_OFFSET, COMMIT_VERSION, COMMIT_TIMESTAMP, ROW_ID)
+}
 _FLIPPED = {"=": "=", "<=>": "<=>", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _TEXT_OPERATORS = ("STARTS_WITH", "ENDS_WITH", "CONTAINS")
+
+
+def column_types(schema: TableSchema) -> dict[str, pa.DataType]:
+    """Return the columns that a filter can use, with their types."""
+    return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns}}
+
+
+def comparable_types(schema: TableSchema) -> dict[str, pa.DataType]:
+    """Return the columns whose values compare as they are stored, with their types: not CHAR(n), whose blanks Spark
+    adds.
+    """
+    return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns if column.size is None}}
 
 
 def parse_filters(filters: Iterable[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Node:
     """Parse the filters, which must all hold, for columns of these types. Unknown expressions may have any outcome."""
     try:
-        return And(tuple(_node(tree, types) for tree in filters))
+        return And(tuple(_parse_node(tree, types) for tree in filters))
     except RecursionError:
         return UNKNOWN
 
 
-def _node(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> Node:
+def _parse_node(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> Node:
     if "literal" in tree:
-        return _constant(tree["literal"])
+        return _parse_constant(tree["literal"])
     if "column" in tree:
-        name = _column(tree, types)
+        name = _column_name(tree, types)
         return Compare("=", name, True) if name is not None and pa.types.is_boolean(types[name]) else UNKNOWN
     children = tree.get("children") or []
     match tree.get("op"):
         case "AND":
-            return And(tuple(_node(child, types) for child in children))
+            return And(tuple(_parse_node(child, types) for child in children))
         case "OR":
-            return Or(tuple(_node(child, types) for child in children))
+            return Or(tuple(_parse_node(child, types) for child in children))
         case "NOT":
-            return Not(_node(children[0], types))
+            return Not(_parse_node(children[0], types))
         case "ALWAYS_TRUE":
             return ALWAYS_TRUE
         case "ALWAYS_FALSE":
             return Constant(FALSE)
         case "IS_NULL" | "IS_NOT_NULL" as operator:
-            name = _column(children[0], types)
+            name = _column_name(children[0], types)
             if name is None:
                 return UNKNOWN
             return IsNull(name) if operator == "IS_NULL" else Not(IsNull(name))
         case "IN":
-            return _in(children, types)
+            return _parse_in(children, types)
         case str() as operator if operator in _FLIPPED or operator in _TEXT_OPERATORS:
-            return _comparison(operator, children, types)
+            return _parse_comparison(operator, children, types)
     return UNKNOWN
 
 
-def _constant(value: Any) -> Node:
+def _parse_constant(value: Any) -> Node:
     if value is None:
         return Constant(NULL)
     return UNKNOWN if not isinstance(value, bool) else Constant(TRUE if value else FALSE)
 
 
-def _comparison(operator: str, children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Node:
+def _parse_comparison(operator: str, children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Node:
     if len(children) != 2:
         return UNKNOWN
     left, right = children
     if "literal" in left and operator in _FLIPPED:
         left, right, operator = right, left, _FLIPPED[operator]
-    name = _column(left, types)
+    name = _column_name(left, types)
     if name is None or "literal" not in right:
         return UNKNOWN
     if right["literal"] is None:
         return IsNull(name) if operator == "<=>" else Constant(NULL)
-    value = literal_value(right, types[name])
+    value = parse_literal(right, types[name])
     if value is None or (operator in _TEXT_OPERATORS and not isinstance(value, str)):
         return UNKNOWN
     return Not(Compare("=", name, value)) if operator == "<>" else Compare(operator, name, value)
 
 
-def _in(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Node:
-    name = _column(children[0], types) if children else None
+def _parse_in(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Node:
+    name = _column_name(children[0], types) if children else None
     members = children[1:]
     if name is None or not all("literal" in member for member in members):
         return UNKNOWN
-    values = [literal_value(member, types[name]) for member in members if member["literal"] is not None]
+    values = [parse_literal(member, types[name]) for member in members if member["literal"] is not None]
     if any(value is None for value in values):
         return UNKNOWN
     return In(name, tuple(values), len(values) < len(members))
 
 
-def _column(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:
+def _column_name(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:
     """Return the name of a whole known column; fields inside a struct have no statistics of their own here."""
     path = tree.get("column")
     return path[0] if path is not None and len(path) == 1 and path[0] in types else None
 
 
-def literal_value(tree: Mapping[str, Any], column: pa.DataType) -> Any:
+def parse_literal(tree: Mapping[str, Any], column: pa.DataType) -> Any:
     """Return the literal as a Python value that compares with the column's statistics; None if it does not
     compare so.
     """
     family = family_of(column)
-    given = str(tree.get("type", "")).strip('"')
-    if family is None or _FAMILIES.get("decimal" if given.startswith("decimal") else given) != family:
+    type_name = str(tree.get("type", "")).strip('"')
+    if family is None or _FAMILIES.get("decimal" if type_name.startswith("decimal") else type_name) != family:
         return None
     return _decode_value(tree["literal"], family)
 

@@ -1,8 +1,7 @@
-"""The state that one query reads: chosen when Spark loads a table's name, and carried as text to every scan of the
-query.
+"""The table state that a query reads: pinned when Spark loads a name, and passed as text to every scan of the query.
 
-A pin names a commit of the table, or a lake snapshot, so that all scans of a query see one state, whatever is committed
-meanwhile and whichever process plans them.
+A snapshot names a commit of the table or a lake snapshot. All scans of a query therefore see one state, regardless of
+concurrent commits and of the process that plans them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 _STATES_MAX = 16
 CHANGES = "changes"
-"""In the place of a suffix: the changes of a range of commits. No name of a table has it."""
+"""Stands in place of a suffix: the changes of a commit range. No table name has this suffix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +38,30 @@ class QuerySnapshot:
     uuid: str
     suffix: str | None
     commit: int
-    """Number of the record of the log's state, whose schema is read."""
+    """Commit of the log state whose schema is read."""
     is_chosen: bool = False
-    """Whether the user chose the state, with VERSION or TIMESTAMP AS OF: no other may replace it."""
+    """Whether the user chose the state with VERSION or TIMESTAMP AS OF, so that no other state may replace it."""
     as_of_ms: int | None = None
     lake_snapshot: int | None = None
-    """With suffix ``lake``: the snapshot; None if there was none yet."""
+    """With suffix ``lake``: the snapshot id, or None if the lake had no snapshot."""
     is_rewritten: bool = False
     """Whether an UPDATE, DELETE or MERGE reads the table to write it."""
     attempt: str | None = None
-    """Attempt of the commit's record: a table that was restored from a backup has another one at its number."""
+    """Attempt of the commit's record. A table restored from a backup has another attempt at this number."""
     first: int = 0
     """With suffix ``changes``: the first commit."""
     last: int = 0
-    """And the last one; before the first, there are none."""
+    """With suffix ``changes``: the last commit. The range is empty if it is below ``first``."""
     is_open: bool = False
-    """And whether a stream goes on behind the last one."""
+    """With suffix ``changes``: whether a stream continues after the last commit."""
     schema_id: int | None = None
-    """And the schema whose columns such a stream has; without a suffix the one of ``as_of_ms``."""
+    """With suffix ``changes``: the schema of a stream. Without suffix: the schema as of ``as_of_ms``."""
     after_us: int | None = None
-    """And the time that was shown with the commit before the first, of a stream."""
+    """With suffix ``changes``: the displayed time of the commit before ``first``, for streams."""
     is_former: bool = False
-    """Whether another table took this one's place since: it is read as of a time before that."""
+    """Whether the table was replaced since, and is read as of a time before the replacement."""
     is_net: bool = False
-    """And whether rows of a log table that were both added and removed by these commits are left out."""
+    """With suffix ``changes``: whether rows of a log table that these commits both add and remove are omitted."""
 
     @property
     def name(self) -> str:
@@ -72,7 +71,7 @@ class QuerySnapshot:
 
     @property
     def version(self) -> str:
-        """A text that changes whenever the read rows may have changed."""
+        """A text that changes whenever the rows of the snapshot may have changed."""
         return f"{self.commit}" if self.suffix != LAKE else f"{self.commit}-{self.lake_snapshot}"
 
     def to_text(self) -> str:
@@ -85,17 +84,17 @@ class QuerySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CachedLakeSnapshot:
-    """The newest snapshot of a lake, read beside the table's state."""
+    """The latest lake snapshot, read together with the table's state."""
 
     location: str
     snapshot: int | None
-    """None if there was none yet."""
-    marks: LakeValidators | None
-    """The objects by which the next change shows."""
+    """None if the lake has no snapshot yet."""
+    validators: LakeValidators | None
+    """The objects that show the next change of the lake."""
 
 
-def newest_of_lake(table: TableHandle) -> CachedLakeSnapshot | None:
-    """Look for the newest snapshot of the lake that the table has as last read; None if it has no lake."""
+def read_lake_snapshot(table: TableHandle) -> CachedLakeSnapshot | None:
+    """Read the latest lake snapshot, or return None if the table's last read state has no lake."""
     state = table.state
     if not state.has_lake:
         return None
@@ -106,18 +105,17 @@ def newest_of_lake(table: TableHandle) -> CachedLakeSnapshot | None:
     return CachedLakeSnapshot(state.lake_location, None if newest is None else newest.id, marks)
 
 
-def pin_of(
+def take_query_snapshot(
     table: TableHandle,
     suffix: str | None,
     version: str | None,
     timestamp_us: int | None,
-    seen: CachedLakeSnapshot | None = None,
+    lake_snapshot: CachedLakeSnapshot | None = None,
 ) -> QuerySnapshot:
-    """Make the pin for a name loaded now, of the table's state as last read. ``seen`` is the newest snapshot of the
-    state's lake, if it was looked for already.
+    """Pin the table's last read state for a name. ``lake_snapshot`` is the latest lake snapshot if it was read already.
 
-    Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
-    `SnapshotExpiredError` or `OffsetsTrimmedError` for one that is no longer kept.
+    Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an invalid version, and
+    `SnapshotExpiredError` or `OffsetsTrimmedError` for a version that is no longer retained.
     """
     name = table.name if suffix is None else f"{table.name}${suffix}"
     as_of_ms = None if timestamp_us is None else timestamp_us // 1000
@@ -126,8 +124,10 @@ def pin_of(
     schema_id = None
     if suffix == LAKE:
         open_view(table, suffix)
-        is_known = seen is not None and not chosen
-        snapshot = seen.snapshot if seen and is_known else _lake_snapshot(table, version, as_of_ms)
+        is_cached = lake_snapshot is not None and not chosen
+        snapshot = (
+            lake_snapshot.snapshot if lake_snapshot and is_cached else _resolve_lake_snapshot(table, version, as_of_ms)
+        )
         pin = QuerySnapshot(
             table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
         )
@@ -139,49 +139,49 @@ def pin_of(
     else:
         if version is not None:
             state = state_at(table.log, table.storage, version_of(state, version))
-        then = table
+        source_table = table
         if as_of_ms is not None:
-            then, state = table_of_time(table, state, as_of_ms)
-            state, schema_id = _of_time(then, state, as_of_ms)
+            source_table, state = table_of_time(table, state, as_of_ms)
+            state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
             take_snapshot_as_of(with_schema(state, schema_id), as_of_ms)
         pin = QuerySnapshot(
-            then.name,
-            then.uuid,
+            source_table.name,
+            source_table.uuid,
             None,
             state.version,
             chosen,
             as_of_ms,
             attempt=state.attempt,
             schema_id=schema_id,
-            is_former=then is not table,
+            is_former=source_table is not table,
         )
-    _STATES.keep(state)
+    _STATE_CACHE.put(state)
     return pin
 
 
-def pin_of_columns(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
-    """Make the pin for a name loaded now, with the columns of a time: the read's options have the time."""
-    then, state = table_of_time(table, table.state, as_of_ms)
-    state, schema_id = _of_time(then, state, as_of_ms)
-    _STATES.keep(state)
+def take_query_snapshot_at(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
+    """Pin the last read state with the columns of a past time. The options of the read hold the time itself."""
+    source_table, state = table_of_time(table, table.state, as_of_ms)
+    state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
+    _STATE_CACHE.put(state)
     return QuerySnapshot(
-        then.name,
-        then.uuid,
+        source_table.name,
+        source_table.uuid,
         None,
         state.version,
         attempt=state.attempt,
         schema_id=schema_id,
-        is_former=then is not table,
+        is_former=source_table is not table,
     )
 
 
-def _of_time(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
-    """Return the state of a commit by which rows of a time are read, and the schema that shows them."""
-    then = state_of_time(table, state, as_of_ms)
-    return (state if then.version == state.version else then), then.schema_id
+def _state_and_schema_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
+    """Return the state by which rows of a past time are read, and the id of their schema."""
+    historical_state = state_of_time(table, state, as_of_ms)
+    return (state if historical_state.version == state.version else historical_state), historical_state.schema_id
 
 
-def _lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:
+def _resolve_lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:
     lake = table.open_lake()
     if as_of_ms is not None:
         return lake.snapshot_as_of(as_of_ms).id
@@ -194,18 +194,18 @@ def _lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None
 
 
 def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableHandle, TableState]:
-    """Open the table, and find its state at the pinned commit.
+    """Open the table and its state at the pinned commit.
 
-    Raises `SnapshotExpiredError` if that state can no longer be found, `DifferentHistoryError` if the table was
+    Raises `SnapshotExpiredError` if that state is no longer retained, and `DifferentHistoryError` if the table was
     restored from a backup since.
     """
     table = connection.table_by_uuid(pin.table, pin.uuid)
     if pin.attempt is not None:
         table.log.require_history([HistoryPoint(pin.commit, pin.attempt)], f"a query of {pin.name} began")
-    state = _STATES.get(pin)
+    state = _STATE_CACHE.get(pin)
     if state is None:
         state = state_at(table.log, table.storage, pin.commit)
-        _STATES.keep(state)
+        _STATE_CACHE.put(state)
     if table.log.state.dropped and not pin.is_former:
         raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
     if pin.suffix is None and pin.schema_id is not None:
@@ -213,14 +213,14 @@ def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableH
     return table, state
 
 
-class _States:
-    """The last states that this process planned with. They are immutable."""
+class _StateCache:
+    """LRU cache of the states that this process planned with. States are immutable."""
 
     def __init__(self) -> None:
         self._states: OrderedDict[tuple[str, int, str], TableState] = OrderedDict()
         self._lock = new_lock()
 
-    def keep(self, state: TableState) -> None:
+    def put(self, state: TableState) -> None:
         if state.attempt is None:
             return  # another history has the same number, and nothing would tell
         with self._lock:
@@ -233,9 +233,9 @@ class _States:
             return self._states.get((pin.uuid, pin.commit, pin.attempt or ""))
 
 
-_STATES = _States()
+_STATE_CACHE = _StateCache()
 
 
-def keep_state(state: TableState) -> None:
-    """Keep a state that scans of a pin will ask for."""
-    _STATES.keep(state)
+def cache_state(state: TableState) -> None:
+    """Cache a state that scans of a query snapshot will need."""
+    _STATE_CACHE.put(state)

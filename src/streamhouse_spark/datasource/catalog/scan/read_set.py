@@ -10,8 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.catalog.scan.pruning import column_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import column_types, parse_filters
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.statistics import collect_stats, stats_bounds
@@ -34,8 +33,8 @@ class ReadSet:
 
     @classmethod
     def from_text(cls, text: str) -> ReadSet:
-        found = json.loads(text)
-        return cls(found["reads_once"], found["schema_id"], tuple(found["filters"]))
+        fields = json.loads(text)
+        return cls(fields["reads_once"], fields["schema_id"], tuple(fields["filters"]))
 
     def of(self, base: ReadVersion) -> ReadVersion:
         """Return the base of the statement."""
@@ -54,4 +53,6 @@ def _may_match(node: Node, rows: pa.RecordBatch) -> bool:
     types = {field.name: field.type for field in rows.schema if field.name in node.columns()}
     names = [name for name, type_ in types.items() if family_of(type_) not in (None, "binary")]
     stats = collect_stats(rows, names)
-    return may_match(node, {name: stats_bounds(found, types[name], rows.num_rows) for name, found in stats.items()})
+    return may_match(
+        node, {name: stats_bounds(column_stats, types[name], rows.num_rows) for name, column_stats in stats.items()}
+    )

@@ -12,14 +12,14 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.catalog.scan.log_files import LogFolder, log_folder
 from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot, open_at_snapshot
-from streamhouse_spark.datasource.read.table_reference import stream_target
+from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
 from streamhouse_spark.datasource.stream.log_following import (
-    INSTEAD,
+    MICRO_BATCH_ADVICE,
     InitialBacklog,
-    backlog,
+    describe_tasks,
+    plan_backlog,
     require_followable,
-    tasks_of,
 )
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
@@ -46,11 +46,11 @@ class _Stream:
 def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer the ``offset`` at which a new query begins, and the columns that it has, as ``begun``.
 
-    Raises as `require_followable` and `stream_target` do.
+    Raises as `require_followable` and `resolve_stream_target` do.
     """
     pin = QuerySnapshot.from_text(args["pin"])
-    stream = _stream(connection, args, pin)
-    stream_target(stream.table, stream.suffix, stream.options)
+    stream = _open_stream(connection, args, pin)
+    resolve_stream_target(stream.table, stream.suffix, stream.options)
     _, state = open_at_snapshot(connection, pin)
     offset = initial_offset(stream.state, stream.options)
     return {"offset": offset.to_json(), "begun": json.dumps(state.schema.to_json())}
@@ -59,34 +59,34 @@ def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[
 def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer the ``tasks`` of a batch that begins at ``start``, and its position as ``offset``.
 
-    ``begun`` are the columns of the query, null at its first batch. Raises as `backlog` does, and `InvalidOptionError`
-    for more tasks than can run at once.
+    ``begun`` has the columns of the query, or is null at its first batch. Raises as `plan_backlog` does, and
+    `InvalidOptionError` for more tasks than can run at once.
     """
     pin = QuerySnapshot.from_text(args["pin"])
-    stream = _stream(connection, args, pin)
-    begun = (
+    stream = _open_stream(connection, args, pin)
+    initial_schema = (
         open_at_snapshot(connection, pin)[1].schema
         if args["begun"] is None
         else TableSchema.from_json(json.loads(args["begun"]))
     )
     start = StreamOffset.from_json(args["start"], stream.table.name, stream.table.uuid)
     columns = tuple(args["columns"])
-    of_table = [name for name in columns if begun.find(name) is not None]
-    found = backlog(
+    table_columns = [name for name in columns if initial_schema.find(name) is not None]
+    initial_backlog = plan_backlog(
         stream.table,
         stream.state,
-        begun,
-        of_table,
+        initial_schema,
+        table_columns,
         start,
         stream.options,
         tells_changes=stream.suffix == CHANGELOG and not stream.state.primary_key,
     )
-    num_tasks = _num_tasks(stream, found, args["parallelism"], args["tasks"], args["taken"])
+    num_tasks = _num_tasks(stream, initial_backlog, args["parallelism"], args["tasks"], args["taken"])
     return {
-        "offset": found.begin.to_json(),
-        "begun": json.dumps(begun.to_json()),
-        "tasks": tasks_of(found, stream.table, stream.log.folder, begun, columns, num_tasks),
-        "file_systems": [one.to_json() for one in stream.log.settings],
+        "offset": initial_backlog.begin.to_json(),
+        "begun": json.dumps(initial_schema.to_json()),
+        "tasks": describe_tasks(initial_backlog, stream.table, stream.log.folder, initial_schema, columns, num_tasks),
+        "file_systems": [setting.to_json() for setting in stream.log.settings],
     }
 
 
@@ -95,21 +95,21 @@ def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping
 
     The commit point is the one of `move_consumer`.
     """
-    stream = _stream(connection, args, QuerySnapshot.from_text(args["pin"]))
+    stream = _open_stream(connection, args, QuerySnapshot.from_text(args["pin"]))
     end = StreamOffset.from_json(args["end"], stream.table.name, stream.table.uuid)
     if stream.options.consumer_id is not None:
         move_consumer(stream.table.log, stream.options.consumer_id, end.offsets, stream.table.require_there)
     return {}
 
 
-def _stream(connection: Connection, args: Mapping[str, Any], pin: QuerySnapshot) -> _Stream:
+def _open_stream(connection: Connection, args: Mapping[str, Any], pin: QuerySnapshot) -> _Stream:
     """Read the table to its end, by its name: one that was made anew is noticed."""
     name = parse_table_name(pin.name)
     options = parse_catalog_stream_options(pin.name, args["options"])
     if name.suffix == BINLOG:
         raise InvalidOptionError(
             f"{pin.name} has two rows of the log in one, which real-time mode cannot read; stream "
-            f"{pin.table}$changelog, or {INSTEAD}"
+            f"{pin.table}$changelog, or {MICRO_BATCH_ADVICE}"
         )
     table = connection.table(str(name.path))
     state = table.state
@@ -123,12 +123,12 @@ def _stream(connection: Connection, args: Mapping[str, Any], pin: QuerySnapshot)
     return _Stream(pin.name, name.suffix, table, state, options, log)
 
 
-def _num_tasks(stream: _Stream, found: InitialBacklog, slots: int, num_needed: int, num_taken: int) -> int:
+def _num_tasks(stream: _Stream, initial_backlog: InitialBacklog, slots: int, num_needed: int, num_running: int) -> int:
     """Return the number of tasks. Raises `InvalidOptionError` where the query needs more than there are slots: Spark
     would let rows wait without a word. ``num_needed`` are the tasks of all sources of the query, as far as its plan
-    tells, and ``num_taken`` those of the queries that run already.
+    tells, and ``num_running`` those of the queries that run already.
     """
-    num_tasks = min(stream.options.real_time_tasks, len(found.begin.offsets))
+    num_tasks = min(stream.options.real_time_tasks, len(initial_backlog.begin.offsets))
     if num_tasks > slots:
         raise InvalidOptionError(
             f"a stream of {stream.name} with realTimeTasks={stream.options.real_time_tasks} needs {num_tasks} tasks "
@@ -140,11 +140,11 @@ def _num_tasks(stream: _Stream, found: InitialBacklog, slots: int, num_needed: i
             f"at once, each as long as a batch, and this session has {slots}: rows of some streams would never come. "
             "Give it more cores, or use a smaller realTimeTasks for these streams"
         )
-    num_together = num_taken + max(num_tasks, num_needed)
+    num_together = num_running + max(num_tasks, num_needed)
     if num_together > slots:
         raise InvalidOptionError(
             f"a query that reads {stream.name} in real-time mode would make {num_together} tasks that run at once, "
-            f"with {num_taken} of the real-time queries that run already, and this session has {slots}: rows of some "
+            f"with {num_running} of the real-time queries that run already, and this session has {slots}: rows of some "
             f"queries would never come. Give it {num_together} cores, use a smaller realTimeTasks, or end another "
             "query first"
         )

@@ -16,7 +16,7 @@ def begin_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Ma
 
     The commit point is the one of `RealTimeBatch.begin`, whose errors it raises.
     """
-    batch = _batch(connection, args)
+    batch = _open_batch(connection, args)
     source = connection.table_by_uuid(args["source_name"], args["source"])
     offsets = batch.begin(source, args["buckets"])
     return {"offsets": {str(bucket): offset for bucket, offset in offsets.items()}}
@@ -24,11 +24,11 @@ def begin_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Ma
 
 def end_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Note that a batch ended: Spark stores its end next. The commit point is the one of `RealTimeBatch.end`."""
-    _batch(connection, args).end()
+    _open_batch(connection, args).end()
     return {}
 
 
-def _batch(connection: Connection, args: Mapping[str, Any]) -> RealTimeBatch:
+def _open_batch(connection: Connection, args: Mapping[str, Any]) -> RealTimeBatch:
     options = parse_stream_write_options(args["options"])
     table = connection.table_by_uuid(args["name"], args["uuid"])
     return RealTimeBatch(table, SourceProgress(args["query"], args["source"]), options.app_id, args["batch"])

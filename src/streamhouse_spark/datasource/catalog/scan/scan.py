@@ -1,7 +1,7 @@
-"""Loading a table's name and planning its reads, for Spark's catalog.
+"""Load table names and plan scans for Spark's catalog.
 
-Spark calls `load` once for a name in a query, and `plan` once for each scan of it; both run in a planner process.
-Groups that `plan` calls native are read by Spark's own Parquet reader, all others by `hot_reader`.
+Spark calls `load` once per name of a query and `plan` once per scan. Both run in a planner process. Spark's own Parquet
+reader reads the ``native`` groups of a plan, and `arrow_reader` reads all other groups.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ import pyarrow as pa
 
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.catalog.description import properties_of
+from streamhouse_spark.datasource.catalog.description import describe_properties
 from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.bin_packing import (
     Groups,
     are_of_one_bucket,
     can_be_keyed,
     groups_to_json,
+    limit_splits,
     pack,
     pack_by_bucket,
-    within_limit,
 )
 from streamhouse_spark.datasource.catalog.scan.cache_validators import (
-    grounds_of,
-    grounds_of_plan,
-    lake_marks,
+    lake_validators,
     observe_lake_once,
+    plan_validators,
+    snapshot_validators,
 )
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
-from streamhouse_spark.datasource.catalog.scan.input_splits import SplitPlan, narrowest, units_of
+from streamhouse_spark.datasource.catalog.scan.input_splits import SplitPlan, narrowest_column, plan_splits
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
-from streamhouse_spark.datasource.catalog.scan.pruning import METADATA_TYPES, column_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import METADATA_TYPES, column_types, parse_filters
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import (
     CHANGES,
     QuerySnapshot,
-    newest_of_lake,
     open_at_snapshot,
-    pin_of,
+    read_lake_snapshot,
+    take_query_snapshot,
 )
-from streamhouse_spark.datasource.catalog.scan.scan_planning import SparkScanRequest, sources_of
+from streamhouse_spark.datasource.catalog.scan.scan_planning import SparkScanRequest, plan_sources
 from streamhouse_spark.datasource.catalog.transforms import format_partitioning
 from streamhouse_spark.datasource.spark_schema import canonical_schema, read_schema
 from streamhouse_spark.errors import TableNotFoundError
@@ -68,44 +67,49 @@ from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, open_v
 from streamhouse_spark.warehouse.process_cache import Connection
 
 METADATA_COLUMNS = (*(field.with_nullable(True) for field in METADATA_FIELDS), ROW_ID)
-"""The hidden columns of a table. All but the last may be null: rows that another engine rewrote in the lake have lost
-their log position."""
+"""The hidden columns of a table. All but the last are nullable: rows that another engine rewrote in the lake have lost
+their log position.
+"""
 _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog", CHANGES: "changes"}
 
 
 def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the present meaning of a name. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does.
+    """Resolve a name to its current table or view. Raises `TableNotFoundError`, `InvalidNameError`, and as
+    `take_query_snapshot` does.
 
-    Spark asks this before each CREATE TABLE, and has a text of its own for an absent table: so no similar name is
-    looked for.
+    Spark calls this before each CREATE TABLE and reports a missing table itself, so no similar name is suggested.
     """
     name = parse_table_name(f"{args['database']}.{args['table']}")
-    newest, seen = connection.find_with(str(name.path), newest_of_lake if name.suffix == LAKE else None)
+    newest, lake_snapshot = connection.find_with(str(name.path), read_lake_snapshot if name.suffix == LAKE else None)
     if newest is None:
         raise TableNotFoundError(
             f"table {name.path} does not exist in {connection.warehouse().url}; SHOW TABLES lists them"
         )
     if name.suffix is None and (branch := _branch_of_version(newest.state, args)) is not None:
         return load(connection, {"database": args["database"], "table": newest.path.of_branch(branch).table})
-    if seen is not None and seen.location != newest.state.lake_location:
-        seen = None
-    lake = seen.marks if seen is not None else lake_marks(newest, is_read=name.suffix == LAKE)
+    if lake_snapshot is not None and lake_snapshot.location != newest.state.lake_location:
+        lake_snapshot = None
+    lake = (
+        lake_snapshot.validators if lake_snapshot is not None else lake_validators(newest, is_read=name.suffix == LAKE)
+    )
     return describe_scan(
-        connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"), seen), lake
+        connection,
+        take_query_snapshot(newest, name.suffix, args.get("version"), args.get("timestamp_us"), lake_snapshot),
+        lake,
     )
 
 
 def _branch_of_version(state: TableState, args: Mapping[str, Any]) -> str | None:
-    """Return the branch that ``VERSION AS OF`` names; None where it names none."""
-    found = find_branch(state, str(args.get("version") or "").strip().lower())
-    return None if found is None else found.name
+    """Return the branch that ``VERSION AS OF`` names, or None if it names none."""
+    branch = find_branch(state, str(args.get("version") or "").strip().lower())
+    return None if branch is None else branch.name
 
 
 def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidators | None) -> Mapping[str, Any]:
-    """Describe the pinned table, for Java. ``lake`` has the marks of the lake from before the pin."""
+    """Describe the table at the snapshot for Java. ``lake`` holds the lake's validators, taken before the snapshot."""
     table, state = open_at_snapshot(connection, pin)
     kind = _KINDS.get(pin.suffix, "view")
-    num_rows, size_bytes = _estimate(state)
+    num_rows, size_bytes = _estimate_size(state)
     key = _spark_bucket_key(state) if kind in ("table", "lake") else ()
     shown = kind in ("table", "lake")
     return {
@@ -114,11 +118,11 @@ def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidato
         "uuid": pin.uuid,
         "version": pin.version,
         "schema": read_schema(
-            _columns(table, state, pin), state.schema, sizes=kind != "view", defaults=kind == "table"
+            _visible_columns(table, state, pin), state.schema, sizes=kind != "view", defaults=kind == "table"
         ).json(),
         "partitioning": format_partitioning(state) if shown else [],
-        "properties": properties_of(table),
-        "takes_updates": kind == "table" and _takes_updates(state),
+        "properties": describe_properties(table),
+        "takes_updates": kind == "table" and _supports_updates(state),
         "streams_rows": not state.primary_key,
         "buckets": {"count": state.num_buckets, "key": list(key)} if key else None,
         "partition_columns": list(state.partition_by) if shown else [],
@@ -126,18 +130,18 @@ def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidato
         "rows": num_rows,
         "bytes": size_bytes,
         "pin": pin.to_text(),
-        "grounds": grounds_of(table, pin, lake),
+        "grounds": snapshot_validators(table, pin, lake),
     }
 
 
 def _spark_bucket_key(state: TableState) -> tuple[str, ...]:
-    """Return the bucket key if Spark can compute the buckets itself: Java has Iceberg's function only."""
+    """Return the bucket key if Spark can compute the buckets: Java implements Iceberg's bucket function only."""
     properties = state.parsed
     return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 
-def _columns(table: TableHandle, state: TableState, pin: QuerySnapshot) -> pa.Schema:
-    """Return the columns that a query sees without asking for hidden ones."""
+def _visible_columns(table: TableHandle, state: TableState, pin: QuerySnapshot) -> pa.Schema:
+    """Return the columns that ``SELECT *`` returns."""
     if pin.suffix is None or pin.suffix == LAKE:
         return state.schema.arrow
     if pin.suffix == CHANGELOG:
@@ -147,8 +151,8 @@ def _columns(table: TableHandle, state: TableState, pin: QuerySnapshot) -> pa.Sc
     return canonical_schema(open_view(table, pin.suffix).schema)
 
 
-def _takes_updates(state: TableState) -> bool:
-    """Tell whether a stream of rows that change can be written: only if a row replaces the one before it."""
+def _supports_updates(state: TableState) -> bool:
+    """Return whether a stream in update mode can be written: only if a new row replaces the previous row of its key."""
     if not state.primary_key:
         return False
     properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
@@ -160,8 +164,8 @@ def _metadata_columns() -> list[dict[str, Any]]:
     return [{"name": f.name, "type": f.dataType.json(), "nullable": f.nullable} for f in struct.fields]
 
 
-def _estimate(state: TableState) -> tuple[int, int]:
-    """Estimate rows and bytes of the table, without looking at the lake: it is taken to weigh as much as the log."""
+def _estimate_size(state: TableState) -> tuple[int, int]:
+    """Estimate rows and bytes of the table without reading the lake: lake rows count like log rows."""
     pin = take_latest_snapshot(state)
     rows_by_bucket = {bucket: len(offsets) for bucket, offsets in pin.hot.items()}
     for bucket, offset in (pin.lake.offsets if pin.lake else {}).items():
@@ -172,11 +176,10 @@ def _estimate(state: TableState) -> tuple[int, int]:
 
 
 def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the work of one scan.
+    """Plan one scan.
 
-    Raises as reads do, `InvalidOptionError` for options that the name cannot have, and `CommitConflictError` if the
-    scan is of a table that the query reads, here and elsewhere, in order to write it, and that changed since it was
-    loaded.
+    Raises as reads do, `InvalidOptionError` for options that the name does not support, and `CommitConflictError` if an
+    UPDATE, DELETE or MERGE also reads its target elsewhere and the table changed since it was loaded.
     """
     pin = QuerySnapshot.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
@@ -186,28 +189,30 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         # happened until now, that is the same state.
         ReadVersion.of(state).require(table.refresh())
     hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()
-    available = with_fields(hidden, _columns(table, state, pin))
+    available = with_fields(hidden, _visible_columns(table, state, pin))
     columns = tuple(available.field(str(name)).name for name in args["columns"])
     filters = args.get("filters") or []
-    read = _read_columns(state.schema, columns)
+    read = _columns_to_read(state.schema, columns)
     node = parse_filters(filters, _prunable_types(state, pin))
-    asked = SparkScanRequest(table, state, pin, options, read, node, names_rows=ROW_ID.name in columns)
+    request = SparkScanRequest(table, state, pin, options, read, node, names_rows=ROW_ID.name in columns)
     with observe_lake_once(table, pin, options, state) as lake:
-        found = sources_of(asked)
-    metadata = _metadata(pin, columns)
+        sources = plan_sources(request)
+    metadata = _metadata_names(pin, columns)
     cores = max(1, args.get("parallelism") or 1)
-    reached = _reachable_file_systems(table, args)
-    units = units_of(
-        found,
+    file_systems = _reachable_file_systems(table, args)
+    units = plan_splits(
+        sources,
         read,
-        reached=None if metadata else reached,
+        reached=None if metadata else file_systems,
         drops_rows=bool(args.get("drops_rows")),
         parallelism=cores,
     )
     is_keyed = pin.suffix in (None, LAKE) and set(_spark_bucket_key(state)) <= set(columns)
     if not args.get("stays_keyed") and filters:  # a group of each other bucket would be a task of some milliseconds
         is_keyed = is_keyed and not are_of_one_bucket(units.native, units.hot)
-    groups = _groups(state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores)
+    groups = _pack_groups(
+        state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores
+    )
     schema = read_schema(pa.schema([available.field(name) for name in columns]), state.schema)
     hot = PythonPlan(
         pin.name,
@@ -216,31 +221,29 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         metadata,
         options.fail_on_data_loss,
         tuple(filters),
-        found.common(table),
+        sources.common(table),
         tuple(tuple(unit.piece for unit in group) for group in groups.hot),
     )
-    locations = [file.location for file in found.lake.files] if found.lake is not None else []
+    locations = [file.location for file in sources.lake.files] if sources.lake is not None else []
     return {
         **groups_to_json(groups),
-        "file_systems": [one.to_json() for one in reached.settings_for(locations)] if units.native else [],
-        "lake_way": reached.describe(locations),
+        "file_systems": [setting.to_json() for setting in file_systems.settings_for(locations)] if units.native else [],
+        "lake_way": file_systems.describe(locations),
         "read": hot.to_text(),
-        "skipped": asked.pruning.num_left_out,
-        "grounds": grounds_of_plan(table, pin, options, lake),
+        "skipped": request.pruning.num_left_out,
+        "grounds": plan_validators(table, pin, options, lake),
     }
 
 
 def _prunable_types(state: TableState, pin: QuerySnapshot) -> Mapping[str, pa.DataType]:
-    """Return the columns by which files and segments are chosen. What these know of kinds and times of their rows is
-    not what ``CHANGES`` show.
+    """Return the columns by which files and segments are pruned. ``CHANGES`` shows other change types and times than
+    segment statistics hold, so these columns are excluded there.
     """
     return {c.name: c.type for c in state.schema.columns} if pin.suffix == CHANGES else column_types(state.schema)
 
 
-def _metadata(pin: QuerySnapshot, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns among those asked for that are no columns of the table, in the order in which they are
-    read.
-    """
+def _metadata_names(pin: QuerySnapshot, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the requested columns that are metadata columns, in read order."""
     if pin.suffix == CHANGES:
         return tuple(field.name for field in CHANGES_FIELDS if field.name in columns)
     of_log = pin.suffix in (None, CHANGELOG)
@@ -251,17 +254,15 @@ def _reachable_file_systems(table: TableHandle, args: Mapping[str, Any]) -> File
     return FileSystems.of(table.storage, table.settings, args.get("native_schemes") or (), args.get("hadoop_version"))
 
 
-def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the table's columns among those asked for; if there is none, the one that is read to count rows."""
-    return tuple(name for name in columns if schema.find(name) is not None) or (narrowest(schema),)
+def _columns_to_read(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the requested columns of the table; for none, the cheapest column to count rows by."""
+    return tuple(name for name in columns if schema.find(name) is not None) or (narrowest_column(schema),)
 
 
-def _groups(state: TableState, units: SplitPlan, *, is_keyed: bool, limit: int | None, parallelism: int) -> Groups:
-    """Pack the units; by bucket if Spark can make use of that, which it cannot for a key that the query does not
-    read.
-    """
+def _pack_groups(state: TableState, units: SplitPlan, *, is_keyed: bool, limit: int | None, parallelism: int) -> Groups:
+    """Pack the splits into groups, by bucket if Spark can use that: the query must read the bucket key."""
     if limit is not None:
-        return pack(*within_limit(units.native, units.hot, limit), units.target_bytes, units.native_target_bytes)
+        return pack(*limit_splits(units.native, units.hot, limit), units.target_bytes, units.native_target_bytes)
     num_buckets = state.num_buckets
     has_key = is_keyed and len(_spark_bucket_key(state)) == 1 and num_buckets > 1
     if has_key and can_be_keyed(units.native, units.hot, num_buckets=num_buckets, parallelism=parallelism):

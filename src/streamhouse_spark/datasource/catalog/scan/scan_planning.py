@@ -1,4 +1,4 @@
-"""The sources of one scan: the parts of the log and the lake files that its pin and its filters leave."""
+"""Sources of one scan: the log ranges and lake files that remain after snapshot selection and pruning."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import field, replace
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.catalog.scan.options import is_range
+from streamhouse_spark.datasource.catalog.scan.options import reads_range
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import CHANGES, QuerySnapshot
 from streamhouse_spark.datasource.read.changelog import plan_changelog
-from streamhouse_spark.datasource.read.offset_resolution import batch_ranges, require_offsets_of_all
+from streamhouse_spark.datasource.read.offset_resolution import batch_ranges, require_complete_offsets
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history import require_kept
@@ -42,49 +42,51 @@ from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE
 
 @dataclass(frozen=True, slots=True)
 class SparkScanRequest:
-    """The parameters of a scan, as Spark gives them."""
+    """Parameters of a scan, from Spark."""
 
     table: TableHandle
     state: TableState
     pin: QuerySnapshot
     options: ReadOptions
     columns: tuple[str, ...]
-    """The table's columns to read; at least one."""
+    """Table columns to read; at least one."""
     node: Node
     statistics_of: tuple[str, ...] = ()
-    """Columns whose statistics are wanted of lake files, besides those of the filters."""
+    """Columns whose lake file statistics are needed, in addition to those of the filters."""
     left_out: list[Segment] = field(default_factory=list, compare=False)
-    """The segments that the filter left out."""
+    """Segments that the filter pruned."""
     names_rows: bool = False
-    """Whether the identities of rows are read."""
+    """Whether row ids are read."""
 
     @property
     def pruning(self) -> Pruning:
         return Pruning(self.node, self.left_out)
 
     @property
-    def wanted(self) -> ScanRequest:
+    def scan_request(self) -> ScanRequest:
         return ScanRequest(self.columns, self.pruning, self.statistics_of, self.names_rows)
 
 
-def sources_of(asked: SparkScanRequest) -> Sources:
+def plan_sources(request: SparkScanRequest) -> Sources:
     """Return the sources of a scan. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
-    pin, options = asked.pin, asked.options
+    pin, options = request.pin, request.options
     if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
-        snapshot_id = _snapshot_of(asked)
-        require_visible(asked.state, snapshot_id)
-        lake = None if snapshot_id is None else scan_lake(asked.table, asked.state, snapshot_id, asked.wanted)
-        require_found(asked.state, lake.snapshot if lake is not None else None)
-        return replace(_of_log(asked, ()), lake=lake)
+        snapshot_id = _lake_snapshot_id(request)
+        require_visible(request.state, snapshot_id)
+        lake = (
+            None if snapshot_id is None else scan_lake(request.table, request.state, snapshot_id, request.scan_request)
+        )
+        require_found(request.state, lake.snapshot if lake is not None else None)
+        return replace(_log_sources(request, ()), lake=lake)
     if pin.suffix == CHANGES:
-        return _changes(asked)
-    if pin.suffix == CHANGELOG or is_range(options):
-        return _ranges(asked)
+        return _changes_sources(request)
+    if pin.suffix == CHANGELOG or reads_range(options):
+        return _range_sources(request)
     if pin.suffix == BINLOG:
-        return _require_files_exist(asked, _of_log(asked, binlog_pieces(asked.state), are_exact=False))
+        return _require_files_exist(request, _log_sources(request, binlog_pieces(request.state), are_exact=False))
     if pin.suffix is not None:
-        return _of_log(asked, (ViewScanTask(pin.suffix),), are_exact=False)
-    return _union(asked)
+        return _log_sources(request, (ViewScanTask(pin.suffix),), are_exact=False)
+    return _union_sources(request)
 
 
 def bucket_of(piece: Piece) -> int | None:
@@ -100,87 +102,91 @@ def bucket_of(piece: Piece) -> int | None:
     return None
 
 
-def _of_log(asked: SparkScanRequest, pieces: Sequence[Piece], *, are_exact: bool = True) -> Sources:
-    schema = asked.wanted.schema(asked.state)
-    return Sources(asked.state, schema, pieces=tuple(pieces), are_exact=are_exact)
+def _log_sources(request: SparkScanRequest, pieces: Sequence[Piece], *, are_exact: bool = True) -> Sources:
+    schema = request.scan_request.schema(request.state)
+    return Sources(request.state, schema, pieces=tuple(pieces), are_exact=are_exact)
 
 
-def _union(asked: SparkScanRequest) -> Sources:
-    as_of_ms = asked.options.as_of_timestamp_ms if asked.pin.as_of_ms is None else asked.pin.as_of_ms
+def _union_sources(request: SparkScanRequest) -> Sources:
+    as_of_ms = request.options.as_of_timestamp_ms if request.pin.as_of_ms is None else request.pin.as_of_ms
     if as_of_ms is not None:
-        _require_columns_of(asked, as_of_ms)
-        return _of_pin(asked, take_snapshot_as_of(asked.state, as_of_ms))
-    pin = take_latest_snapshot(asked.state)
-    begun = InitialSchema(
-        asked.columns,
-        is_chosen=asked.pin.is_chosen or pin.lake is None,
+        _require_columns_of(request, as_of_ms)
+        return _snapshot_sources(request, take_snapshot_as_of(request.state, as_of_ms))
+    pin = take_latest_snapshot(request.state)
+    initial_schema = InitialSchema(
+        request.columns,
+        is_chosen=request.pin.is_chosen or pin.lake is None,
         reader="a query of {name} whose lake snapshot was expired meanwhile",
         advice="run the query again",
     )
-    return with_stand_ins(asked.table, pin, begun, lambda found: _of_pin(asked, found))
+    return with_stand_ins(request.table, pin, initial_schema, lambda found: _snapshot_sources(request, found))
 
 
-def _require_columns_of(asked: SparkScanRequest, as_of_ms: int) -> None:
-    """Require that the name was loaded with the columns of that time: an option of a read comes too late for that."""
-    then = state_of_time(asked.table, asked.state, as_of_ms)
-    if not same_columns(then.schema, asked.state.schema):
+def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
+    """Require that the name was loaded with the columns of that time. A read option arrives after the columns are
+    fixed.
+    """
+    historical_state = state_of_time(request.table, request.state, as_of_ms)
+    if not same_columns(historical_state.schema, request.state.schema):
         raise SchemaMismatchError(
-            f"{asked.pin.name} as of {as_of_ms} ms has the columns {', '.join(then.schema.names)}, and was loaded with "
-            f"those of today, {', '.join(asked.state.schema.names)}; in place of the option asOfTimestamp use "
-            "TIMESTAMP AS OF, or the option with format('streamhouse')"
+            f"{request.pin.name} as of {as_of_ms} ms has the columns {', '.join(historical_state.schema.names)}, and "
+            f"was loaded with those of today, {', '.join(request.state.schema.names)}; in place of the option "
+            "asOfTimestamp use TIMESTAMP AS OF, or the option with format('streamhouse')"
         )
 
 
-def _of_pin(asked: SparkScanRequest, pin: ReadSnapshot) -> Sources:
-    return _require_files_exist(asked, plan_pin(asked.table, pin, asked.wanted))
+def _snapshot_sources(request: SparkScanRequest, pin: ReadSnapshot) -> Sources:
+    return _require_files_exist(request, plan_pin(request.table, pin, request.scan_request))
 
 
-def _require_files_exist(asked: SparkScanRequest, found: Sources) -> Sources:
-    """The sources, once it is seen that no file of the log's pieces was deleted since the pinned commit."""
-    segments = [segment for split in _splits(found) for segment in split.segments]
-    require_kept(asked.table.log, found.state, segments)
-    return found
+def _require_files_exist(request: SparkScanRequest, sources: Sources) -> Sources:
+    """Return the sources after checking that no segment of their tasks was deleted since the pinned commit."""
+    segments = [segment for split in _log_splits(sources) for segment in split.segments]
+    require_kept(request.table.log, sources.state, segments)
+    return sources
 
 
-def _splits(found: Sources) -> list[LogSplit]:
-    tails = list(found.keyed.tails) if found.keyed is not None else []
-    bases = [p.base for p in found.pieces if isinstance(p, KeyedScanTask) and p.base is not None]
-    logs = (piece.rows if isinstance(piece, ChangesScanTask) else piece for piece in found.pieces)
+def _log_splits(sources: Sources) -> list[LogSplit]:
+    tails = list(sources.keyed.tails) if sources.keyed is not None else []
+    bases = [p.base for p in sources.pieces if isinstance(p, KeyedScanTask) and p.base is not None]
+    logs = (piece.rows if isinstance(piece, ChangesScanTask) else piece for piece in sources.pieces)
     return [*tails, *bases, *(p.split for p in logs if isinstance(p, LogScanTask | BinlogScanTask))]
 
 
-def _snapshot_of(asked: SparkScanRequest) -> int | None:
-    options = asked.options
+def _lake_snapshot_id(request: SparkScanRequest) -> int | None:
+    options = request.options
     if options.as_of_lake_snapshot is not None:
         return options.as_of_lake_snapshot
     if options.as_of_timestamp_ms is not None:
-        return asked.table.open_lake().snapshot_as_of(options.as_of_timestamp_ms).id
-    return asked.pin.lake_snapshot
+        return request.table.open_lake().snapshot_as_of(options.as_of_timestamp_ms).id
+    return request.pin.lake_snapshot
 
 
-def _changes(asked: SparkScanRequest) -> Sources:
-    """The changes of the pinned range; with the primary key, where they are told apart by it."""
-    pin, state, pruning = asked.pin, asked.state, asked.wanted.pruning
-    plan = plan_changes(asked.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
+def _changes_sources(request: SparkScanRequest) -> Sources:
+    """Return the changes of the pinned range, with the primary key if changes are paired by it."""
+    pin, state, pruning = request.pin, request.state, request.scan_request.pruning
+    plan = plan_changes(request.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
     key = state.primary_key if any(piece.key for piece in plan.pieces) else ()
-    wanted = {*asked.columns, *key}
-    schema = TableSchema(tuple(column for column in state.schema.columns if column.name in wanted))
-    return _require_files_exist(asked, Sources(plan.state, schema, pieces=plan.pieces, are_exact=False))
+    column_names = {*request.columns, *key}
+    schema = TableSchema(tuple(column for column in state.schema.columns if column.name in column_names))
+    return _require_files_exist(request, Sources(plan.state, schema, pieces=plan.pieces, are_exact=False))
 
 
-def _ranges(asked: SparkScanRequest) -> Sources:
-    state, options, pruning = asked.state, asked.options, asked.wanted.pruning
-    if asked.pin.suffix == CHANGELOG and has_lost_rows(state):
-        plan = plan_changelog(asked.table, state, options)
+def _range_sources(request: SparkScanRequest) -> Sources:
+    state, options, pruning = request.state, request.options, request.scan_request.pruning
+    if request.pin.suffix == CHANGELOG and has_lost_rows(state):
+        plan = plan_changelog(request.table, state, options)
         return _require_files_exist(
-            asked, Sources(plan.state, asked.wanted.schema(state), pieces=plan.pieces, are_exact=False)
+            request, Sources(plan.state, request.scan_request.schema(state), pieces=plan.pieces, are_exact=False)
         )
-    if asked.pin.suffix != CHANGELOG:
-        require_offsets_of_all(state, options)
-    allowed = pruning.buckets(state)
+    if request.pin.suffix != CHANGELOG:
+        require_complete_offsets(state, options)
+    pruned_buckets = pruning.buckets(state)
     ranges = {
-        b: r for b, r in batch_ranges(state, options, asked.table.storage).items() if allowed is None or b in allowed
+        b: r
+        for b, r in batch_ranges(state, options, request.table.storage).items()
+        if pruned_buckets is None or b in pruned_buckets
     }
     pieces = range_pieces(state, ranges, fail_on_data_loss=options.fail_on_data_loss)
-    found = _of_log(asked, list(prune_tasks(state, pieces, pruning)), are_exact=options.fail_on_data_loss)
-    return _require_files_exist(asked, found)
+    sources = _log_sources(request, list(prune_tasks(state, pieces, pruning)), are_exact=options.fail_on_data_loss)
+    return _require_files_exist(request, sources)

@@ -16,14 +16,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from streamhouse_spark.datasource.catalog.rpc_options import LAG_OPTION, NEED_OPTION
 from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.arrow_reader import rows_as_bytes
-from streamhouse_spark.datasource.catalog.scan.input_splits import narrowest
-from streamhouse_spark.datasource.catalog.scan.pruning import comparable_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.arrow_reader import read_ipc_rows
+from streamhouse_spark.datasource.catalog.scan.input_splits import narrowest_column
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import comparable_types, parse_filters
 from streamhouse_spark.datasource.read.offset_resolution import offsets_from_json
 from streamhouse_spark.datasource.stream.metrics import lag_ms
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
-from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.datasource.worker_memory import release_memory
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_tasks import ScanPlan
@@ -45,41 +44,41 @@ class StreamPart(InputPartition):
 
 
 class PrunedStreamReader(StreamhouseStreamReader):
-    """Plans batches with what their query needs, as `StreamParts` reads them, and tells how far it is behind.
+    """Plans batches with what their query needs, as `StreamPartReader` reads them, and tells how far it is behind.
 
     A change of a column ends the query once a batch needs that column: before the first batch none is known to be read.
     """
 
-    _has_need = True
+    _has_pushdown = True
 
-    def _reported(self, state: TableState) -> dict[str, Any]:
-        found = super()._reported(state)
-        if self._ended is None:
-            return found
-        read = offsets_from_json(self._ended["offsets"])
-        return {**found, LAG_OPTION: {"offsets": self._ended["offsets"], "ms": lag_ms(state, read)}}
+    def _end_of_log(self, state: TableState) -> dict[str, Any]:
+        offset = super()._end_of_log(state)
+        if self._last_end is None:
+            return offset
+        read = offsets_from_json(self._last_end["offsets"])
+        return {**offset, LAG_OPTION: {"offsets": self._last_end["offsets"], "ms": lag_ms(state, read)}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan a batch; without what a query needs, as `StreamhouseStreamReader` does."""
         begin = dict(start)
         need = begin.pop(NEED_OPTION, None)
         if need is None:
-            self._required = self._table_columns
+            self._required_columns = self._table_columns
             return super().partitions(begin, end)
-        spare_modules()
+        release_memory()
         by_folded_name = {name.casefold(): name for name in self._columns}
         columns = tuple(by_folded_name[name.casefold()] for name in need["columns"])
-        of_table = tuple(name for name in columns if name in self._table_columns)
-        read = self._table_columns if self._is_binlog else of_table
-        self._required = tuple(dict.fromkeys((*self._required, *read)))  # of all places of the query
+        table_columns = tuple(name for name in columns if name in self._table_columns)
+        read = self._table_columns if self._is_binlog else table_columns
+        self._required_columns = tuple(dict.fromkeys((*self._required_columns, *read)))  # of all places of the query
         filters = () if self._is_binlog else tuple(need["filters"])
-        pruning = Pruning(parse_filters(filters, comparable_types(self._begun))) if filters else Pruning()
-        parts = self.planned(begin, end, read or (narrowest(self._table()[1].schema),), pruning)
-        plans = [self._part(part, columns, need["schema"], filters) for part in parts]
+        pruning = Pruning(parse_filters(filters, comparable_types(self._initial_schema))) if filters else Pruning()
+        parts = self.plan_parts(begin, end, read or (narrowest_column(self._open_table()[1].schema),), pruning)
+        plans = [self._part_plan(part, columns, need["schema"], filters) for part in parts]
         plans[0] = replace(plans[0], skipped=pruning.num_left_out)
         return [StreamPart(plan) for plan in plans]
 
-    def _part(
+    def _part_plan(
         self, part: ScanPlan, columns: tuple[str, ...], schema: dict[str, Any], filters: tuple[dict[str, Any], ...]
     ) -> PythonPlan:
         metadata = tuple(field.name for field in self._metadata if field.name in columns)
@@ -89,7 +88,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
         )
 
 
-class StreamParts(DataSourceReader):
+class StreamPartReader(DataSourceReader):
     """Reads parts of a stream's batches, which `PrunedStreamReader` planned. It has none itself."""
 
     def __init__(self, connection: Connection) -> None:
@@ -100,6 +99,6 @@ class StreamParts(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPart)
-        spare_modules()
+        release_memory()
         plan = partition.plan()
-        return rows_as_bytes(self._connection, plan, plan.common.with_pieces(plan.groups[0]))
+        return read_ipc_rows(self._connection, plan, plan.common.with_pieces(plan.groups[0]))

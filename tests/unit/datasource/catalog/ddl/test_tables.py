@@ -15,7 +15,7 @@ from streamhouse_spark import (
     TableExistsError,
     TableNotFoundError,
 )
-from streamhouse_spark.datasource.catalog.description import properties_of
+from streamhouse_spark.datasource.catalog.description import describe_properties
 from streamhouse_spark.datasource.catalog.transforms import format_partitioning
 from streamhouse_spark.lake.tiering.record_snapshot import record_newest
 from unit.datasource.catalog.calls import bucket, identity, struct
@@ -53,38 +53,38 @@ def test_status_facts_follow_log_and_lake(catalog):
     catalog.create("sales", "orders", "id bigint", properties={"bucket.num": "2", "bucket.key": "id"})
     table = catalog.connection.table("sales.orders")
     table.append(pa.table({"id": [0, 1, 2, 3]}))
-    shown = properties_of(table)
+    shown = describe_properties(table)
     ends = json.loads(shown["status.log.end-offsets"])
     assert sum(ends.values()) == 4
     assert shown["status.log.start-offsets"] == '{"0": 0, "1": 0}'
     assert (shown["status.lake.snapshot"], shown["status.lake.lag-rows"]) == ("none", "4")
     tier(table)
-    shown = properties_of(table)
+    shown = describe_properties(table)
     assert shown["status.lake.snapshot"] == str(table.state.lake.snapshot_id)
     assert json.loads(shown["status.lake.offsets"]) == ends
     assert (shown["status.buckets"], shown["status.lake.lag-rows"]) == ("2", "0")
     assert (shown["status.lake.format"], "/lake/sales/orders" in shown["status.lake.location"]) == ("iceberg", True)
     table.alter_properties({"table.datalake.enabled": "false"})
-    shown = properties_of(table)
+    shown = describe_properties(table)
     assert json.loads(shown["status.lake.offsets"]) == ends, "what the lake holds is read all the same"
 
 
 def test_the_names_of_openlineage_are_shown_and_copied_to_no_other_table(catalog):
     catalog.create("sales", "orders", "id bigint")
     table = catalog.connection.table("sales.orders")
-    shown = properties_of(table)
+    shown = describe_properties(table)
     names = shown["openlineage.dataset.namespace"], shown["openlineage.dataset.name"]
     assert names == ("file", f"{table.storage.url}/sales.orders")
     catalog.create("sales", "again", "id bigint", properties={k: v for k, v in shown.items() if "lineage" in k})
     again = catalog.connection.table("sales.again")
     assert "openlineage.dataset.name" not in again.state.properties
-    assert properties_of(again)["openlineage.dataset.name"].endswith("/sales.again")
+    assert describe_properties(again)["openlineage.dataset.name"].endswith("/sales.again")
 
 
 def test_what_is_shown_creates_the_same_table(catalog):
     catalog.create("sales", "a", "id bigint, dt date", [identity("dt"), bucket(3, "id")], properties={"comment": "c"})
     table = catalog.connection.table("sales.a")
-    shown = {k: v for k, v in properties_of(table).items() if k not in ("location", "is_managed_location")}
+    shown = {k: v for k, v in describe_properties(table).items() if k not in ("location", "is_managed_location")}
     catalog.create("sales", "b", "id bigint, dt date", format_partitioning(table.state), properties=shown)
     copy = catalog.connection.table("sales.b")
     assert dict(copy.state.properties) == dict(table.state.properties)
@@ -215,7 +215,7 @@ def test_any_printable_text_names_a_column_in_every_role(catalog, column):
     assert table.partition_by == (column,)
     assert table.properties.bucket_key == (f"x{column}",)
     assert format_partitioning(table.state) == [identity(column), bucket(2, f"x{column}")]
-    assert properties_of(table)["comment"] == column
+    assert describe_properties(table)["comment"] == column
     table.append(pa.table({column: [column, "b"], f"x{column}": pa.array([1, 2], pa.int32())}))
     tier(table)
     table.append(pa.table({column: ["c"], f"x{column}": pa.array([1], pa.int32())}))

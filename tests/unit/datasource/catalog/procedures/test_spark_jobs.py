@@ -220,9 +220,9 @@ def test_an_outcome_says_how_much_was_written(connection, monkeypatch):
     file = {"num_rows": 2, "size_bytes": 30}
     for result, rows in (([[file, file], [file]], 6), ({"files": [file], "num_read": 5}, 2), ([[], []], 0)):
         monkeypatch.setattr(tasks_module, "run_on_executor", lambda *_, r=result: json.dumps(r))
-        found = tasks_module.outcome(connection, tasks_module.round_task([]))
+        found = tasks_module.run_encoded_task(connection, tasks_module.encode_round_task([]))
         assert (found["rows"], found["bytes"], found["result"]) == (rows, 15 * rows, result)
-        assert tasks_module.result_of(json.dumps(found)) == result
+        assert tasks_module.decode_outcome(json.dumps(found)) == result
 
 
 def test_a_process_that_does_not_get_into_the_session_ends_and_changes_nothing(catalog, call, driver):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from streamhouse_spark.core.offset_ranges import OffsetRuns
-from streamhouse_spark.datasource.catalog.scan.input_splits import _python_unit, native_units
+from streamhouse_spark.datasource.catalog.scan.input_splits import _arrow_split, split_parquet_file
 from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.read.scan_tasks import LakeScanTask, piece_from_json
@@ -18,8 +18,8 @@ GONE = OffsetRuns.dense(2, 3)
 
 @pytest.mark.parametrize("piece", [LakeScanTask(SPLIT, 1, {1: GONE}), LakeScanTask(SPLIT, 1, {}, GONE)])
 def test_a_limit_does_not_count_on_a_file_with_deleted_rows(piece):
-    assert not _python_unit(piece, 1, 1.0, are_exact=True).is_exact
-    assert _python_unit(LakeScanTask(SPLIT, 1, place=4), 1, 1.0, are_exact=True).is_exact
+    assert not _arrow_split(piece, 1, 1.0, are_exact=True).is_exact
+    assert _arrow_split(LakeScanTask(SPLIT, 1, place=4), 1, 1.0, are_exact=True).is_exact
     assert piece_from_json(piece.to_json()) == piece
 
 
@@ -30,7 +30,7 @@ def test_places_of_files_travel():
 
 def test_a_limit_does_not_count_on_a_file_with_positions_that_the_plan_names():
     file = ScanFile("data/a.parquet", 100, 10, bucket=1)
-    [whole] = native_units(file, "file:///a", 1.0, 1000)
-    [less] = native_units(replace(file, gone=GONE), "file:///a", 1.0, 1000)
+    [whole] = split_parquet_file(file, "file:///a", 1.0, 1000)
+    [less] = split_parquet_file(replace(file, gone=GONE), "file:///a", 1.0, 1000)
     assert whole.is_exact
     assert not less.is_exact

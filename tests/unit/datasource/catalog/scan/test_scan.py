@@ -73,12 +73,12 @@ def plain(wh):
 @pytest.fixture
 def other_process(connection, monkeypatch) -> Scans:
     """A planner process that has seen nothing yet."""
-    monkeypatch.setattr(pins, "_STATES", pins._States())
+    monkeypatch.setattr(pins, "_STATE_CACHE", pins._StateCache())
     return Scans(Connection.of(connection.location, {"storage.other": "1"}))
 
 
 def forget(monkeypatch) -> None:
-    monkeypatch.setattr(pins, "_STATES", pins._States())
+    monkeypatch.setattr(pins, "_STATE_CACHE", pins._StateCache())
 
 
 def test_a_name_as_it_is_loaded(orders, scans):

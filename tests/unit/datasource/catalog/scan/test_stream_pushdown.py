@@ -18,8 +18,8 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.catalog.rpc_options import NEED_OPTION
 from streamhouse_spark.datasource.catalog.scan.arrow_reader import COUNTS_KEY
-from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader, StreamPart, StreamParts
-from streamhouse_spark.datasource.read.table_reference import stream_target
+from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader, StreamPart, StreamPartReader
+from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
 from streamhouse_spark.lake.parquet import reader as parquet_reader
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -46,14 +46,14 @@ class Stream:
     def __init__(self, connection, name, **options):
         parsed = parse_stream_read_options(options)
         table = connection.table(str(parse_table_name(name).path))
-        target = stream_target(table, parse_table_name(name).suffix, parsed)
+        target = resolve_stream_target(table, parse_table_name(name).suffix, parsed)
         self.schema = spark_versions.spark_schema_of(target.schema)
         self.connection = connection
         self.reader = PrunedStreamReader(connection, target, parsed, self.schema, table.state)
         self.start = self.reader.initialOffset()
         self.end = self.reader.latestOffset(self.start, self.reader.getDefaultReadLimit())
 
-    def planned(self, columns, *filters):
+    def plan_parts(self, columns, *filters):
         fields = [field for field in json.loads(self.schema.json())["fields"] if field["name"] in columns]
         need = {"columns": list(columns), "schema": {"type": "struct", "fields": fields}, "filters": list(filters)}
         before = json.dumps(self.start)
@@ -62,14 +62,14 @@ class Stream:
         return [pickle.loads(pickle.dumps(part)) for part in found]
 
     def pieces(self, *filters, columns=("id",)):
-        return [piece for part in self.planned(columns, *filters) for piece in part.plan().groups[0]]
+        return [piece for part in self.plan_parts(columns, *filters) for piece in part.plan().groups[0]]
 
     def segments(self, *filters):
         return sum(len(p.split.segments) for p in self.pieces(*filters) if isinstance(p, LogScanTask))
 
     def tables(self, columns, *filters):
-        reader = StreamParts(self.connection)
-        parts = self.planned(columns, *filters)
+        reader = StreamPartReader(self.connection)
+        parts = self.plan_parts(columns, *filters)
         assert all(isinstance(part, StreamPart) for part in parts)
         streams = [row.column(0)[0].as_py() for part in parts for row in reader.read(part)]
         found = [pa.ipc.open_stream(stream).read_all() for stream in streams]
@@ -107,7 +107,7 @@ def test_segments_without_a_row_of_the_filter_are_left_out(wh, table):
 
 def test_only_the_columns_that_the_query_needs_are_read(wh, table):
     stream = Stream(Opened(wh), "t", includemetadata="true")
-    plan = stream.planned(["amount", "_log_offset"])[0].plan()
+    plan = stream.plan_parts(["amount", "_log_offset"])[0].plan()
     assert plan.common.schema.names == ("amount",)
     assert plan.metadata == ("_log_offset",)
     found = stream.rows(["_log_offset", "amount"])
@@ -190,7 +190,7 @@ class TestChangedColumns:
         table.alter(**CHANGES[change])
         self.next_batch(stream, table)
         with pytest.raises(SchemaMismatchError, match=r"column 'count' (was|became) .*since it began"):
-            stream.planned(["id", "count"])
+            stream.plan_parts(["id", "count"])
         with pytest.raises(SchemaMismatchError, match="column 'count'"):
             stream.reader.latestOffset(stream.start, stream.reader.getDefaultReadLimit())
 
@@ -237,11 +237,11 @@ def test_files_of_the_lake_without_a_row_of_the_filter_are_not_read(tiered, monk
 
 def test_a_lost_file_is_an_error_whatever_the_filter(tiered):
     stream = Stream(tiered, "t")
-    parts = stream.planned(["id"], above(22))
+    parts = stream.plan_parts(["id"], above(22))
     lost = replace(stream.pieces(above(22))[0], bucket=7)
     plan = parts[0].plan()
     with pytest.raises(OffsetsTrimmedError, match="no longer exactly"):
-        list(StreamParts(tiered).read(StreamPart(replace(plan, groups=((lost,),)))))
+        list(StreamPartReader(tiered).read(StreamPart(replace(plan, groups=((lost,),)))))
 
 
 # -- random filters ---------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from streamhouse_spark import OffsetRange
-from streamhouse_spark.datasource.catalog.scan.pruning import column_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import column_types, parse_filters
 from streamhouse_spark.lake.file_skipping import column_bounds, file_may_match
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.log.buckets.bucket_pruning import prune_buckets
