@@ -45,24 +45,25 @@ def costs(session: Session, database: str | None, prices: Mapping[str, str]) -> 
     Queries and streams are not written down and not counted. A table that cannot be read is named, and the
     command fails.
     """
-    known = parse_prices(prices)
+    known_prices = parse_prices(prices)
     with session.output.working("look at all tables"):
-        found = session.warehouse.costs(known, database=database)
-    session.output.document(found.to_json(), lambda console: _render_all(found, console))
-    for name, reason in found.failed.items():
+        estimate = session.warehouse.costs(known_prices, database=database)
+    session.output.document(estimate.to_json(), lambda console: _render_all(estimate, console))
+    for name, reason in estimate.failed.items():
         click.echo(f"{name} is not in the estimate: {reason}", err=True)
-    if found.failed:
+    if estimate.failed:
         raise click.exceptions.Exit(1)
 
 
 def _render_all(costs: WarehouseCosts, console: Console) -> None:
     dearest = sorted(costs.tables.items(), key=lambda item: -item[1].estimate.total_usd)
     width = max([len("together"), *map(len, costs.tables)])
-    for name, of_one in dearest:
-        work = of_one.workload
+    for name, table_costs in dearest:
+        work = table_costs.workload
         console.print(
-            f"{name:<{width}} {_usd(of_one.estimate.total_usd):>12} a month: {work.commits_per_day:,.0f} commits and "
-            f"{work.rounds_per_day:,.0f} tiering rounds a day, {_usd(of_one.estimate.stored_usd)} for the bytes",
+            f"{name:<{width}} {_usd(table_costs.estimate.total_usd):>12} a month: {work.commits_per_day:,.0f} "
+            f"commits and {work.rounds_per_day:,.0f} tiering rounds a day, "
+            f"{_usd(table_costs.estimate.stored_usd)} for the bytes",
             markup=False,
         )
     month = costs.estimate
@@ -76,15 +77,15 @@ def _render_all(costs: WarehouseCosts, console: Console) -> None:
 
 def parse_prices(pairs: Mapping[str, str]) -> dict[str, float]:
     """Read prices as numbers. Raises `InvalidOptionError`."""
-    found = {}
+    prices = {}
     for name, text in pairs.items():
         try:
-            found[name] = float(text)
+            prices[name] = float(text)
         except ValueError:
             raise InvalidOptionError(
                 f"--price {name}: found {text!r}, expected US dollars, such as {name}=0.005"
             ) from None
-    return found
+    return prices
 
 
 def render_costs(name: str, costs: TableCosts, console: Console) -> None:

@@ -20,11 +20,11 @@ _DROPPED: Final = pa.schema([
 
 def list_dropped(session: Session, database: str | None) -> None:
     """Return the dropped tables of a warehouse, or of one database, as rows."""
-    wanted = None if database is None else parse_database(database)
+    database_name = None if database is None else parse_database(database)
     rows = [
         {"table": table.name, "uuid": table.uuid, "dropped": table.dropped_ms, "rows": table.rows}
         for table in session.warehouse.dropped_tables()
-        if wanted in (None, table.name.partition(".")[0])
+        if database_name in (None, table.name.partition(".")[0])
     ]
     session.output.rows(pa.Table.from_pylist(rows, schema=_DROPPED))
     if not rows:
@@ -50,8 +50,8 @@ def undrop(session: Session, table: str, *, uuid: str | None, to: str | None) ->
     That works until `streamhouse maintain` cleans it up, a day after the drop or more.
     """
     opened = session.warehouse.undrop_table(table, uuid=uuid, to=to)
-    what = "changes" if opened.state.primary_key else "rows"
+    unit = "changes" if opened.state.primary_key else "rows"
     facts = {"table": opened.name, "uuid": opened.uuid, "rows": opened.state.num_rows}
     session.output.document(
-        facts, lambda console: console.print(f"{opened.name} is back, with {facts['rows']:,} {what}", markup=False)
+        facts, lambda console: console.print(f"{opened.name} is back, with {facts['rows']:,} {unit}", markup=False)
     )

@@ -94,13 +94,13 @@ def iter_archived_segments(
 def verify_branches(table: Table, result: Verification) -> None:
     """Check the logs of the table's branches, as `verify_log` does; problems alone are told of them."""
     for branch in table.branches():
-        found = Verification(f"{table.name}$branch_{branch.name}")
+        branch_result = Verification(f"{table.name}$branch_{branch.name}")
         try:
             opened = table.branch(branch.name)
-            verify_log(opened, opened.state, found, lambda _: None)
+            verify_log(opened, opened.state, branch_result, lambda _: None)
         except (CorruptDataError, TableNotFoundError) as error:
-            found.problems.append(str(error))
-        result.problems.extend(f"{found.table}: {problem}" for problem in found.problems)
+            branch_result.problems.append(str(error))
+        result.problems.extend(f"{branch_result.table}: {problem}" for problem in branch_result.problems)
 
 
 def _owner_problems(table: Table) -> Iterator[str]:
@@ -196,8 +196,8 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
             if str(error) not in result.problems:
                 result.problems.append(str(error))
     tiered = sum(state.lake_offset(bucket) - state.first_offset(bucket) for bucket in state.buckets)
-    found = plan.snapshot
-    dropped = found.dropped_rows - found.dropped_others if found is not None else 0
+    snapshot = plan.snapshot
+    dropped = snapshot.dropped_rows - snapshot.dropped_others if snapshot is not None else 0
     if state.primary_key:
         adopts = table.properties.datalake_adopted is not None and not state.first_offsets  # rows without changes
         num_rows, is_wrong = result.lake_rows, result.lake_rows > tiered and not adopts
@@ -237,10 +237,10 @@ def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verificati
             return str(error)
 
     names = list(dict.fromkeys(name for split in splits for name in _files_of(split)))
-    found = list(in_parallel(check, names))
-    result.lake_footers += sum(outcome is True for outcome in found)
-    result.lake_footers_unchecked += sum(outcome is False for outcome in found)
-    result.problems.extend(outcome for outcome in found if isinstance(outcome, str))
+    outcomes = list(in_parallel(check, names))
+    result.lake_footers += sum(outcome is True for outcome in outcomes)
+    result.lake_footers_unchecked += sum(outcome is False for outcome in outcomes)
+    result.problems.extend(outcome for outcome in outcomes if isinstance(outcome, str))
 
 
 def _files_of(split: LakeSplit) -> Iterator[str]:
@@ -266,8 +266,8 @@ class _OwnRows:
 
     def problems(self, state: TableState, snapshot_id: int | None) -> Iterator[str]:
         for bucket in state.buckets:
-            found = [f.runs.offsets() for f in self._files.values() if f is not None and f.bucket == bucket]
-            offsets = np.concatenate(found) if found else np.zeros(0, np.int64)
+            runs = [f.runs.offsets() for f in self._files.values() if f is not None and f.bucket == bucket]
+            offsets = np.concatenate(runs) if runs else np.zeros(0, np.int64)
             where = f"bucket {bucket}: lake snapshot {snapshot_id}"
             if (doubled := len(offsets) - len(np.unique(offsets))) > 0:
                 yield f"{where} has {doubled} offsets twice"

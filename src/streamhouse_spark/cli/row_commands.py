@@ -88,8 +88,8 @@ def snapshots(session: Session, table: str) -> None:
 
     Text shows the main columns; --output json has all of them, with the summary of each snapshot.
     """
-    found = session.warehouse.view(f"{table}$lake$snapshots").to_arrow()
-    session.output.rows(found if session.output.as_json else _in_short(found))
+    rows = session.warehouse.view(f"{table}$lake$snapshots").to_arrow()
+    session.output.rows(rows if session.output.as_json else _in_short(rows))
 
 
 def _in_short(snapshots: pa.Table) -> pa.Table:
@@ -189,8 +189,8 @@ def _now(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa
     fields = metadata_fields(state, include_metadata=True)
     for bucket, first in start_offsets(state, start, table.storage).items():
         offsets = OffsetRange(first, max(first, state.buckets[bucket].end))
-        for found in read_log(table, state, bucket, offsets, columns or state.schema.names):
-            yield with_metadata(found, fields)
+        for batch in read_log(table, state, bucket, offsets, columns or state.schema.names):
+            yield with_metadata(batch, fields)
 
 
 class _TailPrinter:
@@ -266,16 +266,16 @@ def append(
     named = {"txnAppId": txn_app_id, "txnVersion": txn_version}
     transaction = parse_write_options({k: v for k, v in named.items() if v is not None}).transaction
     opened = session.warehouse.table(table)
-    known = _is_known(opened, transaction)
+    is_duplicate = _is_known(opened, transaction)
     formats = [file_format(path, format_) for path in files]
     with ExitStack() as stack:
         defaults = default_scalars(evaluate_defaults(opened.state.schema, StatementContext.of(opened.world)))
         rules = CsvOptions(opened.schema, null_texts, defaults)
-        found = (
+        opened_files = (
             open_rows(path, name, rules, stack, sys.stdin.buffer) for path, name in zip(files, formats, strict=True)
         )
-        offsets = _append_all(opened, found, transaction, session.output)
-    _report(session.output, opened, offsets, duplicate=known)
+        offsets = _append_all(opened, opened_files, transaction, session.output)
+    _report(session.output, opened, offsets, duplicate=is_duplicate)
 
 
 def _is_known(table: Table, transaction: Transaction | None) -> bool:
@@ -313,8 +313,8 @@ def _report(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: 
         if duplicate:
             console.print(f"{table.name}: this version was written before; nothing was added. Its rows are at:")
         else:
-            what = "changes" if table.state.primary_key else "rows"
-            console.print(f"{table.name}: added {added:,} {what}")
+            unit = "changes" if table.state.primary_key else "rows"
+            console.print(f"{table.name}: added {added:,} {unit}")
         rows = {"bucket": list(offsets), "offsets": [str(r) for r in offsets.values()]}
         rows["rows"] = [len(r) for r in offsets.values()]
         if offsets:

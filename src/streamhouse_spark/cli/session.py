@@ -169,13 +169,13 @@ def _take_settings(ctx: click.Context, param: click.Parameter, value: Sequence[s
 
 def key_values(texts: Sequence[str], param: click.Parameter) -> Mapping[str, str]:
     """Return ``KEY=VALUE`` texts as a mapping. Raises `click.BadParameter`, without showing the value."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise click.BadParameter(f"expected KEY=VALUE, found {key[:60]!r} without a value", param=param)
-        found[key.strip()] = value.strip()
-    return found
+        pairs[key.strip()] = value.strip()
+    return pairs
 
 
 def take_pairs(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:

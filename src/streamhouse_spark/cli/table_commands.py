@@ -115,12 +115,12 @@ def describe(session: Session, table: str, *, costs: bool, prices: Mapping[str, 
         raise click.UsageError("--price needs --costs")
     opened = session.warehouse.table(table)
     if costs:
-        found = opened.costs(parse_prices(prices))
-        session.output.document(found.to_json(), lambda console: render_costs(opened.name, found, console))
+        estimate = opened.costs(parse_prices(prices))
+        session.output.document(estimate.to_json(), lambda console: render_costs(opened.name, estimate, console))
         return
     failures = list_failures(opened.storage, opened.uuid)
-    told = build_description(opened, failures)
-    session.output.document(told, lambda console: _render_description(opened, told, failures, console))
+    description = build_description(opened, failures)
+    session.output.document(description, lambda console: _render_description(opened, description, failures, console))
 
 
 def build_description(table: Table, failures: Sequence[TieringFailure] | None = None) -> dict[str, Any]:
@@ -153,7 +153,8 @@ def build_description(table: Table, failures: Sequence[TieringFailure] | None = 
             "rows": state.num_rows - sum(lags.values()),
         },
         "failed_rounds": [
-            one.to_json(state) for one in (list_failures(table.storage, table.uuid) if failures is None else failures)
+            failure.to_json(state)
+            for failure in (list_failures(table.storage, table.uuid) if failures is None else failures)
         ],
     }
 
@@ -168,26 +169,31 @@ def _archive(table: Table) -> dict[str, Any] | None:
 
 
 def _render_description(
-    table: Table, found: Mapping[str, Any], failures: Sequence[TieringFailure], console: Console
+    table: Table, description: Mapping[str, Any], failures: Sequence[TieringFailure], console: Console
 ) -> None:
-    lake, archive, now_ms, view = found["lake"], found["archive"], table.storage.now_ms(), found["view"]
+    lake, archive, now_ms, view = (
+        description["lake"],
+        description["archive"],
+        table.storage.now_ms(),
+        description["view"],
+    )
     for label, value in (
         ("table", table.name),
         ("uuid", table.uuid),
         ("files", log_url(table)),
         *([("refreshes", "paused" if view["paused"] else f"each {view['freshness_s']:g} s")] if view else []),
         ("primary key", ", ".join(table.state.primary_key) or "none: rows are appended"),
-        ("partitioned by", ", ".join(found["partition_by"]) or "nothing"),
+        ("partitioned by", ", ".join(description["partition_by"]) or "nothing"),
         ("bucket key", ", ".join(table.properties.bucket_key) or "none: each batch goes to one bucket"),
         (
             "changes" if table.state.primary_key else "rows",
-            f"{found['rows']:,}, of which the lake holds {lake['rows']:,} (lag {found['lag']:,})",
+            f"{description['rows']:,}, of which the lake holds {lake['rows']:,} (lag {description['lag']:,})",
         ),
         ("older changes", f"{archive['changes']:,}, {archive['bytes']:,} bytes" if archive else "none kept"),
         ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
         ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
-        ("last commit", found["commit"]),
-        *((one.work, one.told(table.state, now_ms)) for one in failures),
+        ("last commit", description["commit"]),
+        *((failure.work, failure.told(table.state, now_ms)) for failure in failures),
     ):
         console.print(f"{label:<15} {value}", markup=False)
     shown = [(c.name, type_name(c.type), c.nullable, c.default_sql, c.comment) for c in table.state.schema.columns]
@@ -196,8 +202,10 @@ def _render_description(
     columns = columns.drop_columns([n for n in names if columns[n].null_count == columns.num_rows])
     console.print()
     console.print(rich_table(columns))
-    if found["properties"]:
-        options = pa.table({"property": list(found["properties"]), "value": list(found["properties"].values())})
+    if description["properties"]:
+        options = pa.table(
+            {"property": list(description["properties"]), "value": list(description["properties"].values())}
+        )
         console.print()
         console.print(rich_table(options))
     console.print()
@@ -456,18 +464,18 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
         return
     opened = warehouse.table(table)
     facts = build_description(opened)
-    what = (
+    subject = (
         f"{opened.name} with {facts['rows']:,} rows ({facts['lake']['rows']:,} of them in {facts['lake']['location']})"
     )
     if opened.properties.datalake_adopted is not None:
-        what += "; the lake table was adopted and stays, with all rows in it"
+        subject += "; the lake table was adopted and stays, with all rows in it"
     if dry_run:
-        session.output.document({**facts, "dropped": False}, lambda c: c.print(f"would drop {what}", markup=False))
+        session.output.document({**facts, "dropped": False}, lambda c: c.print(f"would drop {subject}", markup=False))
         return
-    if not yes and not click.confirm(f"drop {what}?", err=True):
+    if not yes and not click.confirm(f"drop {subject}?", err=True):
         raise click.Abort
     dropped = warehouse.drop_table(table, if_exists=if_exists)
-    session.output.document({**facts, "dropped": dropped}, lambda c: c.print(f"dropped {what}", markup=False))
+    session.output.document({**facts, "dropped": dropped}, lambda c: c.print(f"dropped {subject}", markup=False))
 
 
 @click.command(
@@ -491,11 +499,13 @@ def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
     parse_table_name(table).require_table("truncate")
     opened = session.warehouse.table(table)
     facts = build_description(opened)
-    what = f"all {facts['rows']:,} rows of {opened.name} ({facts['lake']['rows']:,} of them in the lake)"
+    subject = f"all {facts['rows']:,} rows of {opened.name} ({facts['lake']['rows']:,} of them in the lake)"
     if dry_run:
-        session.output.document({**facts, "truncated": False}, lambda c: c.print(f"would remove {what}", markup=False))
+        session.output.document(
+            {**facts, "truncated": False}, lambda c: c.print(f"would remove {subject}", markup=False)
+        )
         return
-    if not yes and not click.confirm(f"remove {what}?", err=True):
+    if not yes and not click.confirm(f"remove {subject}?", err=True):
         raise click.Abort
     opened.truncate()
-    session.output.document({**facts, "truncated": True}, lambda c: c.print(f"removed {what}", markup=False))
+    session.output.document({**facts, "truncated": True}, lambda c: c.print(f"removed {subject}", markup=False))

@@ -253,7 +253,7 @@ def _report_view(output: Output, show: Callable[[str | None], None], view: ViewS
     done = view.last
     if view.doing != "waiting" or done is None or not done.changed:
         return
-    told = {
+    document = {
         "view": view.name,
         "rows_written": done.rows_written,
         "rows_deleted": done.rows_deleted,
@@ -261,7 +261,7 @@ def _report_view(output: Output, show: Callable[[str | None], None], view: ViewS
         "duration_ms": view.last_duration_ms,
     }
     text = f"{view.name}: {done.rows_written:,} rows written, {done.rows_deleted:,} deleted, {view.last_duration_ms} ms"
-    output.document(told, lambda _: click.echo(text))
+    output.document(document, lambda _: click.echo(text))
 
 
 def _each(session: Session, chosen: TableBatch, work: Callable[[Table], T]) -> list[T]:

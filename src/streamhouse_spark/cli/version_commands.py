@@ -30,8 +30,8 @@ def history(session: Session, table: str, limit: int) -> None:
 
     The newest comes first. Commits whose records were cleaned are not listed any more.
     """
-    found = session.warehouse.table(table).inspect.history(limit)
-    session.output.rows(found.take(list(reversed(range(found.num_rows)))))
+    commits = session.warehouse.table(table).inspect.history(limit)
+    session.output.rows(commits.take(list(reversed(range(commits.num_rows)))))
 
 
 @click.command(
@@ -60,10 +60,10 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
         _show(session, _rollback(session, opened, version, dry_run=True), "would roll")
         return
     if not yes:
-        found = _rollback(session, opened, version, dry_run=True)
+        preview = _rollback(session, opened, version, dry_run=True)
         if not click.confirm(
-            f"roll {opened.name} back to commit {version}: {found.rows_deleted:,} rows go, {found.rows_added:,} come "
-            "back?",
+            f"roll {opened.name} back to commit {version}: {preview.rows_deleted:,} rows go, {preview.rows_added:,} "
+            "come back?",
             err=True,
         ):
             raise click.Abort

@@ -119,12 +119,12 @@ def _set_each(session: Session, names: Sequence[str], verb: str, change: Callabl
         changed, is_paused = change(table), verb == "pause"
         state = "paused" if is_paused else "refreshed by services"
         text = f"{table.name} is {state}{'' if changed else ' already'}"
-        told = {"view": table.name, "paused": is_paused, "changed": changed}
-        session.output.document(told, partial(_print, text))
+        document = {"view": table.name, "paused": is_paused, "changed": changed}
+        session.output.document(document, partial(_print, text))
 
 
 def _show_refresh(session: Session, name: str, report: RefreshReport) -> None:
-    told = {
+    document = {
         "view": name,
         "changed": report.changed,
         "rows_written": report.rows_written,
@@ -137,7 +137,7 @@ def _show_refresh(session: Session, name: str, report: RefreshReport) -> None:
     text = f"{name}: {report.rows_written:,} rows written, {report.rows_deleted:,} deleted{steps}{because}"
     if not report.changed:
         text = f"{name} has all rows of its sources"
-    session.output.document(told, partial(_print, text))
+    session.output.document(document, partial(_print, text))
 
 
 def _print(text: str, console: Console) -> None:

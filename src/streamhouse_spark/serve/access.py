@@ -34,18 +34,18 @@ class Access:
         """
         if self.is_open:
             return ANYBODY
-        scheme, _, given = (authorization or "").partition(" ")
-        token = given.strip() if scheme.casefold() == "bearer" else ""
+        scheme, _, credentials = (authorization or "").partition(" ")
+        token = credentials.strip() if scheme.casefold() == "bearer" else ""
         if not token:
             return None
         digest = digest_of(token)
-        found: Client | None = None
-        for known, client in self.clients.items():
-            if hmac.compare_digest(known, digest):
-                found = client
-        if found is None and self.issuer is not None:
-            found = self.issuer.client_of(token)
-        return found
+        match: Client | None = None
+        for token_digest, client in self.clients.items():
+            if hmac.compare_digest(token_digest, digest):
+                match = client
+        if match is None and self.issuer is not None:
+            match = self.issuer.client_of(token)
+        return match
 
 
 def digest_of(token: str) -> bytes:

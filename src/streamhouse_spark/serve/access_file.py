@@ -63,10 +63,10 @@ def parse_access(path: str, clock: Clock) -> Access:
     misspelt must not be left out in silence.
     """
     try:
-        found = tomllib.loads(_text(path, "--access"))
+        document = tomllib.loads(_text(path, "--access"))
     except tomllib.TOMLDecodeError as error:
         raise InvalidOptionError(f"--access {path} is no TOML: {error}; mend that line") from error
-    return _Parser(path, clock).access(found)
+    return _Parser(path, clock).access(document)
 
 
 class _Parser:
@@ -74,10 +74,10 @@ class _Parser:
         self._path = path
         self._clock = clock
 
-    def access(self, found: Mapping[str, Any]) -> Access:
-        self._require_known(found, _SECTIONS, "")
+    def access(self, document: Mapping[str, Any]) -> Access:
+        self._require_known(document, _SECTIONS, "")
         clients: dict[bytes, Client] = {}
-        for name, fields in self._tables(found, "clients").items():
+        for name, fields in self._tables(document, "clients").items():
             where = f"[clients.{name}]"
             self._require_known(fields, _CLIENT, where)
             if name.startswith(PERSON):
@@ -91,21 +91,21 @@ class _Parser:
             if bytes.fromhex(digest) in clients:
                 raise self._wrong(f"{where} has the token of another client; give each client its own")
             clients[bytes.fromhex(digest)] = self._client(name, fields, where)
-        issuer = self._issuer(found)
+        issuer = self._issuer(document)
         if not clients and issuer is None:
             raise self._wrong("there is neither a client nor [oidc]: nobody could use the server; add [clients.<name>]")
-        return Access(clients, issuer, self._rate(found, ""))
+        return Access(clients, issuer, self._rate(document, ""))
 
-    def _issuer(self, found: Mapping[str, Any]) -> TokenIssuer | None:
+    def _issuer(self, document: Mapping[str, Any]) -> TokenIssuer | None:
         groups = {}
-        for name, fields in self._tables(found, "groups").items():
+        for name, fields in self._tables(document, "groups").items():
             self._require_known(fields, _GROUP, f"[groups.{name}]")
             groups[name] = self._client(name, fields, f"[groups.{name}]")
-        if "oidc" not in found:
+        if "oidc" not in document:
             if groups:
                 raise self._wrong("[groups] are those of [oidc], which is missing; add it")
             return None
-        fields = found["oidc"]
+        fields = document["oidc"]
         if not isinstance(fields, dict):
             raise self._wrong("oidc is no section; write [oidc] and its settings below")
         self._require_known(fields, _OIDC, "[oidc]")
@@ -121,13 +121,13 @@ class _Parser:
         patterns = {right: self._patterns(fields.get(right, []), f"{where} {right}") for right in _RIGHTS}
         return Client(name, patterns["read"], patterns["write"], self._rate(fields, where))
 
-    def _patterns(self, found: object, where: str) -> tuple[TableGrant, ...]:
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    def _patterns(self, patterns: object, where: str) -> tuple[TableGrant, ...]:
+        if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
             raise self._wrong(
                 f'{where} is no list of tables; write for example {where.rpartition(" ")[2]} = ["sales.*"]'
             )
         try:
-            return tuple(parse_pattern(one) for one in found)
+            return tuple(parse_pattern(pattern) for pattern in patterns)
         except InvalidNameError as error:
             raise self._wrong(f"{where}: {error}; expected '*', '<database>.*' or '<database>.<table>'") from error
 
@@ -139,8 +139,8 @@ class _Parser:
             raise self._wrong(f"{where} requests_per_second is {str(rate)[:40]}, expected a number above 0".lstrip())
         return float(rate)
 
-    def _tables(self, found: Mapping[str, Any], section: str) -> Mapping[str, Mapping[str, Any]]:
-        tables = found.get(section, {})
+    def _tables(self, document: Mapping[str, Any], section: str) -> Mapping[str, Mapping[str, Any]]:
+        tables = document.get(section, {})
         if not isinstance(tables, dict) or not all(isinstance(fields, dict) for fields in tables.values()):
             raise self._wrong(f"{section} is no section of names; write [{section}.<name>] and its rights below")
         return tables
@@ -151,8 +151,8 @@ class _Parser:
             raise self._wrong(f"[oidc] {name} is {str(value)[:40]!r}, expected a text; write it in quotes")
         return value
 
-    def _require_known(self, found: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
-        for name in found:
+    def _require_known(self, fields: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
+        for name in fields:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
@@ -200,10 +200,10 @@ class ReloadingAcl:
 
 def _version(path: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - as `open`
+        stat = os.stat(path)  # noqa: PTH116 - as `open`
     except (OSError, ValueError):
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _text(path: str, option: str) -> str:

@@ -35,10 +35,10 @@ def media_type(header: str | None) -> str:
     """
     names = [part.partition(";")[0].strip().casefold() for part in (header or "").split(",")]
     named = [name for name in names if name and name not in ("*/*", "application/*", "text/html")]
-    known = next((name for name in named if name in _KNOWN), None)
-    if named and known is None:
+    supported = next((name for name in named if name in _KNOWN), None)
+    if named and supported is None:
         raise InvalidOptionError(f"rows as {named[0][:60]} are not known here; use one of {', '.join(_KNOWN)}")
-    return known or JSON
+    return supported or JSON
 
 
 def body_type(headers: Sequence[str]) -> str:
@@ -50,9 +50,9 @@ def body_type(headers: Sequence[str]) -> str:
     kind, _, parameters = (headers[0] if len(headers) == 1 else "").partition(";")
     kind, charset = kind.strip().casefold(), _CHARSET.search(parameters)
     if kind not in _KNOWN or "," in parameters or (charset is not None and charset[1].casefold() not in _CHARSETS):
-        given = " and ".join(repr(one[:60]) for one in headers[:3]) or "missing"
+        shown = " and ".join(repr(header[:60]) for header in headers[:3]) or "missing"
         raise InvalidOptionError(
-            f"the Content-Type of the rows is {given}; send one of {', '.join(_KNOWN)}, with texts in UTF-8",
+            f"the Content-Type of the rows is {shown}; send one of {', '.join(_KNOWN)}, with texts in UTF-8",
             condition="UNSUPPORTED_MEDIA_TYPE",
         )
     return kind

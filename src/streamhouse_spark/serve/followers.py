@@ -94,10 +94,10 @@ class FollowAnswer(StreamingResponse):
     async def _events(tail: Tail, threads: CapacityLimiter, has_ended: Callable[[], bool]) -> AsyncIterator[str]:
         # The first one says where the tail begins: rows that are written after it are among those that follow.
         yield _event("begin", tail.position, "[]")
-        made = tail_events(tail)
+        events = tail_events(tail)
         pending: asyncio.Task[str | None] | None = None
         while not has_ended():
-            pending = pending or asyncio.ensure_future(to_thread.run_sync(next, made, None, limiter=threads))
+            pending = pending or asyncio.ensure_future(to_thread.run_sync(next, events, None, limiter=threads))
             done, _ = await asyncio.wait([pending], timeout=_HEARTBEAT_S)
             if not done:
                 yield ": waiting\n\n"

@@ -83,14 +83,14 @@ class Guard:
         authorization = request.headers.get("authorization")
         try:
             if access.issuer is None:
-                found = access.client_of(authorization)
+                client = access.client_of(authorization)
             else:  # it may have to ask the provider
-                found = await to_thread.run_sync(access.client_of, authorization)
+                client = await to_thread.run_sync(access.client_of, authorization)
         except StreamhouseError as error:
             return iceberg_answer(error) if request.scope["path"].startswith(ICEBERG) else error_answer(error)
-        if found is not None:
-            state["client"] = found
-        admitted = self._admission.counted(access, found, address)
+        if client is not None:
+            state["client"] = client
+        admitted = self._admission.counted(access, client, address)
         return _answer(request, admitted) if isinstance(admitted, Refusal) else None
 
     def _note(self, request: Request, state: dict[str, Any], status: int) -> None:
@@ -98,7 +98,7 @@ class Guard:
         if self._audit is None or ("right" not in state and status not in _DENIED):
             return
         client = state.get("client")
-        given = {name: state[name] for name in ("credentials_until",) if name in state}
+        credentials = {name: state[name] for name in ("credentials_until",) if name in state}
         self._audit.note(
             {
                 "request": state["request_id"],
@@ -111,7 +111,7 @@ class Guard:
                 "rows": state.get("rows"),
                 "status": status,
                 "allowed": status not in _DENIED and not state.get("denied"),
-                **given,
+                **credentials,
             }
         )
 

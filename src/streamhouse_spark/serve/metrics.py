@@ -20,7 +20,7 @@ _GAUGES: Final = {
 
 def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Measure]:
     """Return the metrics of tables, by their descriptions, and of the requests that were answered."""
-    found = [
+    gauges = [
         Measure(
             name,
             text,
@@ -37,7 +37,7 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters)
     rows = [(labels, float(n)) for labels, n in counts.rows.items()]
     lake_alone = [((table,), float(n)) for table, n in counts.lake_alone.items()]
     return [
-        *found,
+        *gauges,
         Measure("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),
         Measure("streamhouse_table_failing", "1 while rounds of the table fail.", "gauge", ("table",), failing),
         Measure(

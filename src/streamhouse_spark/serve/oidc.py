@@ -61,8 +61,8 @@ class TokenIssuer:
             claims = self._claims(token)
             if claims is None or not math.isfinite(claims["exp"]):  # a text, which is no time, is a `TypeError`
                 return None
-            given = claims.get(self.groups_claim, [])
-            names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
+            claim = claims.get(self.groups_claim, [])
+            names = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
             groups = [self.groups[name] for name in names if isinstance(name, str) and name in self.groups]
             name = fit_to_show(str(claims.get(self.name_claim) or claims.get("sub") or "unnamed"))[:200]
             return merge_clients(PERSON + name, groups, float(claims["exp"]) + _LEEWAY_S)
@@ -112,24 +112,24 @@ class SigningKeys:
 
         Raises `StorageError` where it is unknown and the provider did not answer.
         """
-        found = self._known(name)
-        if found is not None:
+        key = self._known(name)
+        if key is not None:
             with try_lock(self._lock) as is_held:  # others go on with the keys of before
                 if not is_held or not self._is_due(_AGE_MS_MAX):
-                    return found
+                    return key
                 self._ask()
                 return self._known(name)
         with self._lock:
             if self._known(name) is None and self._is_due(_REFRESH_MS):
                 self._ask()
-            found = self._known(name)
-            if found is None and self._failure is not None:
+            key = self._known(name)
+            if key is None and self._failure is not None:
                 raise StorageError(
                     f"the keys of {self._issuer} could not be fetched: {self._failure}; tokens that it signed with "
                     "other keys cannot be checked until it answers",
                     condition="IDENTITY_PROVIDER_UNAVAILABLE",
                 )
-            return found
+            return key
 
     def _is_due(self, age_ms: int) -> bool:
         return self._asked_ms is None or self._clock.boot_ms() - self._asked_ms >= age_ms
@@ -154,10 +154,10 @@ class SigningKeys:
 
     def _discover_keys_url(self) -> str:
         """Return where the provider says that its keys are (OpenID Connect Discovery 1.0, section 4)."""
-        found = _object(self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
-        if found.get("issuer") != self._issuer:
-            raise ValueError(f"it says that its name is {str(found.get('issuer'))[:200]!r}")
-        url = str(found.get("jwks_uri"))
+        document = _object(self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
+        if document.get("issuer") != self._issuer:
+            raise ValueError(f"it says that its name is {str(document.get('issuer'))[:200]!r}")
+        url = str(document.get("jwks_uri"))
         require_secure(url)
         return url
 

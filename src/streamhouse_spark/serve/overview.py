@@ -51,9 +51,11 @@ class Overview:
             if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
                 opened = open_all(self._warehouse)
                 failures = overdue_failures(self._warehouse.storage, opened.tables)
-                found = opened.each(lambda table: TableOverview.of(table, failures.get(table.uuid, ())).to_json())
-                found += [{"table": name, "error": str(error)} for name, error in opened.failed.items()]
-                self._tables = sorted(found, key=lambda one: str(one["table"]))
+                descriptions = opened.each(
+                    lambda table: TableOverview.of(table, failures.get(table.uuid, ())).to_json()
+                )
+                descriptions += [{"table": name, "error": str(error)} for name, error in opened.failed.items()]
+                self._tables = sorted(descriptions, key=lambda description: str(description["table"]))
                 self._looked_ms = now_ms
             return self._tables
 
@@ -75,7 +77,7 @@ class Overview:
             return error_answer(error)
 
     def _readable(self, client: Client) -> list[Mapping[str, Any]]:
-        return [one for one in self.tables() if client.readable_of([str(one["table"])])]
+        return [description for description in self.tables() if client.readable_of([str(description["table"])])]
 
     def _metrics(self, request: Request) -> Response:
         """Answer the metrics: of the tables that a client may read, and of the process for one that may read all."""

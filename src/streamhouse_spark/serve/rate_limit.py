@@ -28,13 +28,13 @@ class RateLimit:
 
         A request that is refused is not counted.
         """
-        most = max(1.0, requests_per_s * _BURST_S)
+        capacity = max(1.0, requests_per_s * _BURST_S)
         now_ms = self._clock.boot_ms()
         with self._lock:
-            left, then_ms = self._buckets.pop(client, (most, now_ms))
-            left = min(most, left + (now_ms - then_ms) / 1000 * requests_per_s)
-            is_free = left >= 1
-            self._buckets[client] = (left - is_free, now_ms)
+            tokens, last_ms = self._buckets.pop(client, (capacity, now_ms))
+            tokens = min(capacity, tokens + (now_ms - last_ms) / 1000 * requests_per_s)
+            is_free = tokens >= 1
+            self._buckets[client] = (tokens - is_free, now_ms)
             if len(self._buckets) > _CLIENTS_MAX:
                 self._buckets.popitem(last=False)
-        return 0 if is_free else max(1, math.ceil((1 - left) / requests_per_s))
+        return 0 if is_free else max(1, math.ceil((1 - tokens) / requests_per_s))

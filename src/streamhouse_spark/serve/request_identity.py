@@ -108,10 +108,12 @@ class RequestIdentity:
                 f"parameters; nothing was written, send new rows as sequence {number + 1}"
             )
         expected = 0 if stored is None else stored + 1
-        found = "the table has no request of this producer" if stored is None else f"the last stored one is {stored}"
+        stored_text = (
+            "the table has no request of this producer" if stored is None else f"the last stored one is {stored}"
+        )
         return ProducerSequenceError(
-            f"sequence {number} of producer {app_id!r} cannot be stored in {state.name}: {found}, expected sequence "
-            f"{expected}; nothing was written, send the missing requests first or choose another {PRODUCER_ID}"
+            f"sequence {number} of producer {app_id!r} cannot be stored in {state.name}: {stored_text}, expected "
+            f"sequence {expected}; nothing was written, send the missing requests first or choose another {PRODUCER_ID}"
         )
 
     def of_dead_letters(self, table: str, rows: Sequence[int]) -> Transaction:

@@ -149,49 +149,53 @@ class _Rows:
         mode = mode or ("upsert" if table.state.primary_key else "append")
         if mode not in _MODES:
             raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
-        asked = _RowsRequest.of(request, table, mode, body)
-        identity = RequestIdentity.of(request.headers, client_of(request).name, table.uuid, asked.parts)
+        rows_request = _RowsRequest.of(request, table, mode, body)
+        identity = RequestIdentity.of(request.headers, client_of(request).name, table.uuid, rows_request.parts)
         with self._requests.entered(table.uuid, identity) if identity else nullcontext():
             if identity and (stored := identity.stored_outcome(table.state)):
-                offsets, bad = BucketOffsets(stored.offsets), _bad_rows_again(table, asked)
+                offsets, bad = BucketOffsets(stored.offsets), _bad_rows_again(table, rows_request)
             else:
                 try:
                     with identity.judged_by(table.refresh) if identity else nullcontext():
-                        offsets, bad = self._stored(request, table, asked, identity)
+                        offsets, bad = self._stored(request, table, rows_request, identity)
                 except SchemaMismatchError as error:
-                    return _rejected_rows_response(error, table, asked)
+                    return _rejected_rows_response(error, table, rows_request)
                 self._counts.wrote(table.name, mode, offsets.num_rows)
         request.scope["state"]["rows"] = offsets.num_rows
         ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
         answer = {"table": table.name, "rows": offsets.num_rows, "offsets": ranges}
-        return JSONResponse(answer | ({"bad_rows": [one.to_json() for one in bad]} if bad else {}))
+        return JSONResponse(answer | ({"bad_rows": [row.to_json() for row in bad]} if bad else {}))
 
     def _stored(
-        self, request: Request, table: Table, asked: _RowsRequest, identity: RequestIdentity | None
+        self, request: Request, table: Table, rows_request: _RowsRequest, identity: RequestIdentity | None
     ) -> tuple[BucketOffsets, Sequence[RejectedRow]]:
         """Write the rows that the table takes; first those that it does not, into the table that is named for them.
 
         A request that is sent again, because the server died between the two, adds to neither what it has.
         """
         transaction = identity.transaction if identity else None
-        if asked.bad_rows == "refuse":
-            return asked.stored(table, parse_rows(asked.body, asked.kind, asked.rules), transaction), ()
-        found = validate_rows(table, asked.rows())
-        if found.bad and asked.dead_letters:
-            require(request, "write", asked.dead_letters)
-            letters = self._warehouse.create_table(asked.dead_letters, DEAD_LETTERS, if_not_exists=True)
+        if rows_request.bad_rows == "refuse":
+            return rows_request.stored(
+                table, parse_rows(rows_request.body, rows_request.kind, rows_request.rules), transaction
+            ), ()
+        validated = validate_rows(table, rows_request.rows())
+        if validated.bad and rows_request.dead_letters:
+            require(request, "write", rows_request.dead_letters)
+            letters = self._warehouse.create_table(rows_request.dead_letters, DEAD_LETTERS, if_not_exists=True)
             now = dt.datetime.fromtimestamp(self._warehouse.world.clock.now_ms() / 1000, dt.UTC)
             letters.append(
                 [
-                    {"at": now, "target": table.name, "reason": one.reason, "position": str(one.row), "event": one.text}
-                    for one in found.bad
+                    {"at": now, "target": table.name, "reason": row.reason, "position": str(row.row), "event": row.text}
+                    for row in validated.bad
                 ],
-                transaction=identity.of_dead_letters(table.name, [one.row for one in found.bad]) if identity else None,
+                transaction=identity.of_dead_letters(table.name, [row.row for row in validated.bad])
+                if identity
+                else None,
             )
-        if found.good is None and transaction is None:
-            return BucketOffsets({}), found.bad
-        rows = table.schema.empty_table() if found.good is None else found.good
-        return asked.stored(table, rows, transaction), found.bad
+        if validated.good is None and transaction is None:
+            return BucketOffsets({}), validated.bad
+        rows = table.schema.empty_table() if validated.good is None else validated.good
+        return rows_request.stored(table, rows, transaction), validated.bad
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -200,11 +204,11 @@ class _Rows:
         return await run_in_threadpool(self._read, request)
 
     def _read(self, request: Request) -> Response:
-        name, asked = request.path_params["table"], parameters_of(request, _READ_PARAMETERS)
-        limit = _number(asked.get("limit"), ROWS_DEFAULT, ROWS_MAX)
+        name, parameters = request.path_params["table"], parameters_of(request, _READ_PARAMETERS)
+        limit = _number(parameters.get("limit"), ROWS_DEFAULT, ROWS_MAX)
         kind = media_type(request.headers.get("accept"))
-        columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
-        where = parse_where(asked["where"], schema_of(self._warehouse, name)) if asked.get("where") else None
+        columns = [c.strip() for c in parameters["columns"].split(",")] if parameters.get("columns") else None
+        where = parse_where(parameters["where"], schema_of(self._warehouse, name)) if parameters.get("where") else None
         rows = first_rows(self._warehouse, name, limit, columns=columns, filter_=where)
         return Response(write_rows(rows, kind), media_type=kind)
 
@@ -215,17 +219,17 @@ class _Rows:
     def _lookup(self, request: Request) -> Response:
         table = self._opened(request)
         key = list(table.state.primary_key)
-        given = parameters_of(request, key) if key else {}
-        if sorted(given) != sorted(key) or not key:
+        key_texts = parameters_of(request, key) if key else {}
+        if sorted(key_texts) != sorted(key) or not key:
             names = "&".join(f"{name}=…" for name in key) if key else "none: the table has no primary key"
             raise InvalidOptionError(f"table {table.name}: a lookup names each column of the primary key ({names})")
         columns = [table.schema.field(name) for name in key]
-        found = table.lookup(
-            pa.table({column.name: _key_value(given[column.name], column, table) for column in columns})
+        rows = table.lookup(
+            pa.table({column.name: _key_value(key_texts[column.name], column, table) for column in columns})
         )
-        if not found["_found"][0].as_py():
+        if not rows["_found"][0].as_py():
             raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
-        row = next(row_texts(found.drop_columns(["_found"])))
+        row = next(row_texts(rows.drop_columns(["_found"])))
         return Response(row, media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
@@ -235,7 +239,7 @@ class _Rows:
         rows holds a thread, of those that are for this alone: others are answered meanwhile.
         """
         require(request, "read", request.path_params["table"])
-        client, asked = client_of(request), parameters_of(request, ("from",))
+        client, parameters = client_of(request), parameters_of(request, ("from",))
         name = client.name
         if client is ANYBODY and request.client is not None:
             name = request.client.host  # without tokens an address tells clients apart
@@ -243,7 +247,7 @@ class _Rows:
             return _busy(refusal)
         stop = new_event()
         try:
-            start = _start(request.headers.get("last-event-id") or asked.get("from") or "latest")
+            start = _start(request.headers.get("last-event-id") or parameters.get("from") or "latest")
             tail = await run_in_threadpool(self._tail, request, start, stop)
         except BaseException:
             self._followers.release(name)
@@ -278,10 +282,10 @@ class _RowsRequest:
 
     @classmethod
     def of(cls, request: Request, table: Table, mode: str, body: bytes) -> _RowsRequest:
-        asked = parameters_of(request, _WRITE_PARAMETERS)
-        columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
-        dead_letters = asked.get("dead_letters")
-        bad_rows = parse_bad_rows(asked.get("bad_rows"), dead_letters)
+        parameters = parameters_of(request, _WRITE_PARAMETERS)
+        columns = [c.strip() for c in parameters["columns"].split(",")] if parameters.get("columns") else None
+        dead_letters = parameters.get("dead_letters")
+        bad_rows = parse_bad_rows(parameters.get("bad_rows"), dead_letters)
         if columns is not None and mode != "upsert":
             raise InvalidOptionError(
                 f"columns= is for mode=upsert, a partial update by primary key, and not for {mode}"
@@ -330,26 +334,26 @@ def _require_key_and_columns(table: Table, columns: Sequence[str]) -> None:
             raise InvalidOptionError(f"columns= has {quote(column)}, and table {table.name} has no such column; {hint}")
 
 
-def _rejected_rows_response(error: SchemaMismatchError, table: Table, asked: _RowsRequest) -> Response:
+def _rejected_rows_response(error: SchemaMismatchError, table: Table, rows_request: _RowsRequest) -> Response:
     """Answer that nothing was written, with each bad row where whole rows were sent."""
     answer = error_answer(error)
-    if asked.columns is not None or asked.mode == "delete":
+    if rows_request.columns is not None or rows_request.mode == "delete":
         return answer
     try:
-        bad = validate_rows(table, asked.rows()).bad
+        bad = validate_rows(table, rows_request.rows()).bad
     except SchemaMismatchError:
         return answer
     body = json.loads(bytes(answer.body))
-    body["error"]["bad_rows"] = [one.to_json() for one in bad[:BAD_ROWS_SHOWN]]
+    body["error"]["bad_rows"] = [row.to_json() for row in bad[:BAD_ROWS_SHOWN]]
     return JSONResponse(body, answer.status_code)
 
 
-def _bad_rows_again(table: Table, asked: _RowsRequest) -> Sequence[RejectedRow]:
+def _bad_rows_again(table: Table, rows_request: _RowsRequest) -> Sequence[RejectedRow]:
     """Return the bad rows of a request that is stored already, judged by the columns that the table has now."""
-    if asked.bad_rows == "refuse":
+    if rows_request.bad_rows == "refuse":
         return ()
     try:
-        return validate_rows(table, asked.rows()).bad
+        return validate_rows(table, rows_request.rows()).bad
     except SchemaMismatchError:
         return ()
 

@@ -144,11 +144,11 @@ def table_asked_for(request: Request) -> str | None:
 
 def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:
     """Return one client with the rights of all, such as of the groups that a person is in."""
-    rates = [one.requests_per_s for one in clients if one.requests_per_s is not None]
+    rates = [client.requests_per_s for client in clients if client.requests_per_s is not None]
     return Client(
         name,
-        tuple(dict.fromkeys(pattern for one in clients for pattern in one.readable)),
-        tuple(dict.fromkeys(pattern for one in clients for pattern in one.writable)),
+        tuple(dict.fromkeys(pattern for client in clients for pattern in client.readable)),
+        tuple(dict.fromkeys(pattern for client in clients for pattern in client.writable)),
         max(rates) if rates else None,
         ends_s,
     )

@@ -88,7 +88,7 @@ def validate_rows(table: Table, body: Body) -> ValidatedRows:
     """
     finder = _Finder(body, lambda rows: _require_fitting(table, rows))
     finder.look(0, len(body))
-    numbers = [one.row for one in finder.bad]
+    numbers = [row.row for row in finder.bad]
     ends = [*numbers, len(body)]
     begins = [0, *(number + 1 for number in numbers)]
     good = [body.read(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
@@ -197,12 +197,12 @@ class _Frames:
 
 def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:
     """Return ``refuse``, ``skip`` or ``dead-letter``. Raises `InvalidOptionError`."""
-    known = ("refuse", "skip", "dead-letter")
-    found = text or ("dead-letter" if dead_letters else "refuse")
-    if found not in known:
-        raise InvalidOptionError(f"bad_rows={found[:60]!r}: expected {', '.join(known)}")
-    if (found == "dead-letter") != bool(dead_letters):
+    policies = ("refuse", "skip", "dead-letter")
+    policy = text or ("dead-letter" if dead_letters else "refuse")
+    if policy not in policies:
+        raise InvalidOptionError(f"bad_rows={policy[:60]!r}: expected {', '.join(policies)}")
+    if (policy == "dead-letter") != bool(dead_letters):
         raise InvalidOptionError(
             "bad_rows=dead-letter and dead_letters=<database>.<table> belong together: name the table for such rows"
         )
-    return found
+    return policy

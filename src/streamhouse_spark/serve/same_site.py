@@ -39,7 +39,7 @@ class AllowedSites:
     @classmethod
     def of(cls, hosts: Sequence[str], origins: Sequence[str]) -> AllowedSites:
         """Parse the options ``--allowed-host`` and ``--allowed-origin``. Raises `InvalidOptionError`."""
-        return cls(tuple(_parse_host(one) for one in hosts), tuple(_parse_origin(one) for one in origins))
+        return cls(tuple(_parse_host(text) for text in hosts), tuple(_parse_origin(text) for text in origins))
 
     def refusal_of(self, headers: Headers, *, requires_token: bool) -> Refusal | None:
         """Return why a request is refused; None for one that may pass. HTTP/1.1 has one Host, and HTTP/1.0 may lack it,
@@ -57,10 +57,10 @@ class AllowedSites:
         return self._foreign_origin(headers, host)
 
     def _answers_to(self, host: str) -> bool:
-        found = _AUTHORITY.match(host)
-        if found is None:
+        authority = _AUTHORITY.match(host)
+        if authority is None:
             return False
-        name = found["host"].lower().removesuffix(".")
+        name = authority["host"].lower().removesuffix(".")
         return ANY_HOST in self.hosts or name == "localhost" or _is_address(name) or name in self.hosts
 
     def _foreign_origin(self, headers: Headers, host: str | None) -> Refusal | None:
@@ -89,8 +89,8 @@ def _is_own(origin: str, host: str | None) -> bool:
 
 
 def _with_port(authority: str, scheme: str) -> str:
-    found = _AUTHORITY.match(authority)
-    return f"{found['host'].lower()}:{found['port'] or _PORTS[scheme]}" if found else ""
+    match = _AUTHORITY.match(authority)
+    return f"{match['host'].lower()}:{match['port'] or _PORTS[scheme]}" if match else ""
 
 
 def _is_address(name: str) -> bool:

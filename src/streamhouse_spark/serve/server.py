@@ -135,9 +135,9 @@ def _server_of(config: uvicorn.Config) -> uvicorn.Server:
 def _clean(tables: VirtualTables, stop: threading.Event, grace_ms: int) -> None:
     while not stop.wait(grace_ms / 1000 / _CLEANINGS_PER_GRACE):
         try:
-            gone = tables.clean()
+            deleted = tables.clean()
         except StreamhouseError as error:
             logger.warning("files of hot rows that nobody needs were not deleted, the next time tries again: %s", error)
         else:
-            if gone:
-                logger.info("deleted the hot rows' files of %d former states", len(gone))
+            if deleted:
+                logger.info("deleted the hot rows' files of %d former states", len(deleted))

@@ -33,19 +33,19 @@ def table_facts(table: Table) -> dict[str, Any]:
 
 def describe_failures(table: Table) -> dict[str, Any]:
     """Describe the rounds that failed, as their note says, the newest first: one request."""
-    found = [failure.to_json(table.state) for failure in list_failures(table.storage, table.uuid)]
-    for one in found:
-        one |= {"first_at": _time(one.pop("first_ms")), "last_at": _time(one.pop("last_ms"))}
-    return {"failed_rounds": found}
+    failures = [failure.to_json(table.state) for failure in list_failures(table.storage, table.uuid)]
+    for entry in failures:
+        entry |= {"first_at": _time(entry.pop("first_ms")), "last_at": _time(entry.pop("last_ms"))}
+    return {"failed_rounds": failures}
 
 
 def _rounds(state: TableState) -> list[dict[str, Any]]:
     """Return the tiering rounds whose snapshots the log still knows, the newest first, and the rows of each."""
-    found = []
+    rounds = []
     for before, after in pairwise(state.lake_history):
         rows = sum(max(0, end - before.offsets.get(bucket, 0)) for bucket, end in after.offsets.items())
-        found.append({"snapshot_id": str(after.snapshot_id), "recorded_at": _time(after.time_ms), "rows": rows})
-    return found[::-1]
+        rounds.append({"snapshot_id": str(after.snapshot_id), "recorded_at": _time(after.time_ms), "rows": rows})
+    return rounds[::-1]
 
 
 def _readers(state: TableState) -> list[dict[str, Any]]:

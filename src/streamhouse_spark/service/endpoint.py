@@ -118,9 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        known = self.answers.get(path)
+        answer = self.answers.get(path)
         missing = (HTTPStatus.NOT_FOUND, TEXT, f"nothing at {path}; there are {', '.join(self.answers)}\n".encode())
-        status, content_type, body = known() if known is not None else missing
+        status, content_type, body = answer() if answer is not None else missing
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -155,5 +155,5 @@ def _ready(health: ServiceHealth) -> Answer:
 
 
 def _answer(status: HTTPStatus, word: str, health: ServiceHealth) -> Answer:
-    told = {"status": word, "tables": health.tables, "turned_ms_ago": health.turned_ms_ago}
-    return status, "application/json", json.dumps({**told, "error": health.listing_error}).encode() + b"\n"
+    document = {"status": word, "tables": health.tables, "turned_ms_ago": health.turned_ms_ago}
+    return status, "application/json", json.dumps({**document, "error": health.listing_error}).encode() + b"\n"

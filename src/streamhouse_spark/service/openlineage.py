@@ -90,14 +90,14 @@ def event_of(
         counts = {"rowCount": report.rows, "size": report.size_bytes, "fileCount": report.files}
         written = _facet("1-0-2/OutputStatisticsOutputDatasetFacet", **counts)
         output["outputFacets"] = {"outputStatistics": written}
-    told = {} if error is None else {"errorMessage": _error(error)}
+    run_facets = {} if error is None else {"errorMessage": _error(error)}
     job = _facet("2-0-3/JobTypeJobFacet", processingType="BATCH", integration="STREAMHOUSE", jobType="JOB")
     return {
         "eventType": kind,
         "eventTime": dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds"),
         "producer": PRODUCER,
         "schemaURL": _SCHEMA,
-        "run": {"runId": run_id, "facets": told},
+        "run": {"runId": run_id, "facets": run_facets},
         "job": {"namespace": source.namespace, "name": f"tier {table.name}", "facets": {"jobType": job}},
         "inputs": [{"namespace": source.namespace, "name": source.name, "facets": schema}],
         "outputs": [output],

@@ -40,30 +40,30 @@ class TableDiscovery:
 
     def forget(self, table: Table) -> None:
         """Have the table's name looked at again: the table may be gone."""
-        self._tables = {name: known for name, known in self._tables.items() if known[1] is not table}
+        self._tables = {name: entry for name, entry in self._tables.items() if entry[1] is not table}
 
     def found(self, chosen: Sequence[str] | None = None) -> TableListing:
         """Look for the tables of the warehouse, or for those that are chosen by name. Raises as a listing does."""
         newest = dict.fromkeys(chosen, 0) if chosen is not None else self._listed()
         storage = self.connection.warehouse().storage
-        asked = [name for name in newest if chosen is not None or not self._is_as_known(name, newest[name])]
+        stale_names = [name for name in newest if chosen is not None or not self._is_as_known(name, newest[name])]
         failures: dict[str, StreamhouseError] = {}
-        for name, found in zip(asked, at_once(storage, self._opened, asked), strict=True):
+        for name, outcome in zip(stale_names, at_once(storage, self._opened, stale_names), strict=True):
             self._tables.pop(name, None)
-            if isinstance(found, StreamhouseError):
-                failures[name] = found
-            elif found != UNSETTLED:
-                self._tables[name] = (newest[name], found)
-        self._tables = {name: known for name, known in self._tables.items() if name in newest}
+            if isinstance(outcome, StreamhouseError):
+                failures[name] = outcome
+            elif outcome != UNSETTLED:
+                self._tables[name] = (newest[name], outcome)
+        self._tables = {name: entry for name, entry in self._tables.items() if name in newest}
         return TableListing([table for _, table in self._tables.values() if table is not None], failures)
 
     def _listed(self) -> dict[str, int]:
         storage = self.connection.warehouse().storage
-        found: dict[str, int] = {}
+        pointers: dict[str, int] = {}
         databases = names.list_databases(storage)
         for numbers in at_once(storage, lambda database: names.list_pointers(storage, database), databases):
-            found |= {str(path): number for path, number in numbers.items()}
-        return found
+            pointers |= {str(path): number for path, number in numbers.items()}
+        return pointers
 
     def _is_as_known(self, name: str, newest: int) -> bool:
         number, table = self._tables.get(name, (0, None))

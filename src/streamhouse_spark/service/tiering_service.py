@@ -153,8 +153,8 @@ class Service:
     def status(self) -> list[TableStatus]:
         """Return the status of each table, by name. From any thread."""
         with self._lock:
-            found = [*(entry.status for entry in self._entries.values()), *self._unopened.values()]
-            return sorted(found, key=lambda status: status.table)
+            statuses = [*(entry.status for entry in self._entries.values()), *self._unopened.values()]
+            return sorted(statuses, key=lambda status: status.table)
 
     def health(self) -> ServiceHealth:
         """Return how the service itself is. From any thread; asks storage for nothing."""
@@ -220,29 +220,31 @@ class Service:
             return
         self._listed_ms = now_ms
         try:
-            found = self._known.found(self._names)
+            listing = self._known.found(self._names)
         except StreamhouseError as error:
             logger.warning("tables of %s could not be listed, trying again: %s", self._connection.location, error)
             with self._lock:
                 self._listing_error = _first_line(error)
             return
-        unopened = {name: self._not_opened(name, error) for name, error in found.failures.items()}
-        tables = {table.uuid: table for table in found.tables if table.properties.datalake_enabled}
+        unopened = {name: self._not_opened(name, error) for name, error in listing.failures.items()}
+        tables = {table.uuid: table for table in listing.tables if table.properties.datalake_enabled}
         with self._lock:
             self._listing_error = None
             busy = [u for u, e in self._entries.items() if e.work is not None and not e.work.done()]
-            kept = {u: e for u, e in self._entries.items() if u in tables or u in busy or e.status.table in unopened}
-            new = {u: self._entry(t) for u, t in tables.items() if u not in kept}
-            self._entries = {**kept, **new}
+            retained = {
+                u: e for u, e in self._entries.items() if u in tables or u in busy or e.status.table in unopened
+            }
+            new = {u: self._entry(t) for u, t in tables.items() if u not in retained}
+            self._entries = {**retained, **new}
             named = {entry.status.table for entry in self._entries.values()}
             self._unopened = {name: status for name, status in unopened.items() if name not in named}
 
     def _not_opened(self, name: str, error: StreamhouseError) -> TableStatus:
         """Log the error of a table once, as long as it stays the same: one table's trouble does not stop the others."""
-        known, text = self._unopened.get(name), _first_line(error)
-        if known is None or known.error != text:
+        previous, text = self._unopened.get(name), _first_line(error)
+        if previous is None or previous.error != text:
             logger.error("table %s cannot be opened, the others go on: %s", name, text)
-        return TableStatus(name, "failed", error=text, failures=known.failures + 1 if known is not None else 1)
+        return TableStatus(name, "failed", error=text, failures=previous.failures + 1 if previous is not None else 1)
 
     def _entry(self, table: Table) -> _Entry:
         return _Entry(table, TableStatus(table.name), MaintenanceRunner(self._clock.boot_ms(), self._maintenance_ms))
@@ -253,8 +255,8 @@ class Service:
         free = [e for e in self._entries.values() if e.work is None or e.work.done()]
         free = [entry for entry in free if now_ms >= entry.not_before_ms]
         storage = self._connection.warehouse().storage
-        looked = [entry for entry in free if now_ms >= entry.look_at_ms]
-        for entry, succeeded in zip(looked, at_once(storage, self._look, looked), strict=True):
+        polled = [entry for entry in free if now_ms >= entry.look_at_ms]
+        for entry, succeeded in zip(polled, at_once(storage, self._look, polled), strict=True):
             if not succeeded:
                 self._known.forget(entry.table)
         due = [e for e in free if e.overdue_ms >= 0 or (e.upkeep.is_due(now_ms) and now_ms >= e.not_before_ms)]

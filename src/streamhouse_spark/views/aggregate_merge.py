@@ -78,22 +78,22 @@ class AggregateMerge:
         changed = self._changed = self._changed or self._changes()
         if changed is None:
             return None
-        statements, found = self._added.statements, self._view_rows(changed.keys)
-        there, told = found.column(found.num_columns - 1), None
+        statements, stored_rows = self._added.statements, self._view_rows(changed.keys)
+        is_present, top_k = stored_rows.column(stored_rows.num_columns - 1), None
         if tell is not None and self._values is not None:
-            told = tell(changed.keys, there.to_numpy(), self._values.changes(changed.keys))
+            top_k = tell(changed.keys, is_present.to_numpy(), self._values.changes(changed.keys))
         shown = zip(statements.root.columns, statements.names, strict=True)
-        old = pa.table({old_name(column): found.column(name) for column, name in shown})
-        old = old.append_column(THERE, there)
-        if told is not None:
-            old = old.append_column(TOLD, pa.array(told.known)).append_column(TOTAL, pa.array(told.rows))
-            for column, values in told.values.items():
+        old = pa.table({old_name(column): stored_rows.column(name) for column, name in shown})
+        old = old.append_column(THERE, is_present)
+        if top_k is not None:
+            old = old.append_column(TOLD, pa.array(top_k.known)).append_column(TOTAL, pa.array(top_k.rows))
+            for column, values in top_k.values.items():
                 old = old.append_column(extreme_column(column), values)
         names = [*changed.rows.column_names, *old.column_names]
         rows = pa.Table.from_arrays([*changed.rows.columns, *old.columns], names=names)
         schema = StructType([*changed.schema.fields, *spark_versions.spark_schema_of(old.schema).fields])
-        kept = self._relations.keep("groups", rows, schema)
-        return self._relations.sql(self._added.merged(kept, are_told=told is not None)).toArrow()
+        relation = self._relations.keep("groups", rows, schema)
+        return self._relations.sql(self._added.merged(relation, has_top_k=top_k is not None)).toArrow()
 
     def _changes(self) -> _Changed | None:
         added, relations = self._added, self._relations

@@ -138,20 +138,20 @@ def create_view_table(
 ) -> MaterializedTable:
     """Make the table of a view, or take the one with this query, and leave the rows to a refresh."""
     path = str(parse_table_name(name).require_table("materialize"))
-    if given := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
-        raise InvalidOptionError(f"{path}: the property {given[0]} is set by materialize; leave it out")
-    freshness_ms, chosen = parse_freshness_ms(freshness), parse_mode(mode)
-    steps = parse_step_rows(step_rows, chosen)
+    if reserved := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
+        raise InvalidOptionError(f"{path}: the property {reserved[0]} is set by materialize; leave it out")
+    freshness_ms, parsed_mode = parse_freshness_ms(freshness), parse_mode(mode)
+    steps = parse_step_rows(step_rows, parsed_mode)
     try:
-        known = ViewDefinition.of(connection.table(path).state.properties, path)
+        definition = ViewDefinition.of(connection.table(path).state.properties, path)
     except TableNotFoundError:
-        known = None
+        definition = None
     except InvalidOptionError as error:
         raise TableExistsError(f"{path} exists and is no materialised table; choose another name") from error
-    if known is not None and (known.query, known.mode) != (query, chosen):
+    if definition is not None and (definition.query, definition.mode) != (query, parsed_mode):
         raise TableExistsError(f"{path} is a materialised table of another query or mode; drop it first")
-    if known is None:
-        _create(spark, connection, path, query, freshness_ms, chosen, properties, steps)
+    if definition is None:
+        _create(spark, connection, path, query, freshness_ms, parsed_mode, properties, steps)
     return MaterializedTable(spark, connection, path)
 
 
@@ -170,7 +170,7 @@ def _create(
     sources = {name: connection.table(name) for name in parsed.sources}
     relations = begin(spark, path, parsed, sources)
     try:
-        new = {name: f"{relations.prefix}{found}_new" for name, found in relations.ids.items()}
+        new = {name: f"{relations.prefix}{source_id}_new" for name, source_id in relations.ids.items()}
         written = relations.sql(parsed.text_over(new))
         schema = written.schema
         names = tuple(field.name for field in schema.fields)

@@ -50,8 +50,8 @@ class DeltaRange:
         """Return the keys of groups that changed, each once, and their changes; None where these are many, or are not
         told.
         """
-        then = {source.name: source for source in versions.sources}
-        if then.keys() != self._sources.keys() or self._are_many(versions):
+        old_sources = {source.name: source for source in versions.sources}
+        if old_sources.keys() != self._sources.keys() or self._are_many(versions):
             return None
         states = self._inputs.states
         if any(states[new.name].version != new.version for new in self._step.new.sources):
@@ -68,10 +68,10 @@ class DeltaRange:
             relations.drop()
 
     def _are_many(self, versions: Lineage) -> bool:
-        then = {source.name: source for source in versions.sources}
-        commits = [new.version - then[new.name].version for new in self._step.new.sources]
+        old_sources = {source.name: source for source in versions.sources}
+        commits = [new.version - old_sources[new.name].version for new in self._step.new.sources]
         rows = sum(
-            end - then[new.name].ends.get(bucket, 0)
+            end - old_sources[new.name].ends.get(bucket, 0)
             for new in self._step.new.sources
             for bucket, end in new.ends.items()
         )
@@ -87,11 +87,11 @@ class DeltaRange:
             return self._nothing()
         if inputs.local is not None:
             try:
-                found = changes_directly(self._added, inputs.local)
+                local_changes = changes_directly(self._added, inputs.local)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                found = None
-            if found is not None:
-                return found
+                local_changes = None
+            if local_changes is not None:
+                return local_changes
         values = SparkValues(relations, self._added, writer)
         keys = values.find_changed_keys()
         changes = {part.column: values.changes(keys)(part.column) for part in self._added.listed}

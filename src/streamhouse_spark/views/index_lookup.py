@@ -37,13 +37,13 @@ class BesideRows:
 
 
 def rows_beside(
-    use: IndexedSide, table: Table, state: TableState, naming: pa.Table, own: LocalChanges | None
+    use: IndexedSide, table: Table, state: TableState, naming_changes: pa.Table, own_changes: LocalChanges | None
 ) -> BesideRows | None:
-    """Look up the rows whose keys the changes ``naming`` have; None where a read of the table has to do.
+    """Look up the rows whose keys the changes ``naming_changes`` have; None where a read of the table has to do.
 
-    ``own`` are the changes of the table itself between the two versions, if it has some.
+    ``own_changes`` are the changes of the table itself between the two versions, if it has some.
     """
-    keys = _keys(naming.select(list(use.given)), state, use.key)
+    keys = _keys(naming_changes.select(list(use.given)), state, use.key)
     columns = columns_read(state, use.columns)
     if keys is None:
         return None
@@ -51,7 +51,7 @@ def rows_beside(
         empty = state.schema.select(columns).arrow.empty_table()
         return BesideRows(empty, empty)
     try:
-        found = Lookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0).rows
+        rows = Lookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0).rows
     except (SchemaMismatchError, InvalidOptionError):  # the table was altered meanwhile
         return None
     now = table.refresh()  # as new as the rows that were found, or newer
@@ -59,8 +59,8 @@ def rows_beside(
         since = _changes_since(table, state, now, columns)
         if since is None:
             return None
-        found = rows_before(found, since, use.key)
-    return BesideRows(found if own is None else rows_before(found, own, use.key), found)
+        rows = rows_before(rows, since, use.key)
+    return BesideRows(rows if own_changes is None else rows_before(rows, own_changes, use.key), rows)
 
 
 def view_rows(view: Table, keys: pa.Table) -> pa.Table:
@@ -72,28 +72,28 @@ def counts_of(view: Table, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.i
     """Return how many rows the view has of each `KEY`. Their ordinals are 1 to that number, so few lookups find it."""
     lookup = Lookup(view.keyed)
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
-    has = np.zeros(len(keys), np.int64)
-    lacks = np.ones(len(keys), np.int64)
+    low = np.zeros(len(keys), np.int64)
+    high = np.ones(len(keys), np.int64)
     active = np.arange(len(keys))
     while len(active):  # doubled until there is no such ordinal
-        there = _are_there(lookup, keys, active, lacks[active])
-        active = active[there]
-        has[active] = lacks[active]
-        lacks[active] *= 2
-    while len(active := np.flatnonzero(lacks - has > 1)):
-        middle = (has[active] + lacks[active]) // 2
-        there = _are_there(lookup, keys, active, middle)
-        has[active[there]] = middle[there]
-        lacks[active[~there]] = middle[~there]
-    return has
+        exists = _are_there(lookup, keys, active, high[active])
+        active = active[exists]
+        low[active] = high[active]
+        high[active] *= 2
+    while len(active := np.flatnonzero(high - low > 1)):
+        middle = (low[active] + high[active]) // 2
+        exists = _are_there(lookup, keys, active, middle)
+        low[active[exists]] = middle[exists]
+        high[active[~exists]] = middle[~exists]
+    return low
 
 
 def _are_there(
     lookup: Lookup, keys: pa.Array, places: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    asked = pa.table({KEY: keys.take(pa.array(places)), ORDINAL: pa.array(ordinals)})
-    found = lookup.rows(asked, columns=[KEY], max_staleness_ms=_STALENESS_MS)
-    return np.asarray(found.column(found.num_columns - 1).to_numpy(), np.bool_)
+    lookup_keys = pa.table({KEY: keys.take(pa.array(places)), ORDINAL: pa.array(ordinals)})
+    rows = lookup.rows(lookup_keys, columns=[KEY], max_staleness_ms=_STALENESS_MS)
+    return np.asarray(rows.column(rows.num_columns - 1).to_numpy(), np.bool_)
 
 
 def _changes_since(table: Table, state: TableState, now: TableState, columns: Sequence[str]) -> LocalChanges | None:
@@ -109,9 +109,11 @@ def _drop_index(state: TableState) -> int:
     return state.recorded_lake.dropped_rows if state.recorded_lake is not None else 0
 
 
-def _keys(given: pa.Table, state: TableState, key: Sequence[str]) -> pa.Table | None:
+def _keys(values: pa.Table, state: TableState, key: Sequence[str]) -> pa.Table | None:
     """Return the given values as keys, each once; None where Spark compares them otherwise than as keys."""
-    columns = [_as_key(column, state.schema.column(name).type) for column, name in zip(given.columns, key, strict=True)]
+    columns = [
+        _as_key(column, state.schema.column(name).type) for column, name in zip(values.columns, key, strict=True)
+    ]
     if any(column is None for column in columns):
         return None
     return distinct(pa.Table.from_arrays(columns, names=list(key)).drop_null())

@@ -55,10 +55,10 @@ class LocalChanges:
         rows = self.rows.select(list(columns))
         weights = self.weights
         if len(weights) and not (weights == weights[0]).all() and all(map(_is_plain, rows.schema.types)):
-            found = sums(rows.append_column(WEIGHT, pa.array(weights)), list(columns))
-            totals = found.column(WEIGHT).to_numpy()
-            places = np.repeat(np.arange(len(totals)), np.abs(totals))
-            rows, weights = take_rows(found.drop_columns([WEIGHT]), places), np.sign(totals)[places]
+            summed = sums(rows.append_column(WEIGHT, pa.array(weights)), list(columns))
+            totals = summed.column(WEIGHT).to_numpy()
+            positions = np.repeat(np.arange(len(totals)), np.abs(totals))
+            rows, weights = take_rows(summed.drop_columns([WEIGHT]), positions), np.sign(totals)[positions]
         return rows.append_column(WEIGHT, pa.array(weights, pa.int64()))
 
 
@@ -82,8 +82,8 @@ def read_changes(
     rows = pa.Table.from_batches(batches, pa.schema([*metadata, *plan.schema.arrow]))
     if not metadata:
         return LocalChanges(rows, np.ones(len(rows), np.int64))
-    came = pc.is_in(rows[CHANGE_TYPE.name], value_set=pa.array(CAME))
-    weights = np.where(came.to_numpy(zero_copy_only=False), 1, -1).astype(np.int64)
+    is_insert = pc.is_in(rows[CHANGE_TYPE.name], value_set=pa.array(CAME))
+    weights = np.where(is_insert.to_numpy(zero_copy_only=False), 1, -1).astype(np.int64)
     return LocalChanges(rows.drop_columns([CHANGE_TYPE.name]), weights)
 
 
@@ -129,18 +129,18 @@ def rows_at_most(state: TableState) -> int:
         return sys.maxsize
     if not state.primary_key:
         return state.num_rows
-    found = 0
+    num_rows = 0
     for bucket, log in state.buckets.items():
         snapshot = state.snapshots.get(bucket)
-        known, since = (0, state.first_offset(bucket)) if snapshot is None else (snapshot.num_rows, snapshot.offset)
-        found += known + log.end - since
-    return found
+        base_rows, since = (0, state.first_offset(bucket)) if snapshot is None else (snapshot.num_rows, snapshot.offset)
+        num_rows += base_rows + log.end - since
+    return num_rows
 
 
 def _is_plain(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind))
 
 
-def columns_read(state: TableState, wanted: Collection[str]) -> list[str]:
+def columns_read(state: TableState, columns: Collection[str]) -> list[str]:
     """Return the wanted columns and those of the primary key, in the table's order."""
-    return [name for name in state.schema.names if name in wanted or name in state.primary_key]
+    return [name for name in state.schema.names if name in columns or name in state.primary_key]

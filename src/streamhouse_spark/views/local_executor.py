@@ -112,11 +112,11 @@ def _delta(node: Node, rows: LocalRows) -> pa.Table | None:
     """Return the columns of a node that came and went, with weights; None for a plan that is more than plain."""
     match node:
         case Scan(table, of):
-            found = rows.changes.get(table)
-            return None if found is None else _rename_columns(found, of, WEIGHT)
+            delta = rows.changes.get(table)
+            return None if delta is None else _rename_columns(delta, of, WEIGHT)
         case FilterProject(child):
-            found = _delta(child, rows) if _is_bare(node) else None
-            return None if found is None else _project_columns(found, node, WEIGHT)
+            delta = _delta(child, rows) if _is_bare(node) else None
+            return None if delta is None else _project_columns(delta, node, WEIGHT)
         case Join(kind, left, right):
             moves = [bool(tables_of(side) & set(rows.changed)) for side in (left, right)]
             if moves == [True, False] and kind in ("inner", "left"):
@@ -129,20 +129,20 @@ def _join_changes(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.
     """Return the changes of one side of a join beside the rows of the other."""
     scan = only_scan(other)
     pairs = _equal(join.on, moving, other)
-    found = rows.beside.get(scan_name(scan)) if scan is not None else None
-    if found is None or pairs is None:
+    looked_up = rows.beside.get(scan_name(scan)) if scan is not None else None
+    if looked_up is None or pairs is None:
         return None
-    came, beside = _delta(moving, rows), _rows(other, found)
-    if came is None or beside is None:
+    delta, other_rows = _delta(moving, rows), _rows(other, looked_up)
+    if delta is None or other_rows is None:
         return None
-    if any(pa.types.is_floating(came.column(name).type) for name, _ in pairs):  # -0.0 equals 0.0, and bytes do not
+    if any(pa.types.is_floating(delta.column(name).type) for name, _ in pairs):  # -0.0 equals 0.0, and bytes do not
         return None
     names = [f"__streamhouse_key_{number}" for number in range(len(pairs))]
     for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares whole numbers of any two types
-        came = came.append_column(name, _widen_column(came.column(ours)))
-        beside = beside.append_column(name, _widen_column(beside.column(theirs)))
+        delta = delta.append_column(name, _widen_column(delta.column(ours)))
+        other_rows = other_rows.append_column(name, _widen_column(other_rows.column(theirs)))
     kind = "left outer" if join.kind == "left" else "inner"
-    return came.join(beside, names, join_type=kind, use_threads=False).drop_columns(names)
+    return delta.join(other_rows, names, join_type=kind, use_threads=False).drop_columns(names)
 
 
 def _widen_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -158,8 +158,8 @@ def _equal(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | N
             return None
         if not isinstance(equal.expression, exp.Column):
             return None
-        one, two = equal.this.name, equal.expression.name
-        pair = (one, two) if one in moving.columns else (two, one)
+        left, right = equal.this.name, equal.expression.name
+        pair = (left, right) if left in moving.columns else (right, left)
         if pair[0] not in moving.columns or pair[1] not in other.columns:
             return None
         pairs.append(pair)
@@ -171,16 +171,16 @@ def _rows(node: Node, rows: pa.Table) -> pa.Table | None:
         return _rename_columns(rows, node.of)
     if not isinstance(node, FilterProject) or not _is_bare(node):
         return None
-    found = _rows(node.child, rows)
-    return None if found is None else _project_columns(found, node)
+    child_rows = _rows(node.child, rows)
+    return None if child_rows is None else _project_columns(child_rows, node)
 
 
 def _is_bare(rows: FilterProject) -> bool:
-    return rows.where is None and all(isinstance(found, exp.Column) for found in rows.exprs.values())
+    return rows.where is None and all(isinstance(expression, exp.Column) for expression in rows.exprs.values())
 
 
 def _project_columns(rows: pa.Table, node: FilterProject, *also: str) -> pa.Table:
-    return _rename_columns(rows, {name: found.name for name, found in node.exprs.items()}, *also)
+    return _rename_columns(rows, {name: expression.name for name, expression in node.exprs.items()}, *also)
 
 
 def _rename_columns(rows: pa.Table, of: Mapping[str, str], *also: str) -> pa.Table:
@@ -197,32 +197,34 @@ def _merge_groups(added: IncrementalAggregate, root: Group, delta: pa.Table, fin
     if statements.identity == "hash":
         groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
     keys = {name: groups.column(column) for name, column in added.key_columns.items()}
-    found = find(pa.table(keys))
-    there = found.column(found.num_columns - 1)
-    told = None
+    stored_rows = find(pa.table(keys))
+    is_present = stored_rows.column(stored_rows.num_columns - 1)
+    top_k = None
     if tell is not None:
-        told = tell(pa.table(keys), there.to_numpy(), _changes_of(root, groups, delta))
-    old = {column: found.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
-    new = {part.column: _New.of(part, groups, old[part.column]).as_told(told) for part in added.aggregates}
+        top_k = tell(pa.table(keys), is_present.to_numpy(), _changes_of(root, groups, delta))
+    old = {column: stored_rows.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
+    new = {part.column: _New.of(part, groups, old[part.column]).as_told(top_k) for part in added.aggregates}
     values = {
         name: new[name].shown(new) if name in new else groups.column(root.exprs[name].name) for name in root.columns
     }
-    stays = _stays(groups.column("rows"), there, new, told)
+    remains = _stays(groups.column("rows"), is_present, new, top_k)
     sure = pa.chunked_array([pa.repeat(pa.scalar(value=True), groups.num_rows)])
-    for found_new in new.values():
-        sure = pc.and_kleene(sure, found_new.is_known(new))
-    again = pc.or_kleene(pc.is_null(stays), pc.and_kleene(stays, pc.invert(pc.fill_null(sure, fill_value=False))))
-    again = pc.fill_null(again, fill_value=True)
-    gone = pc.fill_null(pc.invert(stays), fill_value=False)
+    for value_part in new.values():
+        sure = pc.and_kleene(sure, value_part.is_known(new))
+    recompute = pc.or_kleene(
+        pc.is_null(remains), pc.and_kleene(remains, pc.invert(pc.fill_null(sure, fill_value=False)))
+    )
+    recompute = pc.fill_null(recompute, fill_value=True)
+    is_deleted = pc.fill_null(pc.invert(remains), fill_value=False)
     shown = {name: values[column] for column, name in zip(root.columns, statements.names, strict=True)}
     by_group = {group_name(name): groups.column(name) for name in root.groups}
-    rows = pa.table({**keys, **shown, GONE: gone, AGAIN: again, **by_group})
-    same = there
+    rows = pa.table({**keys, **shown, GONE: is_deleted, AGAIN: recompute, **by_group})
+    same = is_present
     for name, value in values.items():
         both_null = pc.and_(pc.is_null(value), pc.is_null(old[name]))
         same = pc.and_(same, pc.or_(both_null, pc.fill_null(pc.equal(value, old[name]), fill_value=False)))
-    absent = pc.and_(gone, pc.invert(there))  # neither was there nor is
-    return rows.filter(pc.or_(again, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(gone))))))
+    absent = pc.and_(is_deleted, pc.invert(is_present))  # neither was there nor is
+    return rows.filter(pc.or_(recompute, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(is_deleted))))))
 
 
 def _changes_of(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
@@ -240,7 +242,7 @@ def _changes_of(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
 def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) -> pa.Table:
     """Return the groups that changed with what came and went, as `IncrementalAggregate.changes` does."""
     weights = delta.column(WEIGHT)
-    came = pc.greater(weights, 0)
+    is_insert = pc.greater(weights, 0)
     columns, sums = {name: delta.column(name) for name in root.groups}, [("rows", "sum")]
     columns["rows"] = weights
     for part in added.aggregates:
@@ -250,11 +252,11 @@ def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) ->
         if part.kind == "sum":
             values = values.cast(_sum_type(part.type))
             _require_fitting(values)
-        none = pa.scalar(None, values.type)
+        null = pa.scalar(None, values.type)
         if part.kind not in ("count", "distinct"):
             function = "sum" if part.kind == "sum" else part.kind
-            columns[f"came_{part.column}"] = pc.if_else(came, values, none)
-            columns[f"gone_{part.column}"] = pc.if_else(came, none, values)
+            columns[f"came_{part.column}"] = pc.if_else(is_insert, values, null)
+            columns[f"gone_{part.column}"] = pc.if_else(is_insert, null, values)
             sums += [(f"came_{part.column}", function), (f"gone_{part.column}", function)]
         if part.kind in ("count", "sum"):
             columns[f"count_{part.column}"] = pc.if_else(pc.is_valid(values), weights, 0)
@@ -262,8 +264,8 @@ def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) ->
         if part.kind == "distinct":
             columns[f"count_{part.column}"] = pc.is_valid(values).cast(pa.int64())
             sums.append((f"count_{part.column}", "sum"))
-    found = pa.table(columns).group_by(list(root.groups), use_threads=False).aggregate(sums)
-    return found.rename_columns([*root.groups, *(name for name, _ in sums)])
+    grouped = pa.table(columns).group_by(list(root.groups), use_threads=False).aggregate(sums)
+    return grouped.rename_columns([*root.groups, *(name for name, _ in sums)])
 
 
 def _require_fitting(values: pa.ChunkedArray) -> None:
@@ -295,25 +297,25 @@ def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
         if is_beyond_python(rows.column(name)):
             raise pa.ArrowInvalid("Arrow and Spark do not write such a date as the same text")
         text = one_array(rows.column(name)).cast(pa.string())
-        told = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
-        parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), told))
+        encoded = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
+        parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), encoded))
     texts = pc.binary_join_element_wise(*parts, "") if len(parts) > 1 else parts[0]
     return pa.array([hashlib.sha256(text.encode()).hexdigest() for text in texts.to_pylist()], pa.string())
 
 
 def _stays(
-    rows: pa.ChunkedArray, there: pa.ChunkedArray, new: Mapping[str, _New], told: TopKResult | None
+    rows: pa.ChunkedArray, is_present: pa.ChunkedArray, new: Mapping[str, _New], top_k: TopKResult | None
 ) -> pa.ChunkedArray:
     """Return whether a group has a row now; null where that is not known."""
-    known = next((found.value for found in new.values() if found.part.kind == "rows"), None)
-    if known is not None:
-        return _count_rows(known)
+    num_rows = next((aggregate.value for aggregate in new.values() if aggregate.part.kind == "rows"), None)
+    if num_rows is not None:
+        return _count_rows(num_rows)
     yes, no = pa.scalar(value=True), pa.scalar(None, pa.bool_())
     proven = pc.if_else(pc.greater_equal(rows, 0), yes, no)
-    for found in new.values():
-        proven = pc.if_else(pc.fill_null(found.proof(), fill_value=False), yes, proven)
-    found = pc.if_else(there, proven, _count_rows(rows))
-    return found if told is None else pc.if_else(pa.array(told.known), pa.array(told.rows > 0), found)
+    for aggregate in new.values():
+        proven = pc.if_else(pc.fill_null(aggregate.proof(), fill_value=False), yes, proven)
+    remains = pc.if_else(is_present, proven, _count_rows(rows))
+    return remains if top_k is None else pc.if_else(pa.array(top_k.known), pa.array(top_k.rows > 0), remains)
 
 
 def _count_rows(number: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -338,28 +340,30 @@ class _New:
             return groups.column(f"{name}_{part.column}")
 
         if part.kind in ("rows", "count"):
-            more = groups.column("rows") if part.kind == "rows" else column("count")
-            return cls(part, old, pc.add_checked(pc.fill_null(old, 0), more))
+            increase = groups.column("rows") if part.kind == "rows" else column("count")
+            return cls(part, old, pc.add_checked(pc.fill_null(old, 0), increase))
         if part.kind == "sum":
             kind = _sum_type(part.type)
             none = _zero(kind)
-            of_old, came, gone = (pc.fill_null(c.cast(kind), none) for c in (old, column("came"), column("gone")))
-            value = pc.subtract_checked(pc.add_checked(of_old, came).cast(kind), gone).cast(kind)
+            of_old, inserted, deleted = (
+                pc.fill_null(c.cast(kind), none) for c in (old, column("came"), column("gone"))
+            )
+            value = pc.subtract_checked(pc.add_checked(of_old, inserted).cast(kind), deleted).cast(kind)
             return cls(part, old, value, column("gone"), column("count"))
         if part.kind == "distinct":
             return cls(part, old, pc.fill_null(old, 0), count=column("count"))
         chosen = pc.min_element_wise if part.kind == "min" else pc.max_element_wise
         return cls(part, old, chosen(old, column("came").cast(old.type)), column("gone").cast(old.type))
 
-    def as_told(self, told: TopKResult | None) -> _New:
+    def as_told(self, top_k: TopKResult | None) -> _New:
         """Return it with the values that kept ones tell, which need no proof."""
-        if told is None or self.part.column not in told.values:
+        if top_k is None or self.part.column not in top_k.values:
             return self
-        known, values = pa.array(told.known), told.values[self.part.column]
+        has_value, values = pa.array(top_k.known), top_k.values[self.part.column]
         if self.part.kind == "distinct":
-            known = pc.and_(known, values.is_valid())
-        value = pc.if_else(known, values, self.value)
-        return replace(self, value=value, told=known)
+            has_value = pc.and_(has_value, values.is_valid())
+        value = pc.if_else(has_value, values, self.value)
+        return replace(self, value=value, told=has_value)
 
     def shown(self, new: Mapping[str, _New]) -> pa.ChunkedArray:
         if self.part.kind != "sum":
@@ -374,11 +378,11 @@ class _New:
             case "rows" | "count":
                 return pc.greater_equal(self.value, 0)
             case "sum":
-                came = pc.greater_equal(self.count, 0)
-                known = pc.or_(came, self.proof())
+                only_inserts = pc.greater_equal(self.count, 0)
+                is_known = pc.or_(only_inserts, self.proof())
                 if self.part.counted:
-                    known = pc.or_(known, pc.greater_equal(new[self.part.counted].value, 0))
-                return pc.if_else(pc.is_null(self.old), came, known)
+                    is_known = pc.or_(is_known, pc.greater_equal(new[self.part.counted].value, 0))
+                return pc.if_else(pc.is_null(self.old), only_inserts, is_known)
             case "distinct":
                 stays = pc.equal(self.count, 0)
                 return stays if self.told is None else pc.or_(self.told, stays)

@@ -109,24 +109,24 @@ class KeptExtremes:
         """
         return self._known is not None
 
-    def told(self, keys: pa.Table, there: Bools, changes: ChangesOf) -> TopKResult | None:
+    def told(self, keys: pa.Table, is_present: Bools, changes: ChangesOf) -> TopKResult | None:
         """Return the new values of groups with these keys, each once, behind the changes; None where nothing is kept,
-        or too much changed. ``there`` tells of which of them the view has a row.
+        or too much changed. ``is_present`` tells of which of them the view has a row.
         """
         self._touched = self._lists.stored(keys)
         self._firsts = Firsts.of_unknown(len(self._touched), self._lists.types)
         self._was_there = np.zeros(len(self._touched), np.bool_)
         self._apply_changes_since()
-        each = self._lists.changes(changes) if self._known is not None else None
-        found = self._found(self._touched) if each is not None else None
-        if each is None or found is None:
+        list_changes = self._lists.changes(changes) if self._known is not None else None
+        packed = self._found(self._touched) if list_changes is not None else None
+        if list_changes is None or packed is None:
             self._begin_anew()
             return None
-        self._was_there = np.array([value is not None for value in found], np.bool_)
+        self._was_there = np.array([value is not None for value in packed], np.bool_)
         if self._forward is not None:
-            each = [_of(change, ~self._was_there[change.groups]) for change in each]
-        firsts = self._packed.unpack(found).without(there & ~self._was_there)
-        self._firsts = firsts.changed(each, self._lists.orders)
+            list_changes = [_of(change, ~self._was_there[change.groups]) for change in list_changes]
+        firsts = self._packed.unpack(packed).without(is_present & ~self._was_there)
+        self._firsts = firsts.changed(list_changes, self._lists.orders)
         return self.as_told()
 
     def as_told(self) -> TopKResult:
@@ -138,22 +138,29 @@ class KeptExtremes:
         """List groups that have lost a value, and a share of the others; ``num_rows`` are those of all sources. Returns
         whether that was done: then all of them are known.
         """
-        known = self._firsts.known
-        places = {key: place for place, key in enumerate(self._touched)}
-        of_lost = np.array([places[key] for key in self._lists.stored(keys)], np.int64)
-        groups, of_lost = groups.filter(pa.array(~known[of_lost])), of_lost[~known[of_lost]]
+        is_known = self._firsts.known
+        positions = {key: place for place, key in enumerate(self._touched)}
+        lost_positions = np.array([positions[key] for key in self._lists.stored(keys)], np.int64)
+        groups, lost_positions = (
+            groups.filter(pa.array(~is_known[lost_positions])),
+            lost_positions[~is_known[lost_positions]],
+        )
         num_groups = rows_at_most(self._view.state)
-        if not len(of_lost) or num_groups > GROUPS_MAX or len(of_lost) > max(LOST_MIN, num_groups * LOST_SHARE):
+        if (
+            not len(lost_positions)
+            or num_groups > GROUPS_MAX
+            or len(lost_positions) > max(LOST_MIN, num_groups * LOST_SHARE)
+        ):
             return False
-        absent = np.flatnonzero(~self._was_there[of_lost])
-        asked = MinMaxRequest(
+        absent = np.flatnonzero(~self._was_there[lost_positions])
+        request = MinMaxRequest(
             groups,
-            int(self._firsts.room[of_lost].max()),
+            int(self._firsts.room[lost_positions].max()),
             int(absent[0]) if len(absent) else None,
             _num_shares(num_rows, num_groups),
         )
-        self._take(self._lists.listed(values(asked)), places, asked.room)
-        without_rows = of_lost[~self._firsts.known[of_lost]]
+        self._take(self._lists.listed(values(request)), positions, request.room)
+        without_rows = lost_positions[~self._firsts.known[lost_positions]]
         none = Firsts.of_none(len(without_rows), self._lists.types)
         self._firsts = self._firsts.replaced(without_rows, none)
         return True
@@ -184,14 +191,14 @@ class KeptExtremes:
         """
         if self._known is None or not self._is_elsewhere():
             return
-        found = self._between(self._known) if self._between is not None else None
-        each = self._lists.changes(found[1]) if found is not None else None
-        stored = self._lists.stored(found[0]) if found is not None else []
-        values = self._found(stored) if each is not None else None
-        if each is None or values is None:
+        changes = self._between(self._known) if self._between is not None else None
+        list_changes = self._lists.changes(changes[1]) if changes is not None else None
+        stored = self._lists.stored(changes[0]) if changes is not None else []
+        values = self._found(stored) if list_changes is not None else None
+        if list_changes is None or values is None:
             self._begin_anew()
             return
-        firsts = self._packed.unpack(values).changed(each, self._lists.orders)
+        firsts = self._packed.unpack(values).changed(list_changes, self._lists.orders)
         new = zip(stored, self._packed.pack(firsts), values, strict=True)
         self._forward = {key: value for key, value, old in new if old is not None}
         self._emptied = [stored[place] for place in np.flatnonzero(firsts.rows == 0).tolist()]
@@ -212,36 +219,36 @@ class KeptExtremes:
         tablet.
         """
         order = sorted(range(len(stored)), key=stored.__getitem__)  # sorted keys are found faster
-        found = self._tablet.find([stored[place] for place in order])
-        if found.extent != self._extent:
+        hits = self._tablet.find([stored[place] for place in order])
+        if hits.extent != self._extent:
             return None
         values: list[bytes | None] = [None] * len(stored)
         forward = self._forward or {}
-        for place, value in zip(order, found.values, strict=True):
+        for place, value in zip(order, hits.values, strict=True):
             values[place] = forward.get(stored[place], value)
         return values
 
-    def _take(self, listed: ValueLists, places: Mapping[bytes, int], room: int) -> None:
+    def _take(self, listed: ValueLists, positions: Mapping[bytes, int], room: int) -> None:
         """Take the values of groups, up to ``room`` of each, but of those that are known."""
         self._has_listed = True
-        at = np.array([places.get(key, -1) for key in listed.keys], np.int64)
+        at = np.array([positions.get(key, -1) for key in listed.keys], np.int64)
         is_touched = at >= 0
         rooms = np.full(len(at), ROOM)
         rooms[is_touched] = self._firsts.room[at[is_touched]]
         firsts = listed.firsts(np.minimum(rooms, room), self._lists.orders)
         missing = np.flatnonzero(is_touched)
         missing = missing[~self._firsts.known[at[missing]]]
-        others = np.flatnonzero(~is_touched)
-        keys = [listed.keys[place] for place in others.tolist()]
-        found = self._found(keys) if self._known is not None else None
-        new = zip(keys, self._bytes_of(firsts.taken(others)), found or [None] * len(keys), strict=True)
-        self._others = {key: value for key, value, there in new if there is None}
+        untouched = np.flatnonzero(~is_touched)
+        keys = [listed.keys[place] for place in untouched.tolist()]
+        stored = self._found(keys) if self._known is not None else None
+        new = zip(keys, self._bytes_of(firsts.taken(untouched)), stored or [None] * len(keys), strict=True)
+        self._others = {key: value for key, value, old_value in new if old_value is None}
         self._firsts = self._firsts.replaced(at[missing], firsts.taken(missing))
 
     def _is_kept(self) -> Bools:
         """Tell which of the touched groups are written: unknown ones only to remember their room."""
-        kept: Bools = self._firsts.known | self._was_there
-        return kept
+        is_kept: Bools = self._firsts.known | self._was_there
+        return is_kept
 
     def _bytes_of(self, firsts: Firsts) -> list[bytes | None]:
         """Return the value of each group; None for one without rows."""

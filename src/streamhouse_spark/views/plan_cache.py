@@ -25,17 +25,17 @@ class Plans:
 
     def session(self, spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
         """Return a session with the settings of a view. Raises as `session_with`."""
-        ground = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
-        if ground not in self._sessions:
-            self._sessions[ground] = session_with(spark, view, settings)
-        return self._sessions[ground]
+        cache_key = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
+        if cache_key not in self._sessions:
+            self._sessions[cache_key] = session_with(spark, view, settings)
+        return self._sessions[cache_key]
 
     def parsed(self, view: str, query: str) -> ParsedQuery:
         """Return the parsed query. Raises as `parse_query`."""
-        known = self._parsed.get(view)
-        if known is None or known[0] != query:
-            known = self._parsed[view] = (query, parse_query(view, query))
-        return known[1]
+        entry = self._parsed.get(view)
+        if entry is None or entry[0] != query:
+            entry = self._parsed[view] = (query, parse_query(view, query))
+        return entry[1]
 
     def compiled(
         self,
@@ -46,8 +46,8 @@ class Plans:
     ) -> Statements:
         """Return the statements of a view, made by ``make`` where its definition or its sources' columns are new."""
         of_sources = sorted((name, state.table_uuid, state.schema_id) for name, state in states.items())
-        ground = (definition.query, definition.names, tuple(sorted(definition.session.items())), tuple(of_sources))
-        known = self._compiled.get(view)
-        if known is None or known[0] != ground:
-            known = self._compiled[view] = (ground, make())
-        return known[1]
+        cache_key = (definition.query, definition.names, tuple(sorted(definition.session.items())), tuple(of_sources))
+        entry = self._compiled.get(view)
+        if entry is None or entry[0] != cache_key:
+            entry = self._compiled[view] = (cache_key, make())
+        return entry[1]

@@ -29,9 +29,9 @@ _KNOWN: Final = "_instantiatedSession"
 
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write into the answer
-    asked = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_caller, daemon=True).start()
-    answers.write(json.dumps(_reply(asked)) + "\n")
+    answers.write(json.dumps(_reply(request)) + "\n")
     answers.flush()
     os._exit(0)  # the session goes on
 
@@ -41,9 +41,9 @@ def _end_with_caller() -> None:
     os._exit(1)
 
 
-def _reply(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _reply(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return {"row": _row(asked)}
+        return {"row": _row(request)}
     except StreamhouseError as error:
         return {"error": {"condition": error.condition, "message": str(error)}}
     except PySparkException as error:
@@ -59,18 +59,25 @@ def _cause_of(thrown: Any) -> str:
     return str(thrown.getMessage() or thrown.toString())
 
 
-def _row(asked: Mapping[str, Any]) -> list[Any]:
-    spark = connect_session(asked["session"])
-    name, given = asked["table"], asked["arguments"]
+def _row(request: Mapping[str, Any]) -> list[Any]:
+    spark = connect_session(request["session"])
+    name, arguments = request["table"], request["arguments"]
     connection = catalog_connection(spark)
-    if connection.location != asked["warehouse"]:
+    if connection.location != request["warehouse"]:
         raise InvalidOptionError(
-            f"{asked['verb']} {name}: materialised tables read the session's catalog streamhouse, which is not of this "
-            "warehouse; call the catalog streamhouse"
+            f"{request['verb']} {name}: materialised tables read the session's catalog streamhouse, which is not of "
+            "this warehouse; call the catalog streamhouse"
         )
-    if asked["verb"] == "materialize":
+    if request["verb"] == "materialize":
         view = create_view_table(
-            spark, connection, name, given["query"], given["freshness"], given["mode"], {}, given["step_rows"]
+            spark,
+            connection,
+            name,
+            arguments["query"],
+            arguments["freshness"],
+            arguments["mode"],
+            {},
+            arguments["step_rows"],
         )
     else:
         view = MaterializedTable(spark, connection, name)
@@ -78,7 +85,7 @@ def _row(asked: Mapping[str, Any]) -> list[Any]:
     return [name, report.changed, report.rows_written, report.rows_deleted, report.whole_because]
 
 
-def connect_session(way: Mapping[str, Any]) -> SparkSession:
+def connect_session(address: Mapping[str, Any]) -> SparkSession:
     """Return the session of a running driver, which this process must not end.
 
     PySpark would make the session the driver's default one, unless it believes that it knows one already.
@@ -87,15 +94,15 @@ def connect_session(way: Mapping[str, Any]) -> SparkSession:
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(way["port"]), way["secret"]
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(address["port"]), address["secret"]
     gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
-    found = gateway.jvm.io.streamhouse.spark.SessionGateway.session(way["token"])
-    if found is None:
+    java_session = gateway.jvm.io.streamhouse.spark.SessionGateway.session(address["token"])
+    if java_session is None:
         raise StreamhouseError("the statement has ended", condition="JOB_ENDED")
-    java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(found.sparkContext())
+    java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(java_session.sparkContext())
     context = SparkContext(conf=SparkConf(_jconf=java.getConf()), gateway=gateway, jsc=java)
     setattr(SparkSession, _KNOWN, SimpleNamespace(_sc=context))
-    session = SparkSession(context, found)
+    session = SparkSession(context, java_session)
     setattr(SparkSession, _KNOWN, session)
     return session
 

@@ -157,18 +157,18 @@ def session_with(spark: SparkSession, view: str, settings: Mapping[str, str]) ->
     That is ``spark`` if its settings are the same, else a new session of the same application with its other settings.
     Raises `InvalidOptionError` on Spark Connect, where a client cannot make one.
     """
-    now = session_values(spark)
-    others = {name: value for name, value in settings.items() if now.get(name) != value}
-    if not others:
+    current = session_values(spark)
+    different = {name: value for name, value in settings.items() if current.get(name) != value}
+    if not different:
         return spark
     if not hasattr(spark, "_jsparkSession"):
-        name, value = next(iter(others.items()))
+        name, value = next(iter(different.items()))
         raise InvalidOptionError(
-            f"{view} was made with {name} = {value}, this session has {now.get(name)}, by which the query may have "
+            f"{view} was made with {name} = {value}, this session has {current.get(name)}, by which the query may have "
             f"other values; set it to {value} for refreshes"
         )
     session = spark.newSession()
-    for name, value in {**dict(spark.conf.getAll), **others}.items():
+    for name, value in {**dict(spark.conf.getAll), **different}.items():
         if session.conf.isModifiable(name) and session.conf.get(name, None) != value:
             session.conf.set(name, value)
     return session
@@ -207,7 +207,7 @@ def _plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: Typ
     columns = {}
     for name, source in sources.items():
         state = source.state
-        firm = {column.name for column in state.schema.columns if not column.nullable}
-        columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(firm))
-    of_name = {given: ids[name] for given, name in parsed.tables.items()}
+        not_null = {column.name for column in state.schema.columns if not column.nullable}
+        columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(not_null))
+    of_name = {query_name: ids[name] for query_name, name in parsed.tables.items()}
     return prune_columns(plan_of(parsed.tree, columns, of_name, types_of))

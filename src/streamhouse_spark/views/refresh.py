@@ -98,10 +98,10 @@ def refresh(
     done = before or RefreshReport(changed=False)
     goal, done = done.goal, replace(done, goal=None)
     last_step = None if steps_max is None else done.steps + steps_max
-    step_rows, because, races = definition.step_rows, None, 0
+    step_rows, whole_because, races = definition.step_rows, None, 0
     while races < RACES_MAX:
         sources = {source: connection.table(source) for source in parsed.sources}
-        to_newest = next_step(view, sources, is_full=definition.mode == "full", because=because)
+        to_newest = next_step(view, sources, is_full=definition.mode == "full", because=whole_because)
         if to_newest is None:
             return done
         goal = goal or to_newest.new
@@ -115,14 +115,14 @@ def refresh(
         run = RefreshStepRun(spark, view, definition, plans, sources, step)
         races += 1
         try:
-            rows, gone = run.changes()
+            rows, is_delete = run.changes()
             if _were_replaced(connection, step, run.read_by_name):
                 continue
             if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
                 logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
-            if commit_step(view, step, rows, gone):
+            if commit_step(view, step, rows, is_delete):
                 run.keep()
-                done = _with(done, step, rows, gone)
+                done = _with(done, step, rows, is_delete)
                 if is_last:
                     return done
                 show_step(view.name, done.steps, chosen.rows_left)
@@ -134,11 +134,11 @@ def refresh(
                 logger.warning("%s: the rest is one step, as it is no longer read in several: %s", view.name, error)
                 step_rows = None
                 continue
-            because = _why_again(connection, step, error, because)
+            whole_because = _why_again(connection, step, error, whole_because)
             continue
         finally:
             run.close()
-        because = None
+        whole_because = None
     raise CommitConflictError(f"{view.name}: {RACES_MAX} other refreshes were faster; refresh it from one place")
 
 
@@ -159,9 +159,9 @@ def show_step(view: str, number: int, rows_left: int) -> None:
         sys.stderr.write(f"{text}\n")
 
 
-def _with(done: RefreshReport, step: RefreshStep, rows: pa.Table, gone: pa.ChunkedArray) -> RefreshReport:
+def _with(done: RefreshReport, step: RefreshStep, rows: pa.Table, is_delete: pa.ChunkedArray) -> RefreshReport:
     """Return the report with one step more."""
-    deleted = int(pa.compute.sum(gone).as_py() or 0)
+    deleted = int(pa.compute.sum(is_delete).as_py() or 0)
     versions = {source.name: source.version for source in step.new.sources}
     return RefreshReport(
         changed=True,
@@ -173,19 +173,19 @@ def _with(done: RefreshReport, step: RefreshStep, rows: pa.Table, gone: pa.Chunk
     )
 
 
-def _why_again(connection: Connection, step: RefreshStep, error: Exception, because: str | None) -> str | None:
+def _why_again(connection: Connection, step: RefreshStep, error: Exception, whole_because: str | None) -> str | None:
     """Return the reason for which another try computes the whole query, None where it need not. Raises the error where
     another try would meet it again.
     """
     if _were_replaced(connection, step, [source.name for source in step.new.sources]):
-        return because
+        return whole_because
     if isinstance(error, TableNotFoundError) or not any(word in str(error) for word in _NO_LONGER_READ):
         raise error
-    if because is None and not step.new.whole_because:
+    if whole_because is None and not step.new.whole_because:
         return "an older version of a source can no longer be read"
     if not _went_on(connection, step):
         raise error
-    return because
+    return whole_because
 
 
 def _were_replaced(connection: Connection, step: RefreshStep, names: Collection[str]) -> bool:
@@ -193,8 +193,8 @@ def _were_replaced(connection: Connection, step: RefreshStep, names: Collection[
     a version of a table that was made again is not the old one's version of that number.
     """
     uuids = {source.name: source.uuid for source in step.new.sources}
-    found = ((name, connection.find_table(name)) for name in sorted(names))
-    return any(table is None or table.uuid != uuids[name] for name, table in found)
+    tables = ((name, connection.find_table(name)) for name in sorted(names))
+    return any(table is None or table.uuid != uuids[name] for name, table in tables)
 
 
 def _went_on(connection: Connection, step: RefreshStep) -> bool:

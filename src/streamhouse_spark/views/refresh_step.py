@@ -78,14 +78,14 @@ class RefreshStepRun:
         self._relations.drop()
 
     def _new_relations(self) -> TempViews:
-        made = new_relations(self._spark, self._parsed, self._sources)
-        self._made.append(made)
-        return made
+        relations = new_relations(self._spark, self._parsed, self._sources)
+        self._made.append(relations)
+        return relations
 
     @property
     def read_by_name(self) -> Collection[str]:
         """The sources that Spark read by their names so far, whatever table these meant then."""
-        return frozenset().union(*(made.read_by_name for made in self._made))
+        return frozenset().union(*(relations.read_by_name for relations in self._made))
 
     def changes(self) -> Changed:
         """Return the rows that are written, and which of them stand for keys that go. Raises ``PySparkException``."""
@@ -124,8 +124,8 @@ class RefreshStepRun:
         net = frame.toArrow()
         counts = pa.chunked_array([counts_of(self._view, net[KEY])], pa.int64())
         schema = StructType([*frame.schema.fields, StructField(COUNT, LongType())])
-        kept = relations.keep("net", net.append_column(COUNT, counts), schema)
-        return relations.sql(statements.of_bag(f"SELECT * FROM {kept}", f"SELECT {KEY}, {COUNT} FROM {kept}"))
+        relation = relations.keep("net", net.append_column(COUNT, counts), schema)
+        return relations.sql(statements.of_bag(f"SELECT * FROM {relation}", f"SELECT {KEY}, {COUNT} FROM {relation}"))
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -152,25 +152,29 @@ class RefreshStepRun:
         from streamhouse_spark.views.min_max_cache import KeptExtremes
 
         between = DeltaRange(self._new_relations, self._inputs, self._sources, added)
-        kept = self._kept = KeptExtremes.of(self._view, added, self._step, between)
-        values = None if kept is None else SparkValues(self._relations, added, writer)
+        cache = self._kept = KeptExtremes.of(self._view, added, self._step, between)
+        values = None if cache is None else SparkValues(self._relations, added, writer)
         merging = AggregateMerge(self._view, added, self._relations, writer, self._inputs.local, values)
-        merged = merging.rows(None if kept is None else kept.told)
-        if kept is not None and values is not None and self._list_lost(added, merged, kept, values):
-            merged = merging.rows(lambda *_: kept.as_told())
+        merged = merging.rows(None if cache is None else cache.told)
+        if cache is not None and values is not None and self._list_lost(added, merged, cache, values):
+            merged = merging.rows(lambda *_: cache.as_told())
         if merged is None or not merged.num_rows:
             return self._nothing()
-        again = merged.column(AGAIN)
-        sure = merged.filter(pc.invert(again))
+        recompute = merged.column(AGAIN)
+        sure = merged.filter(pc.invert(recompute))
         done = (self._as_view(sure), sure.column(GONE))
         if len(sure) == len(merged):
             return done
-        touched = _groups_of(added, merged.filter(again))
-        more, gone = self._again(added.statements, writer, touched, spark_versions.spark_schema_of(touched.schema))
-        return pa.concat_tables([done[0], more]), pa.chunked_array([*done[1].chunks, *gone.chunks], pa.bool_())
+        touched = _groups_of(added, merged.filter(recompute))
+        recomputed, is_delete = self._again(
+            added.statements, writer, touched, spark_versions.spark_schema_of(touched.schema)
+        )
+        return pa.concat_tables([done[0], recomputed]), pa.chunked_array(
+            [*done[1].chunks, *is_delete.chunks], pa.bool_()
+        )
 
     def _list_lost(
-        self, added: IncrementalAggregate, merged: pa.Table | None, kept: KeptExtremes, values: SparkValues
+        self, added: IncrementalAggregate, merged: pa.Table | None, cache: KeptExtremes, values: SparkValues
     ) -> bool:
         """List the groups whose new row is not told. Returns whether some of them are told now."""
         from streamhouse_spark.views.ivm.incremental_aggregate import AGAIN
@@ -184,7 +188,7 @@ class RefreshStepRun:
         if not lost.num_rows:
             return False
         num_rows = sum(map(rows_at_most, self._inputs.states.values()))
-        return kept.list_lost(_groups_of(added, lost), lost.select(list(added.key_columns)), num_rows, values.listed)
+        return cache.list_lost(_groups_of(added, lost), lost.select(list(added.key_columns)), num_rows, values.listed)
 
     def _again(self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType) -> Changed:
         """Compute groups again from their rows at the new versions."""
@@ -194,8 +198,8 @@ class RefreshStepRun:
             return self._nothing()
         relation = self._relations.keep("touched", groups, schema)
         below = statements.rows_of_touched(writer, relation, in_filter_of_rows(groups))
-        rows, gone = _split(self._relations.sql(statements.of_touched(writer, relation, below)).toArrow())
-        return self._as_view(rows), gone
+        rows, is_delete = _split(self._relations.sql(statements.of_touched(writer, relation, below)).toArrow())
+        return self._as_view(rows), is_delete
 
     def _as_view(self, rows: pa.Table) -> pa.Table:
         """Return the columns of the view's table, in its types."""

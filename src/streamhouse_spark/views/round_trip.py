@@ -33,11 +33,11 @@ def require_same_meaning(view: str, query: str, printed_query: str, written: Dat
     )
 
 
-def have_equal_plans(one: DataFrame, other: DataFrame) -> bool:
+def have_equal_plans(left: DataFrame, right: DataFrame) -> bool:
     """Return whether Spark's analysed plans are equal, but for the ids of their expressions."""
-    if not hasattr(one, "_jdf"):  # Spark Connect has no other comparison; it tells common table expressions apart
-        return bool(one.sameSemantics(other))
-    plans: list[Any] = [frame._jdf.queryExecution().normalized() for frame in (one, other)]  # noqa: SLF001 - of no API
+    if not hasattr(left, "_jdf"):  # Spark Connect has no other comparison; it tells common table expressions apart
+        return bool(left.sameSemantics(right))
+    plans: list[Any] = [frame._jdf.queryExecution().normalized() for frame in (left, right)]  # noqa: SLF001 - of no API
     return bool(plans[0].sameResult(plans[1]))
 
 

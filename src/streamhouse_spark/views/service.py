@@ -187,13 +187,13 @@ class ViewService:
         """Return the status of each view, by name. From any thread."""
         now_ms = self._clock.boot_ms()
         with self._lock:
-            found = [
+            statuses = [
                 entry.status
                 if (began_ms := entry.began_ms) is None
                 else replace(entry.status, refreshing_ms=now_ms - began_ms)
                 for entry in self._entries.values()
             ]
-        return sorted(found, key=lambda view: view.name)
+        return sorted(statuses, key=lambda view: view.name)
 
     def turn(self) -> bool:
         """Look at the view that is due for the longest, and make a step of its refresh. Returns whether one was due."""
@@ -237,8 +237,8 @@ class ViewService:
         number, lineage = last_refresh(state)
         states = self._sources(lineage)
         marks = _marks_of(states)
-        by_others = entry.number not in (None, number)
-        if by_others:
+        is_changed_elsewhere = entry.number not in (None, number)
+        if is_changed_elsewhere:
             entry.seen = None
         entry.number = number
         is_done = bool(states) and lineage is not None and marks in (entry.seen, _marks_in(lineage))
@@ -248,7 +248,7 @@ class ViewService:
             doing: Doing = "paused" if definition.paused else "waiting"
             self._note(entry, doing=doing, due_ms=later_ms, error=None, failures=0, steps=0)
             return None
-        if by_others and (left_ms := _last_ms(state) + freshness_ms - entry.table.storage.now_ms()) > 0:
+        if is_changed_elsewhere and (left_ms := _last_ms(state) + freshness_ms - entry.table.storage.now_ms()) > 0:
             is_amid = lineage is not None and _is_cut(lineage)
             due_ms = now_ms + (min(left_ms, CLAIM_MS) if is_amid else left_ms)
             self._note(entry, doing="elsewhere" if is_amid else "waiting", due_ms=due_ms, error=None, failures=0)
@@ -257,7 +257,7 @@ class ViewService:
 
     def _sources(self, lineage: Lineage | None) -> Mapping[str, TableState]:
         """Return the states of the sources; none where one is gone, which the refresh tells better."""
-        found: dict[str, TableState] = {}
+        states: dict[str, TableState] = {}
         for source in lineage.sources if lineage is not None else ():
             try:
                 table = self._connection.find_table(source.name)
@@ -265,8 +265,8 @@ class ViewService:
                 return {}
             if table is None:
                 return {}
-            found[source.name] = table.state
-        return found
+            states[source.name] = table.state
+        return states
 
     def _note_lag(self, entry: _Entry, lineage: Lineage | None, states: Mapping[str, TableState]) -> None:
         if lineage is None or not states:
@@ -307,9 +307,12 @@ class ViewService:
         report, duration_ms = steps.report, steps.duration_ms
         self._note(entry, doing="waiting", due_ms=due_ms, steps=0, last=report, last_duration_ms=duration_ms)
         if report.changed:
-            of = {"written": report.rows_written, "deleted": report.rows_deleted, "duration_ms": duration_ms}
-            told = {"streamhouse_view": entry.status.name, **{f"streamhouse_{name}": n for name, n in of.items()}}
-            logger.info("view %s: %d rows written", entry.status.name, report.rows_written, extra=told)
+            numbers = {"written": report.rows_written, "deleted": report.rows_deleted, "duration_ms": duration_ms}
+            log_fields = {
+                "streamhouse_view": entry.status.name,
+                **{f"streamhouse_{name}": n for name, n in numbers.items()},
+            }
+            logger.info("view %s: %d rows written", entry.status.name, report.rows_written, extra=log_fields)
 
     def _failed(self, entry: _Entry, error: Exception) -> None:
         was_refreshing, entry.began_ms = entry.began_ms is not None, None
@@ -343,42 +346,42 @@ class ViewService:
     def _list(self, now_ms: int) -> None:
         """Look for new and dropped views, and for those that were paused or resumed."""
         try:
-            found = self._known.found(self._names)
+            listing = self._known.found(self._names)
         except StreamhouseError as error:
             logger.warning("views of %s could not be listed, trying again: %s", self._connection.location, error)
             return
-        for name, problem in found.failures.items():
+        for name, problem in listing.failures.items():
             if self._unopened.get(name) != str(problem):
                 logger.warning("%s cannot be looked at: %s", name, problem)
-        self._unopened = {name: str(problem) for name, problem in found.failures.items()}
+        self._unopened = {name: str(problem) for name, problem in listing.failures.items()}
         entries: dict[str, _Entry] = {}
-        views = [table for table in found.tables if VIEW in table.state.properties]
+        views = [table for table in listing.tables if VIEW in table.state.properties]
         storage = self._connection.warehouse().storage
         for table, definition in zip(views, at_once(storage, _definition, views), strict=True):
             if (entry := self._listed(table, definition, now_ms)) is not None:
                 entries[table.uuid] = entry
-        kept = {u: e for u, e in self._entries.items() if u not in entries and e.status.name in self._unopened}
+        retained = {u: e for u, e in self._entries.items() if u not in entries and e.status.name in self._unopened}
         with self._lock:
-            self._entries = {**entries, **kept}
+            self._entries = {**entries, **retained}
 
-    def _listed(self, table: Table, found: ViewDefinition | StreamhouseError, now_ms: int) -> _Entry | None:
+    def _listed(self, table: Table, definition: ViewDefinition | StreamhouseError, now_ms: int) -> _Entry | None:
         """Return the entry of a view, due at once where it is new or was resumed; None where the view is gone."""
-        known = self._entries.get(table.uuid)
-        if isinstance(found, TableNotFoundError):
+        entry = self._entries.get(table.uuid)
+        if isinstance(definition, TableNotFoundError):
             self._known.forget(table)
             return None
-        if isinstance(found, StreamhouseError):
-            logger.warning("%s cannot be looked at: %s", table.name, found)
-            return known
-        if known is None:
-            return _Entry(table, ViewStatus(table.name, found.freshness_ms, now_ms))
-        is_paused = known.status.doing == "paused"
-        if found.paused and not is_paused:
-            known.steps = None
-            self._note(known, doing="paused", error=None, failures=0, steps=0)
-        elif is_paused and not found.paused:
-            self._note(known, doing="waiting", due_ms=now_ms)
-        return known
+        if isinstance(definition, StreamhouseError):
+            logger.warning("%s cannot be looked at: %s", table.name, definition)
+            return entry
+        if entry is None:
+            return _Entry(table, ViewStatus(table.name, definition.freshness_ms, now_ms))
+        is_paused = entry.status.doing == "paused"
+        if definition.paused and not is_paused:
+            entry.steps = None
+            self._note(entry, doing="paused", error=None, failures=0, steps=0)
+        elif is_paused and not definition.paused:
+            self._note(entry, doing="waiting", due_ms=now_ms)
+        return entry
 
 
 def _add_counts(status: ViewStatus, before: RefreshReport, after: RefreshReport) -> dict[str, int]:

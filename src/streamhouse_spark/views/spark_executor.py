@@ -39,7 +39,7 @@ class SparkValues:
         from streamhouse_spark.views.ivm.top_k import NUMBER
 
         def changes_of(column: str) -> ValueChanges | None:
-            rows = self._rows(next(found for found in self._added.listed if found.column == column))
+            rows = self._rows(next(part for part in self._added.listed if part.column == column))
             if rows.num_rows > CHANGES_MAX:
                 return None
             groups = group_numbers(keys, rows.select(keys.column_names))
@@ -47,14 +47,14 @@ class SparkValues:
 
         return changes_of
 
-    def listed(self, asked: MinMaxRequest) -> pa.Table:
+    def listed(self, request: MinMaxRequest) -> pa.Table:
         """Return the columns of `listing.listed_values`. The rows are read once, and cut where they are read."""
         from streamhouse_spark.views.ivm.multiset_sql import listed_values_sql, value_names, values_of, whole_names
         from streamhouse_spark.views.ivm.top_k import FirstValues
 
         names = list(value_names(self._added).values())
-        cut = FirstValues(self._added.groups, names, asked.room, whole_names(self._added))
-        name = self._relations.create_from_tasks("cut", values_of(self._added, self._rows_of(asked)), cut)
+        cut = FirstValues(self._added.groups, names, request.room, whole_names(self._added))
+        name = self._relations.create_from_tasks("cut", values_of(self._added, self._rows_of(request)), cut)
         return self._relations.sql(listed_values_sql(self._added, name)).toArrow()
 
     def _rows(self, part: Aggregate) -> pa.Table:
@@ -69,18 +69,18 @@ class SparkValues:
             self._changed[part.of] = self._relations.sql(text or "").toArrow()
         return self._changed[part.of]
 
-    def _rows_of(self, asked: MinMaxRequest) -> str:
+    def _rows_of(self, request: MinMaxRequest) -> str:
         """Return the rows below the groups that are asked for, and perhaps of more groups."""
         from streamhouse_spark.views.ivm.multiset_sql import in_share
         from streamhouse_spark.views.ivm.semi_join_filter import in_filter_of_rows
 
         root, writer = self._added.root, self._writer
-        every = writer.rows(root.child, "new")
-        if not root.groups or (asked.like is not None and asked.num_shares == 1):
-            return every
-        schema = spark_versions.spark_schema_of(asked.lost.schema)
-        lost = self._relations.keep("lost", asked.lost, schema)
-        if asked.like is None:
-            return writer.of_groups(root, "new", f"SELECT * FROM {lost}", in_filter_of_rows(asked.lost))
-        like = self._relations.keep("like", asked.lost.slice(asked.like, 1), schema)
-        return in_share(self._added, every, lost, like, asked.num_shares)
+        all_rows = writer.rows(root.child, "new")
+        if not root.groups or (request.like is not None and request.num_shares == 1):
+            return all_rows
+        schema = spark_versions.spark_schema_of(request.lost.schema)
+        lost = self._relations.keep("lost", request.lost, schema)
+        if request.like is None:
+            return writer.of_groups(root, "new", f"SELECT * FROM {lost}", in_filter_of_rows(request.lost))
+        like = self._relations.keep("like", request.lost.slice(request.like, 1), schema)
+        return in_share(self._added, all_rows, lost, like, request.num_shares)

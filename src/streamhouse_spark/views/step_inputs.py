@@ -56,16 +56,16 @@ class StepInputs:
         from streamhouse_spark.views.local_executor import LocalRows
 
         changes = self._read(root)
-        for name, found in changes.items():
-            self._relations.offer(f"{self._ids[name]}_delta", found.net)
-        unchanged = {name for name, found in changes.items() if not found.net.num_rows}
+        for name, change in changes.items():
+            self._relations.offer(f"{self._ids[name]}_delta", change.net)
+        unchanged = {name for name, change in changes.items() if not change.net.num_rows}
         changed = {self._ids[name] for name in self.step.changed - unchanged}
         uses = {
-            use: beside
-            for use, beside in find_indexed_sides(root, changed, self._keys()).items()
-            if self._looked_up(use, beside, changes)
+            use: side
+            for use, side in find_indexed_sides(root, changed, self._keys()).items()
+            if self._looked_up(use, side, changes)
         }
-        of_sources = {self._ids[name]: found.net for name, found in changes.items()}
+        of_sources = {self._ids[name]: change.net for name, change in changes.items()}
         self.local = LocalRows(changed, of_sources, {use: self._beside[use] for use in uses})
         return Writer(self._relations.prefix, frozenset(changed), frozenset(uses))
 
@@ -75,18 +75,18 @@ class StepInputs:
 
         before = {source.name: source.ends for source in self.step.old.sources} if self.step.old is not None else {}
         new = {source.name: source.ends for source in self.step.new.sources}
-        found = {}
+        changes_by_source = {}
         for name in sorted(self.step.changed):
             state = self._states[name]
             scans = (scan for scan in scans_of(root) if scan.table == self._ids[name])
-            wanted = {column for scan in scans for column in scan.of.values()}
-            if not wanted or not self._is_at(name) or not may_be_local(state, wanted):  # a WITH clause may be unused
+            columns = {column for scan in scans for column in scan.of.values()}
+            if not columns or not self._is_at(name) or not may_be_local(state, columns):  # a WITH clause may be unused
                 continue
-            changes = read_changes(self._sources[name], state, before[name], new[name], columns_read(state, wanted))
+            changes = read_changes(self._sources[name], state, before[name], new[name], columns_read(state, columns))
             if changes is not None:
-                net = changes.net([column for column in state.schema.names if column in wanted])
-                found[name] = _Changes(changes, net)
-        return found
+                net = changes.net([column for column in state.schema.names if column in columns])
+                changes_by_source[name] = _Changes(changes, net)
+        return changes_by_source
 
     def _keys(self) -> dict[str, tuple[str, ...]]:
         """Return the primary keys of the sources whose rows the driver may look up."""
@@ -96,19 +96,25 @@ class StepInputs:
             if state.primary_key and self._is_at(name) and may_be_local(state, state.primary_key)
         }
 
-    def _looked_up(self, use: str, beside: IndexedSide, changes: Mapping[str, _Changes]) -> bool:
+    def _looked_up(self, use: str, side: IndexedSide, changes: Mapping[str, _Changes]) -> bool:
         """Make the relations of the rows that changes name by key. Returns False where Spark has to read them."""
         of_id = {of: name for name, of in self._ids.items()}
-        name, naming = of_id[beside.table], changes.get(of_id[beside.changed])
-        own, state = changes.get(name), self._states[name]
-        if naming is None or (name in self.step.changed and own is None) or not may_be_local(state, beside.columns):
+        name, naming_changes = of_id[side.table], changes.get(of_id[side.changed])
+        own_changes, state = changes.get(name), self._states[name]
+        if (
+            naming_changes is None
+            or (name in self.step.changed and own_changes is None)
+            or not may_be_local(state, side.columns)
+        ):
             return False
-        rows = rows_beside(beside, self._sources[name], state, naming.net, own.all if own is not None else None)
+        rows = rows_beside(
+            side, self._sources[name], state, naming_changes.net, own_changes.all if own_changes is not None else None
+        )
         if rows is None:
             return False
         self._beside[use] = rows.new
-        self._relations.offer(f"{beside.table}_old_by_{use}", rows.old)
-        self._relations.offer(f"{beside.table}_new_by_{use}", rows.new)
+        self._relations.offer(f"{side.table}_old_by_{use}", rows.old)
+        self._relations.offer(f"{side.table}_new_by_{use}", rows.new)
         return True
 
     def _is_at(self, name: str) -> bool:

@@ -57,18 +57,18 @@ def nearer(
     """
     if step_rows is None:
         return IntermediateVersion(step, 0)
-    found = {new.name: _Source(step, new, sources[new.name], goal) for new in step.new.sources}
-    if sum(source.all for source in found.values()) <= step_rows:
+    progress = {new.name: _Source(step, new, sources[new.name], goal) for new in step.new.sources}
+    if sum(source.all for source in progress.values()) <= step_rows:
         return IntermediateVersion(step, 0)
-    if goal is not None and not any(source.left for source in found.values()):
+    if goal is not None and not any(source.left for source in progress.values()):
         return nearer(step, sources, step_rows)
-    taken: dict[str, SourceVersion] = {}
-    for name, share in shares({name: source.left for name, source in found.items()}, step_rows).items():
-        has_moved = any(found[other].rows_of(version.ends) > 0 for other, version in taken.items())
-        taken[name] = found[name].taken(share, must_move=share > 0 and not has_moved)
-    new = tuple(taken[source.name] for source in step.new.sources)
-    rows_left = sum(found[source.name].rows_of(source.ends) for source in step.new.sources)
-    rows_left -= sum(found[source.name].rows_of(source.ends) for source in new)
+    versions: dict[str, SourceVersion] = {}
+    for name, share in shares({name: source.left for name, source in progress.items()}, step_rows).items():
+        has_moved = any(progress[other].rows_of(version.ends) > 0 for other, version in versions.items())
+        versions[name] = progress[name].taken(share, must_move=share > 0 and not has_moved)
+    new = tuple(versions[source.name] for source in step.new.sources)
+    rows_left = sum(progress[source.name].rows_of(source.ends) for source in step.new.sources)
+    rows_left -= sum(progress[source.name].rows_of(source.ends) for source in new)
     if rows_left <= 0:
         return IntermediateVersion(step, 0)
     return IntermediateVersion(RefreshStep(step.number, step.old, Lineage(new, step.new.whole_because)), rows_left)
@@ -87,25 +87,25 @@ def covers(lineage: Lineage, goal: Lineage) -> bool:
     )
 
 
-def shares(left: Mapping[str, int], most: int) -> dict[str, int]:
+def shares(left: Mapping[str, int], limit: int) -> dict[str, int]:
     """Return how many rows of each source are taken, those with the fewest first: of one at most a part is."""
-    found = {}
+    rows = {}
     for name in sorted(left, key=lambda name: (left[name], name)):
-        found[name] = min(left[name], most)
-        most -= found[name]
-    return found
+        rows[name] = min(left[name], limit)
+        limit -= rows[name]
+    return rows
 
 
-def ends_within(starts: Ends, ends: Ends, most: int) -> dict[int, int]:
-    """Return ends that are ``most`` rows behind ``starts``, of each bucket its share."""
+def ends_within(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
+    """Return ends that are ``limit`` rows behind ``starts``, of each bucket its share."""
     total = sum(end - starts[bucket] for bucket, end in ends.items())
-    found, before, taken = {}, 0, 0
+    chosen_ends, before, assigned = {}, 0, 0
     for bucket, end in sorted(ends.items()):
         before += end - starts[bucket]
-        up_to = before * min(most, total) // max(1, total)
-        found[bucket] = starts[bucket] + up_to - taken
-        taken = up_to
-    return found
+        up_to = before * min(limit, total) // max(1, total)
+        chosen_ends[bucket] = starts[bucket] + up_to - assigned
+        assigned = up_to
+    return chosen_ends
 
 
 class _Source:
@@ -114,12 +114,14 @@ class _Source:
     def __init__(self, step: RefreshStep, new: SourceVersion, table: TableHandle, goal: Lineage | None) -> None:
         self._new, self._table, self._state = new, table, table.state
         self._is_whole = step.new.whole_because is not None
-        known = {source.name: source for source in step.old.sources} if step.old is not None else {}
-        old = known.get(new.name)
+        old_sources = {source.name: source for source in step.old.sources} if step.old is not None else {}
+        old = old_sources.get(new.name)
         self._old = old if old is not None and old.uuid == new.uuid else None
         first = first_offsets(self._state)
-        had = self._old.ends if self._old is not None else {}
-        self._starts = {bucket: min(max(first[bucket], had.get(bucket, 0)), end) for bucket, end in new.ends.items()}
+        old_ends = self._old.ends if self._old is not None else {}
+        self._starts = {
+            bucket: min(max(first[bucket], old_ends.get(bucket, 0)), end) for bucket, end in new.ends.items()
+        }
         self._until = dict(new.ends)
         for end in goal.sources if goal is not None else ():
             if (end.name, end.uuid) == (new.name, new.uuid):
@@ -138,16 +140,16 @@ class _Source:
         """Count the rows up to ends, behind those that the view has."""
         return sum(end - self._starts[bucket] for bucket, end in ends.items() if bucket in self._starts)
 
-    def taken(self, most: int, *, must_move: bool) -> SourceVersion:
-        """Return the version that has about ``most`` more rows. With ``must_move`` it has more, whatever is there."""
-        if most >= self.all:
+    def taken(self, limit: int, *, must_move: bool) -> SourceVersion:
+        """Return the version that has about ``limit`` more rows. With ``must_move`` it has more, whatever is there."""
+        if limit >= self.all:
             return self._new
         if self._is_dense():
-            ends = self._ends_of_commit(most) if most else None
-            return self._cut(ends or ends_within(self._starts, self._until, most))
-        if self._old is not None and not self._is_whole and not most:
+            ends = self._ends_of_commit(limit) if limit else None
+            return self._cut(ends or ends_within(self._starts, self._until, limit))
+        if self._old is not None and not self._is_whole and not limit:
             return self._old
-        return self._version(most, must_move=must_move)
+        return self._version(limit, must_move=must_move)
 
     # -- by offsets -----------------------------------------------------------------------------------------------
 
@@ -175,7 +177,7 @@ class _Source:
     def _cut(self, ends: Ends) -> SourceVersion:
         return replace(self._new, ends=dict(ends), is_cut=ends != self._new.ends)
 
-    def _ends_of_commit(self, most: int) -> Ends | None:
+    def _ends_of_commit(self, limit: int) -> Ends | None:
         """Return the ends of the newest commit with at most so many rows more; None where none has any."""
 
         def is_before(state: TableState) -> bool:
@@ -183,25 +185,25 @@ class _Source:
             return begins_elsewhere or any(state.ends[bucket] < start for bucket, start in self._starts.items())
 
         def is_within(state: TableState) -> bool:
-            return is_before(state) or self.rows_of(state.ends) <= most
+            return is_before(state) or self.rows_of(state.ends) <= limit
 
-        found, _ = newest_within(self._table.log, self._table.storage, self._state, is_within)
-        return found.ends if found is not None and not is_before(found) and self.rows_of(found.ends) else None
+        newest, _ = newest_within(self._table.log, self._table.storage, self._state, is_within)
+        return newest.ends if newest is not None and not is_before(newest) and self.rows_of(newest.ends) else None
 
     # -- by versions ----------------------------------------------------------------------------------------------
 
-    def _version(self, most: int, *, must_move: bool) -> SourceVersion:
+    def _version(self, limit: int, *, must_move: bool) -> SourceVersion:
         def is_within(state: TableState) -> bool:
-            return not self._fits(state) or self._rows_read(state) <= most
+            return not self._fits(state) or self._rows_read(state) <= limit
 
         within, beyond = newest_within(self._table.log, self._table.storage, self._state, is_within)
         if within is not None and not (self._fits(within) and (self._is_whole or self.rows_of(within.ends))):
             within = None
         if within is None and self._old is not None and not self._is_whole and not must_move:
             return self._old
-        for found in (within, beyond):
-            if found is not None and self._can_be_read(found):
-                return self._told(found)
+        for candidate in (within, beyond):
+            if candidate is not None and self._can_be_read(candidate):
+                return self._told(candidate)
         _, oldest = newest_within(
             self._table.log,
             self._table.storage,
@@ -227,8 +229,8 @@ class _Source:
             return False
         if any(state.ends[bucket] < start for bucket, start in self._starts.items()):
             return False
-        kept = change_starts(now) if now.primary_key else {}
-        return all(state.ends[bucket] >= start for bucket, start in kept.items())
+        retained_starts = change_starts(now) if now.primary_key else {}
+        return all(state.ends[bucket] >= start for bucket, start in retained_starts.items())
 
     def _can_be_read(self, state: TableState) -> bool:
         try:
@@ -243,11 +245,11 @@ class _Source:
         """Return a state as the version of a source, or the newest one where the changes between do not tell all:
         from there the whole query would be computed once more.
         """
-        found = source_version(self._new.name, state)
-        sources, states = {found.name: self._table}, {found.name: self._state}
-        if self._is_whole and why_whole(Lineage((found,)), sources, states) is not None:
+        version = source_version(self._new.name, state)
+        sources, states = {version.name: self._table}, {version.name: self._state}
+        if self._is_whole and why_whole(Lineage((version,)), sources, states) is not None:
             return self._new
-        return found
+        return version
 
 
 def first_offsets(state: TableState) -> dict[int, int]:

@@ -24,7 +24,7 @@ class PackedFirsts:
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
         self._types = tuple(types)
-        of_list = [kind for given in types for kind in (_cell_type(given), pa.binary(), _COUNT)]
+        of_list = [kind for value_type in types for kind in (_cell_type(value_type), pa.binary(), _COUNT)]
         self._codec = RowCodec([_COUNT, _COUNT, *of_list])
 
     def pack(self, firsts: Firsts) -> list[bytes]:
@@ -35,19 +35,19 @@ class PackedFirsts:
             columns.append(pa.array(first.behind))
         return bytes_of(self._codec.pack(columns))
 
-    def unpack(self, found: Sequence[bytes | None]) -> Firsts:
+    def unpack(self, packed: Sequence[bytes | None]) -> Firsts:
         """Return the groups; those without bytes have no rows."""
-        there = np.fromiter((value is not None for value in found), np.bool_, len(found))
-        columns = self._codec.unpack(Packed.of([value for value in found if value is not None]))
-        rows, room = (_spread(column, there) for column in columns[:2])
+        is_present = np.fromiter((value is not None for value in packed), np.bool_, len(packed))
+        columns = self._codec.unpack(Packed.of([value for value in packed if value is not None]))
+        rows, room = (_spread(column, is_present) for column in columns[:2])
         lists = []
-        for kind, (cells, counts, behind) in zip(self._types, _in_threes(columns[2:]), strict=True):
+        for kind, (cells, counts, overflow) in zip(self._types, _in_threes(columns[2:]), strict=True):
             values, _ = _flat(cells, kind)
             numbers, lengths = _flat(counts, _COUNT)
-            lengths_of_all = np.zeros(len(found), np.int64)
-            lengths_of_all[there] = lengths
-            lists.append(TopKState(values, _numbers(numbers), lengths_of_all, _spread(behind, there)))
-        return Firsts(rows, np.where(there, room, ROOM), tuple(lists))
+            lengths_of_all = np.zeros(len(packed), np.int64)
+            lengths_of_all[is_present] = lengths
+            lists.append(TopKState(values, _numbers(numbers), lengths_of_all, _spread(overflow, is_present)))
+        return Firsts(rows, np.where(is_present, room, ROOM), tuple(lists))
 
 
 def _in_threes(columns: Sequence[pa.Array]) -> list[tuple[pa.Array, pa.Array, pa.Array]]:
@@ -88,12 +88,12 @@ def _flat(cells: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.
 
 
 def _numbers(values: pa.Array) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = values.to_numpy().astype(np.int64)
-    return found
+    numbers: npt.NDArray[np.int64] = values.to_numpy().astype(np.int64)
+    return numbers
 
 
-def _spread(column: pa.Array, there: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _spread(column: pa.Array, is_present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return the numbers of the groups that are there, 0 for the others."""
-    found = np.zeros(len(there), np.int64)
-    found[there] = _numbers(column)
-    return found
+    numbers = np.zeros(len(is_present), np.int64)
+    numbers[is_present] = _numbers(column)
+    return numbers

@@ -78,20 +78,20 @@ class GroupLists:
 
     def changes(self, changes: ChangesOf) -> list[ValueChanges] | None:
         """Return the changes of each list, in its type; None where they are too many."""
-        found = []
+        converted = []
         for column, kind in zip(self.columns, self.types, strict=True):
             change = changes(column)
             if change is None:
                 return None
-            found.append(ValueChanges(change.groups, change.values.cast(kind), change.weights))
-        return found
+            converted.append(ValueChanges(change.groups, change.values.cast(kind), change.weights))
+        return converted
 
     def listed(self, cut: pa.Table) -> ValueLists:
         """Return the groups of the rows of `listing.listed_values`."""
         is_of, by = cut.column(LIST), list(self._groups)
         names = [*by, *map(key_name, self._key)]
         totals = sums(cut.filter(pc.equal(is_of, ALL_ROWS)).select([*names, NUMBER]), names)
-        rows, found = _whole(totals.column(NUMBER)), []
+        rows, lists = _whole(totals.column(NUMBER)), []
         for number, kind in zip(self._numbers, self.types, strict=True):
             part = cut.filter(pc.equal(is_of, number))
             numbers = np.zeros(part.num_rows, np.int64)
@@ -100,14 +100,14 @@ class GroupLists:
             values, weights = one_array(part.column(self._values[number]).cast(kind)), _whole(part.column(NUMBER))
             filled, empty = rows.copy(), values.is_null().to_numpy(zero_copy_only=False)
             np.subtract.at(filled, numbers[empty], weights[empty])
-            found.append((ValueChanges(numbers, values, weights), filled))
+            lists.append((ValueChanges(numbers, values, weights), filled))
         keys = totals.select([key_name(name) for name in self._key]).rename_columns(list(self._key))
-        return ValueLists(self.stored(keys), rows, found)
+        return ValueLists(self.stored(keys), rows, lists)
 
 
 _ORDERS: Final[Mapping[str, Order]] = {"min": "min", "max": "max", "distinct": "all"}
 
 
 def _whole(column: pa.ChunkedArray) -> Numbers:
-    found: Numbers = column.to_numpy().astype(np.int64)
-    return found
+    numbers: Numbers = column.to_numpy().astype(np.int64)
+    return numbers

@@ -52,9 +52,11 @@ class HeaderMiddlewareFactory(flight.ServerMiddlewareFactory):  # type: ignore[m
         self._ids = world.ids
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str | bytes]]) -> HeaderMiddleware:  # noqa: ARG002
-        given = [value for name, values in headers.items() if name.lower() == "authorization" for value in values]
-        one = given[0] if len(given) == 1 else None
-        return HeaderMiddleware(self._ids.new_uuid(), one if isinstance(one, str) else None)
+        authorizations = [
+            value for name, values in headers.items() if name.lower() == "authorization" for value in values
+        ]
+        authorization = authorizations[0] if len(authorizations) == 1 else None
+        return HeaderMiddleware(self._ids.new_uuid(), authorization if isinstance(authorization, str) else None)
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ class FlightCalls:
             if isinstance(admitted, Refusal):
                 raise CallRefusedError(admitted)
             call.client = admitted
-            found = answer(call)
+            result = answer(call)
             status = 200
         except StreamhouseError as error:
             warehouse = self._shared.tables.warehouse
@@ -115,7 +117,7 @@ class FlightCalls:
             raise internal(call.request_id) from None
         finally:
             self._note(call, status, (self._world.clock.boot_ms() - began_ms) / 1000)
-        return found
+        return result
 
     def _note(self, call: Call, status: int, busy_s: float) -> None:
         self._shared.counts.answered(call.method, AREA, status, busy_s)

@@ -104,8 +104,8 @@ class _Planned:
 
     def rows(self, part: ScanPlan) -> Rows:
         projection = self.pinned.projection
-        found = read_batches(self.table, part, filter=projection.filter, mask=projection.mask)
-        finished = (projection.finish(pa.Table.from_batches([batch])) for batch in found)
+        batches = read_batches(self.table, part, filter=projection.filter, mask=projection.mask)
+        finished = (projection.finish(pa.Table.from_batches([batch])) for batch in batches)
         return Rows(projection.schema, _first(_slice_batches(finished), self.request.limit))
 
 
@@ -166,9 +166,9 @@ class FlightReadService:
             raise _expired_error(table, "another table has its name since")
         key = _key(ticket.request, ticket.plan or "")
         with self._lock:
-            kept = self._kept.get(key)
-        if kept is not None and kept.table.uuid == table.uuid:
-            return kept
+            cached = self._kept.get(key)
+        if cached is not None and cached.table.uuid == table.uuid:
+            return cached
         planned = _plan_read(table, name, ticket.request)
         if planned.digest != ticket.plan:
             raise _expired_error(table, "its files are others since, or the lake moved on")
@@ -203,14 +203,14 @@ def _plan_read(table: Table, name: TableName, request: ReadRequest) -> _Planned:
 def _of_union(table: Table, request: ReadRequest) -> _Pinned:
     pin = _pin(table, request)
     projection = _projection(request, pin.state)
-    wanted = ScanRequest.of(projection)
+    scan_request = ScanRequest.of(projection)
 
-    def plan(found: ReadSnapshot) -> _Pinned:
-        at = replace(request, version=found.state.version)
-        return _Pinned(at, projection, plan_pin(table, found, wanted).plan(table), found.state)
+    def plan(snapshot: ReadSnapshot) -> _Pinned:
+        at = replace(request, version=snapshot.state.version)
+        return _Pinned(at, projection, plan_pin(table, snapshot, scan_request).plan(table), snapshot.state)
 
-    begun = InitialSchema(projection.read_columns, is_chosen=request.version is not None)
-    return with_stand_ins(table, pin, begun, plan)
+    initial_schema = InitialSchema(projection.read_columns, is_chosen=request.version is not None)
+    return with_stand_ins(table, pin, initial_schema, plan)
 
 
 def _of_lake(table: Table, request: ReadRequest) -> _Pinned:
@@ -243,12 +243,12 @@ def _view(table: Table, suffix: str, request: ReadRequest) -> Rows:
         rows = view.to_arrow(columns=request.columns, filter=where)
         return Rows(rows.schema, _first(_slice_batches([rows]), request.limit))
     state = table.state
-    found: Iterator[pa.RecordBatch] = changelog_batches(table, state)
+    batches: Iterator[pa.RecordBatch] = changelog_batches(table, state)
     schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
     if suffix == BINLOG:
-        found, schema = binlog_batches(found, state.schema.arrow), binlog_schema(state.schema.arrow)
-    wanted = _filter(request, schema)
-    chosen = (filter_and_project(pa.Table.from_batches([batch]), request.columns, wanted) for batch in found)
+        batches, schema = binlog_batches(batches, state.schema.arrow), binlog_schema(state.schema.arrow)
+    filter_ = _filter(request, schema)
+    chosen = (filter_and_project(pa.Table.from_batches([batch]), request.columns, filter_) for batch in batches)
     shown = filter_and_project(schema.empty_table(), request.columns, None).schema
     return Rows(shown, _first(_slice_batches(chosen), request.limit))
 

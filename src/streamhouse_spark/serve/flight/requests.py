@@ -77,12 +77,12 @@ def request_of_command(command: bytes) -> ReadRequest:
 
 def ticket_of(ticket: bytes) -> ReadTicket:
     """Parse a ticket: one that the server gave, or a command. Raises `InvalidOptionError`."""
-    found = _object(ticket, "the ticket")
-    request = _request(found, "the ticket", (*_FIELDS, *_PLACE))
-    if not any(name in found for name in _PLACE):
+    document = _object(ticket, "the ticket")
+    request = _request(document, "the ticket", (*_FIELDS, *_PLACE))
+    if not any(name in document for name in _PLACE):
         return ReadTicket(request)
-    uuid, plan = (_optional_text(found, "the ticket", name, str) for name in ("uuid", "plan"))
-    part = _number(found, "the ticket", "part", 0)
+    uuid, plan = (_optional_text(document, "the ticket", name, str) for name in ("uuid", "plan"))
+    part = _number(document, "the ticket", "part", 0)
     if uuid is None or plan is None or part is None:
         raise InvalidOptionError("the ticket has uuid, plan and part in part only; ask for the flight's info again")
     return ReadTicket(request, uuid, plan, part)
@@ -92,59 +92,59 @@ def _object(text: bytes, of: str) -> Mapping[str, Any]:
     if len(text) > _BYTES_MAX:
         raise InvalidOptionError(f"{of} has {len(text)} bytes, and {_BYTES_MAX} are the most; ask for less at once")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidOptionError(
             f'{of} is no JSON: {quote(str(error))}; send an object, such as {{"table": "sales.orders"}}'
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise InvalidOptionError(f'{of} is JSON, and no object; send one, such as {{"table": "sales.orders"}}')
-    return found
+    return document
 
 
-def _request(found: Mapping[str, Any], of: str, known: Sequence[str]) -> ReadRequest:
-    for name in found:
-        if name not in known:
+def _request(document: Mapping[str, Any], of: str, allowed: Sequence[str]) -> ReadRequest:
+    for name in document:
+        if name not in allowed:
             near = nearest(name, _FIELDS)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(_FIELDS)}"
             raise InvalidOptionError(f"{of} has an unknown field {quote(name)}; {hint}")
-    table = _optional_text(found, of, "table", str)
+    table = _optional_text(document, of, "table", str)
     if table is None:
         raise InvalidOptionError(f'{of} names no table; say for example {{"table": "sales.orders"}}')
     return ReadRequest(
         table,
-        _columns(found, of),
-        _optional_text(found, of, "where", str),
-        _number(found, of, "limit", 0),
-        _version(found, of),
-        _number(found, of, "snapshot", -_NUMBER_MAX),
-        _number(found, of, "parts", 1, PARTS_MAX) or PARTS_DEFAULT,
+        _columns(document, of),
+        _optional_text(document, of, "where", str),
+        _number(document, of, "limit", 0),
+        _version(document, of),
+        _number(document, of, "snapshot", -_NUMBER_MAX),
+        _number(document, of, "parts", 1, PARTS_MAX) or PARTS_DEFAULT,
     )
 
 
-def _columns(found: Mapping[str, Any], of: str) -> tuple[str, ...] | None:
-    value = found.get("columns")
+def _columns(document: Mapping[str, Any], of: str) -> tuple[str, ...] | None:
+    value = document.get("columns")
     if value is None:
         return None
-    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise InvalidOptionError(f"{of}: columns is {quote(value)}, expected a list of names")
     return tuple(value)
 
 
-def _version(found: Mapping[str, Any], of: str) -> int | str | None:
-    value = found.get("version")
-    return value if isinstance(value, str) else _number(found, of, "version", 1)
+def _version(document: Mapping[str, Any], of: str) -> int | str | None:
+    value = document.get("version")
+    return value if isinstance(value, str) else _number(document, of, "version", 1)
 
 
-def _optional_text(found: Mapping[str, Any], of: str, name: str, kind: type[str]) -> str | None:
-    value = found.get(name)
+def _optional_text(document: Mapping[str, Any], of: str, name: str, kind: type[str]) -> str | None:
+    value = document.get(name)
     if value is not None and not isinstance(value, kind):
         raise InvalidOptionError(f"{of}: {name} is {quote(value)}, expected a text")
     return value
 
 
-def _number(found: Mapping[str, Any], of: str, name: str, least: int, most: int = _NUMBER_MAX) -> int | None:
-    value = found.get(name)
+def _number(document: Mapping[str, Any], of: str, name: str, least: int, most: int = _NUMBER_MAX) -> int | None:
+    value = document.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

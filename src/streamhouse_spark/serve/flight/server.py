@@ -135,10 +135,10 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
         """Stream the rows of a ticket. Raises while it streams as `Rows` says."""
 
         def answer(call: Call) -> flight.FlightDataStream:
-            asked = ticket_of(ticket.ticket)
-            call.require_read(asked.request.table)
+            parsed = ticket_of(ticket.ticket)
+            call.require_read(parsed.request.table)
             self._require_room(call)
-            rows = self._reads.rows(asked)
+            rows = self._reads.rows(parsed)
             return flight.GeneratorStream(rows.schema, self._begun(call, rows.batches))
 
         return self._calls.answered("DoGet", context, answer)
@@ -204,10 +204,10 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
 
     # -- calls that are refused ---------------------------------------------------------------------------------------
 
-    def do_put(self, context: flight.ServerCallContext, *given: Any) -> NoReturn:  # noqa: ARG002 - as its base
+    def do_put(self, context: flight.ServerCallContext, *stream: Any) -> NoReturn:  # noqa: ARG002 - as its base
         self._refuse("DoPut", context)
 
-    def do_exchange(self, context: flight.ServerCallContext, *given: Any) -> NoReturn:  # noqa: ARG002 - as its base
+    def do_exchange(self, context: flight.ServerCallContext, *stream: Any) -> NoReturn:  # noqa: ARG002 - as its base
         self._refuse("DoExchange", context)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> NoReturn:  # noqa: ARG002

@@ -28,7 +28,7 @@ def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:
     patterns = [f"{prefix}*" for prefix in prefixes]
     bucket_arn = f"arn:{partition}:s3:::{bucket}"
     statements = [
-        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": [f"{bucket_arn}/{one}" for one in patterns]},
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": [f"{bucket_arn}/{pattern}" for pattern in patterns]},
         {
             "Effect": "Allow",
             "Action": "s3:ListBucket",

@@ -91,10 +91,10 @@ class _Catalog:
         self._stand_ins = stand_ins
 
     def routes(self) -> list[Route]:
-        found = [self._route("/v1/config", self._config)]
+        routes = [self._route("/v1/config", self._config)]
         for prefix in ("/v1", f"/v1/{LAKE_ONLY}"):
             below = f"{prefix}/namespaces"
-            found += [
+            routes += [
                 self._route(below, self._namespaces, _NO_NAMESPACE),
                 self._route(f"{below}/{{namespace}}", self._namespace, _NO_NAMESPACE),
                 self._route(f"{below}/{{namespace}}/tables", self._list, _NO_NAMESPACE),
@@ -104,8 +104,8 @@ class _Catalog:
                 self._route(f"{below}/{{namespace}}/tables/{{table}}/metrics", self._reported, methods=("POST",)),
             ]
             if self._vending is not None:
-                found.append(self._route(f"{below}/{{namespace}}/tables/{{table}}/credentials", self._credentials))
-        return [*found, Route("/{path:path}", _refuse, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])]
+                routes.append(self._route(f"{below}/{{namespace}}/tables/{{table}}/credentials", self._credentials))
+        return [*routes, Route("/{path:path}", _refuse, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])]
 
     def _route(
         self, path: str, handler: _Handler, absent: str = "NoSuchTableException", methods: tuple[str, ...] = _READS
@@ -122,11 +122,11 @@ class _Catalog:
         return Route(path, answered, methods=methods)
 
     def _config(self, request: Request) -> Response:
-        asked = request.query_params.get("warehouse", "")
-        if asked not in ("", "streamhouse", LAKE_ONLY):
-            text = f"there is no warehouse {asked!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
+        warehouse = request.query_params.get("warehouse", "")
+        if warehouse not in ("", "streamhouse", LAKE_ONLY):
+            text = f"there is no warehouse {warehouse!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
             return iceberg_error(404, "NoSuchWarehouseException", text)
-        overrides = {"prefix": LAKE_ONLY} if asked == LAKE_ONLY else {}
+        overrides = {"prefix": LAKE_ONLY} if warehouse == LAKE_ONLY else {}
         return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": self._endpoints()})
 
     def _endpoints(self) -> list[str]:
@@ -162,8 +162,8 @@ class _Catalog:
         name = self._seen_namespace(request)
         readable = client_of(request).readable_of(self._warehouse.tables(name))
         loadable = self._tables.loadable_of(readable, lake_alone=_is_lake_alone(request))
-        found = [table.partition(".")[2] for table in loadable]
-        return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in found]})
+        names = [table.partition(".")[2] for table in loadable]
+        return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in names]})
 
     def _views(self, request: Request) -> Response:
         """Answer that a database has no views: engines ask before they look for tables."""
@@ -197,13 +197,13 @@ class _Catalog:
         if request.method == "HEAD":
             self._require_loadable(table, suffix)
             return _no_content(request)
-        document, stands_in = self._document(table, suffix)
-        asked = {one.strip().lower() for one in request.headers.get(_DELEGATION, "").split(",")}
-        vended = self._vend_credentials(request, table, suffix) if _VENDED in asked else None
+        document, fallback_reason = self._document(table, suffix)
+        delegations = {word.strip().lower() for word in request.headers.get(_DELEGATION, "").split(",")}
+        vended = self._vend_credentials(request, table, suffix) if _VENDED in delegations else None
         version = f"{document.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
         headers = {"ETag": f'W/"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'}
-        if stands_in is not None:
-            headers["Warning"] = _format_warning(stands_in)
+        if fallback_reason is not None:
+            headers["Warning"] = _format_warning(fallback_reason)
         if is_current(request.headers.getlist("if-none-match"), headers["ETag"]):
             return Response(status_code=304, headers=headers)
         if vended is not None:
@@ -265,7 +265,7 @@ def _with_refs_only(text: str) -> str:
     """Return the metadata with those snapshots alone that a branch or tag names."""
     metadata = json.loads(text)
     named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
-    metadata["snapshots"] = [one for one in metadata["snapshots"] if one["snapshot-id"] in named]
+    metadata["snapshots"] = [snapshot for snapshot in metadata["snapshots"] if snapshot["snapshot-id"] in named]
     return json.dumps(metadata, separators=(",", ":"))
 
 

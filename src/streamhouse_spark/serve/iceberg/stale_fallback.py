@@ -38,9 +38,9 @@ class StaleFallback:
         stand in: its answer waits, and its errors are raised; so are those of a name or an option. Raises as
         `ServedTable.newest`.
         """
-        asked = self._asked(table)
+        future = self._asked(table)
         try:
-            return asked.result(self._wait_s), None
+            return future.result(self._wait_s), None
         except TimeoutError:
             reason = f"its hot rows were not ready after {self._wait_s:g} s"
         except (TableNotFoundError, InvalidOptionError):
@@ -48,28 +48,28 @@ class StaleFallback:
         except StreamhouseError as error:
             reason = f"its hot rows cannot be shown: {error}"
         try:
-            found = table.lake_in_its_place()
+            document = table.lake_in_its_place()
         except StreamhouseError:
-            return asked.result(), None
+            return future.result(), None
         self._counts.count_lake_only_answer(table.table.name)
         logger.warning("%s is answered with its lake alone: %s", table.table.name, reason)
-        return found, reason
+        return document, reason
 
     def _asked(self, table: ServedTable) -> Future[Document]:
         """Return a document that somebody begins to look for from now on."""
         with self._lock:
-            found = self._waiting.get(table)
-            if found is None:
-                found = self._waiting[table] = Future()
+            future = self._waiting.get(table)
+            if future is None:
+                future = self._waiting[table] = Future()
                 turn = self._turns.setdefault(table, new_lock())
-                threading.Thread(target=self._make, args=(table, turn, found), daemon=True).start()
-            return found
+                threading.Thread(target=self._make, args=(table, turn, future), daemon=True).start()
+            return future
 
-    def _make(self, table: ServedTable, turn: threading.RLock, found: Future[Document]) -> None:
+    def _make(self, table: ServedTable, turn: threading.RLock, future: Future[Document]) -> None:
         with turn:
             with self._lock:
                 del self._waiting[table]  # who asks from now on wants a later look
             try:
-                found.set_result(table.newest())
+                future.set_result(table.newest())
             except BaseException as error:  # noqa: BLE001 - it is raised to whoever waits
-                found.set_exception(error)
+                future.set_exception(error)

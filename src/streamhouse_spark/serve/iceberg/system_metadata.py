@@ -57,20 +57,20 @@ class SystemDocuments:
         """
         self.require_shown(table, suffix)
         with self._lock:
-            kept = self._kept.setdefault((table.uuid, suffix), _Kept())
+            entry = self._kept.setdefault((table.uuid, suffix), _Kept())
             self._kept.move_to_end((table.uuid, suffix))
             while len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
-        with kept.lock:
+        with entry.lock:
             state, clock = table.refresh(), table.world.clock
             epoch = table.storage.now_ms() // self._epoch_ms
-            document = kept.document
+            document = entry.document
             is_new = document is not None and (
-                document.version == state.version or clock.boot_ms() - kept.made_ms < PAUSE_MS
+                document.version == state.version or clock.boot_ms() - entry.made_ms < PAUSE_MS
             )
-            if document is None or not is_new or epoch != kept.epoch:
-                document = kept.document = self._made(table, state, suffix, epoch)
-                kept.epoch, kept.made_ms = epoch, clock.boot_ms()
+            if document is None or not is_new or epoch != entry.epoch:
+                document = entry.document = self._made(table, state, suffix, epoch)
+                entry.epoch, entry.made_ms = epoch, clock.boot_ms()
             return document
 
     @staticmethod
@@ -91,9 +91,11 @@ class SystemDocuments:
                 "read it by Arrow Flight, with Python or with Spark"
             )
         name = f"{suffix}-{state.version}-{table.world.ids.new_uuid()}"
-        found = write_inline_table(table.storage, table.world, virtual_location(state.table_uuid, epoch, name), rows)
+        metadata = write_inline_table(table.storage, table.world, virtual_location(state.table_uuid, epoch, name), rows)
         newest_ms = table.world.clock.now_ms() - BACKDATED_MS
-        return Document(found.location, backdate_snapshots(found.metadata.model_dump_json(), newest_ms), state.version)
+        return Document(
+            metadata.location, backdate_snapshots(metadata.metadata.model_dump_json(), newest_ms), state.version
+        )
 
 
 def _rows(table: Table, state: TableState, suffix: str) -> pa.Table:

@@ -45,12 +45,12 @@ class VendedCredentials:
 
     def config(self) -> dict[str, str]:
         """Return the properties by which Iceberg's clients take them."""
-        found = self.credentials
+        credentials = self.credentials
         return {
-            "s3.access-key-id": found.access_key_id,
-            "s3.secret-access-key": found.secret_access_key,
-            "s3.session-token": found.session_token,
-            "s3.session-token-expires-at-ms": str(found.ends_ms),
+            "s3.access-key-id": credentials.access_key_id,
+            "s3.secret-access-key": credentials.secret_access_key,
+            "s3.session-token": credentials.session_token,
+            "s3.session-token-expires-at-ms": str(credentials.ends_ms),
         }
 
     def storage_credentials(self, client_config: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -96,14 +96,14 @@ class CredentialVendor:
         policy = read_policy(self._partition, url.netloc, [f"{root}/{key}" if root else key for key in keys])
         key = client, policy
         with self._lock:
-            kept = self._kept.get(key)
-        if kept is not None and self._clock.boot_ms() < kept.until_boot_ms:
-            return kept.vended
+            cached = self._kept.get(key)
+        if cached is not None and self._clock.boot_ms() < cached.until_boot_ms:
+            return cached.vended
         if of != "virtual":
             self._require_at_home(table)
         began_ms, seconds = self._clock.boot_ms(), self._options.seconds
         credentials = self._roles.assume(self._options.role_arn, f"streamhouse-{client}", policy, seconds)
-        vended = VendedCredentials(credentials, tuple(f"{table.storage.url.rstrip('/')}/{one}" for one in keys))
+        vended = VendedCredentials(credentials, tuple(f"{table.storage.url.rstrip('/')}/{prefix}" for prefix in keys))
         with self._lock:
             self._kept[key] = _Kept(vended, began_ms + seconds * 500)
             self._kept.move_to_end(key)

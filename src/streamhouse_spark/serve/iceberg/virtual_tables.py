@@ -110,8 +110,8 @@ class ServedTable:
 
     def lake(self) -> Document:
         """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
-        found, state = self._newest_lake()
-        return Document(found.location, found.metadata.model_dump_json(), state.version)
+        metadata, state = self._newest_lake()
+        return Document(metadata.location, metadata.metadata.model_dump_json(), state.version)
 
     def lake_in_its_place(self) -> Document:
         """Return the lake's rows as a document of this table: an engine that has had its hot rows takes both for one
@@ -119,19 +119,19 @@ class ServedTable:
         """
         real, state = self._newest_lake()
         key = virtual_key(state, real, self.table.storage.now_ms() // self._epoch_ms, 0)
-        found = lake_as_virtual(self.table.storage, state, real, key)
+        metadata = lake_as_virtual(self.table.storage, state, real, key)
         return Document(
-            found.location, backdate_snapshots(found.metadata.model_dump_json(), self._newest_ms()), state.version
+            metadata.location, backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms()), state.version
         )
 
     def _newest_lake(self) -> tuple[IcebergMetadata, TableState]:
         state = self._checked(self.table.refresh())
-        found = self._lake_document(state)
-        if found is None:
+        metadata = self._lake_document(state)
+        if metadata is None:
             raise TableNotFoundError(
                 f"table {self.table.name} has no lake table yet; run: streamhouse tier --once {self.table.name}"
             )
-        return found, state
+        return metadata, state
 
     def newest(self) -> Document:
         """Return the document of the table's newest state, with its hot rows.
@@ -140,22 +140,22 @@ class ServedTable:
         """
         before = self._looks
         with self._lock:
-            made = self._made
-            if made is not None and made.look > before:  # somebody looked since this call began
-                return made.document
-            self._looks = look = self._looks + 1
-            looked = self._look()
-            if made is not None and self._is_of(made, looked):
-                self._made = replace(made, look=look)
-                return made.document
-            if made is not None and (left_ms := made.rest_until_ms - self._boot_ms()) > 0:
+            cached = self._made
+            if cached is not None and cached.look > before:  # somebody looked since this call began
+                return cached.document
+            self._looks = number = self._looks + 1
+            observation = self._look()
+            if cached is not None and self._is_of(cached, observation):
+                self._made = replace(cached, look=number)
+                return cached.document
+            if cached is not None and (left_ms := cached.rest_until_ms - self._boot_ms()) > 0:
                 self.table.world.clock.sleep_ms(left_ms)
-                self._looks = look = self._looks + 1
-                looked = self._look()
+                self._looks = number = self._looks + 1
+                observation = self._look()
             try:
-                self._made = replace(self._make(looked), look=look)
+                self._made = replace(self._make(observation), look=number)
             except StorageRefusedError as error:
-                return self._without_files(looked.state, error)
+                return self._without_files(observation.state, error)
             return self._made.document
 
     def _without_files(self, state: TableState, error: StorageRefusedError) -> Document:
@@ -186,37 +186,41 @@ class ServedTable:
         state = self._checked(self.table.refresh())
         return _Looked(lake, _snapshot_of(before), state, self.table.storage.now_ms() // self._epoch_ms)
 
-    def _is_of(self, made: _Made, looked: _Looked) -> bool:
-        location = looked.lake.location if looked.lake is not None else None
-        state = looked.state
-        return (made.document.version, made.lake_location, made.epoch) == (state.version, location, looked.epoch)
+    def _is_of(self, cached: _Made, observation: _Looked) -> bool:
+        location = observation.lake.location if observation.lake is not None else None
+        state = observation.state
+        return (cached.document.version, cached.lake_location, cached.epoch) == (
+            state.version,
+            location,
+            observation.epoch,
+        )
 
-    def _make(self, looked: _Looked) -> _Made:
+    def _make(self, observation: _Looked) -> _Made:
         table, began_ms = self.table, self._boot_ms()
         run_tasks = run_tasks_in_threads(table.storage, table.settings, table.world)
         for attempt in range(_ATTEMPTS_MAX):
             if attempt:
-                looked = self._look()
-            real, epoch = looked.lake, looked.epoch
+                observation = self._look()
+            real, epoch = observation.lake, observation.epoch
             location = real.location if real is not None else None
             before = self._made
             is_same = before is not None and (before.lake_location, before.epoch) == (location, epoch)
             generation = before.generation if before and is_same else 0
-            virtual, generation = self._begun(looked.state, real, epoch, generation)
+            virtual, generation = self._begun(observation.state, real, epoch, generation)
             try:
-                state = tier_ahead(table.log, virtual, run_tasks, partial(self._require_not_behind, looked))
+                state = tier_ahead(table.log, virtual, run_tasks, partial(self._require_not_behind, observation))
             except (OffsetsTrimmedError, LakeRolledBackError, CommitConflictError):
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
                 continue  # the lake moved on, and the log was trimmed up to where it is now
-            found = virtual.document()
-            text = backdate_snapshots(found.metadata.model_dump_json(), self._newest_ms())
-            document = Document(found.location, text, state.version)
+            metadata = virtual.document()
+            text = backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms())
+            document = Document(metadata.location, text, state.version)
             now_ms = self._boot_ms()
             return _Made(document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms))
         raise AssertionError
 
-    def _require_not_behind(self, looked: _Looked, state: TableState) -> None:
+    def _require_not_behind(self, observation: _Looked, state: TableState) -> None:
         """Require that the lake that was looked at has what the log says that a lake has: the log forgets deleted rows,
         and dropped partitions, as soon as it knows a snapshot without them.
 
@@ -224,9 +228,11 @@ class ServedTable:
         """
         self._checked(state)
         recorded = _snapshot_of(state)
-        if recorded is None or recorded == looked.recorded:
+        if recorded is None or recorded == observation.recorded:
             return
-        if looked.lake is not None and any(one.snapshot_id == recorded for one in looked.lake.metadata.snapshots):
+        if observation.lake is not None and any(
+            snapshot.snapshot_id == recorded for snapshot in observation.lake.metadata.snapshots
+        ):
             return
         raise LakeRolledBackError(
             f"the lake of {state.name} moved on to snapshot {recorded} while its hot rows were looked for; ask again"
@@ -325,19 +331,19 @@ class VirtualTables:
                 return True
             return state.lake is not None or not lake_alone
 
-        found = at_once(self.warehouse.storage, is_loadable, names)
-        return [name for name, is_there in zip(names, found, strict=True) if is_there]
+        loadable = at_once(self.warehouse.storage, is_loadable, names)
+        return [name for name, can_load in zip(names, loadable, strict=True) if can_load]
 
     def clean(self, *, dry_run: bool = False) -> list[str]:
         """Delete the folders of virtual tables whose grace is over; returns their keys."""
         storage = self.warehouse.storage
         epoch = storage.now_ms() // max(1, self._grace_ms // 2)
-        gone = [
+        expired = [
             f"{VIRTUAL_PREFIX}{name}"
             for name in storage.list_names(VIRTUAL_PREFIX)
-            if (found := virtual_epoch(name)) is not None and found < epoch - 2
+            if (folder_epoch := virtual_epoch(name)) is not None and folder_epoch < epoch - 2
         ]
-        for folder in [] if dry_run else gone:
+        for folder in [] if dry_run else expired:
             for info in storage.list(f"{folder}/"):
                 storage.delete(info.key)
-        return gone
+        return expired

@@ -80,7 +80,7 @@ class Aggregate:
 
     def changes(self) -> list[str]:
         """Return the columns that tell what came and what went."""
-        came, gone = (f"CASE WHEN {WEIGHT} {sign} 0 THEN {self.of} END" for sign in "><")
+        inserted, deleted = (f"CASE WHEN {WEIGHT} {sign} 0 THEN {self.of} END" for sign in "><")
         count = f"COALESCE(SUM(CASE WHEN ({self.of}) IS NOT NULL THEN {WEIGHT} ELSE 0 END), 0) AS {self._count}"
         match self.kind:
             case "rows":
@@ -88,29 +88,30 @@ class Aggregate:
             case "count":
                 return [count]
             case "sum":
-                return [f"SUM({came}) AS {self._came}", f"SUM({gone}) AS {self._gone}", count]
+                return [f"SUM({inserted}) AS {self._came}", f"SUM({deleted}) AS {self._gone}", count]
             case "grown":
-                return [f"SUM({came}) AS {self._came}", f"COUNT({gone}) AS {self._gone}"]
+                return [f"SUM({inserted}) AS {self._came}", f"COUNT({deleted}) AS {self._gone}"]
             case "min" | "max":
-                return [f"{self.kind}({came}) AS {self._came}", f"{self.kind}({gone}) AS {self._gone}"]
+                return [f"{self.kind}({inserted}) AS {self._came}", f"{self.kind}({deleted}) AS {self._gone}"]
             case "distinct":
                 return [f"COUNT({self.of}) AS {self._count}"]
 
     def value(self) -> str:
         """Return the new value as far as it is known; of a sum that of no values is 0."""
-        old, came, none = self._old, self._came, f"CAST(0 AS {self.type})"
+        old, inserted, none = self._old, self._came, f"CAST(0 AS {self.type})"
         match self.kind:
             case "rows":
                 return f"COALESCE({old}, 0L) + {ROWS}"
             case "count":
                 return f"COALESCE({old}, 0L) + {self._count}"
             case "sum":
-                more = f"CAST(COALESCE({old}, {none}) + COALESCE({came}, {none}) AS {self.type})"
-                return f"CAST({more} - COALESCE({self._gone}, {none}) AS {self.type})"
+                increased = f"CAST(COALESCE({old}, {none}) + COALESCE({inserted}, {none}) AS {self.type})"
+                return f"CAST({increased} - COALESCE({self._gone}, {none}) AS {self.type})"
             case "grown":
-                return f"CASE WHEN {old} IS NULL THEN {came} WHEN {came} IS NULL THEN {old} ELSE {old} + {came} END"
+                unless_null = f"WHEN {inserted} IS NULL THEN {old} ELSE {old} + {inserted} END"
+                return f"CASE WHEN {old} IS NULL THEN {inserted} {unless_null}"
             case "min" | "max":
-                return f"{'least' if self.kind == 'min' else 'greatest'}({old}, {came})"
+                return f"{'least' if self.kind == 'min' else 'greatest'}({old}, {inserted})"
             case "distinct":
                 return f"COALESCE({old}, 0L)"
 
@@ -175,22 +176,22 @@ def parts_of(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
     """Return how the new value of each column is found; None if that of one is not. ``types`` are Spark's."""
     base: dict[str, Aggregate] = {}
     for column, expression in root.exprs.items():
-        found = _aggregate(column, expression, types[column], root) or _distinct(column, expression, types)
-        if found is not None:
-            base[column] = found
+        aggregate = _aggregate(column, expression, types[column], root) or _distinct(column, expression, types)
+        if aggregate is not None:
+            base[column] = aggregate
     counts = {part.of: column for column, part in base.items() if part.kind == "count"}
     rows = next((column for column, part in base.items() if part.kind == "rows"), None)
     for column, part in base.items():
         if part.kind == "sum":
-            firm = rows if _is_firm(root.exprs[column].this, root) else None
-            base[column] = replace(part, counted=counts.get(part.of) or firm)
-    found_parts: dict[str, Part] = {}
+            row_count_column = rows if _is_firm(root.exprs[column].this, root) else None
+            base[column] = replace(part, counted=counts.get(part.of) or row_count_column)
+    parts: dict[str, Part] = {}
     for column, expression in root.exprs.items():
         part_of = base.get(column) or _derived_column(expression, types[column], root, base)
         if part_of is None:
             return None
-        found_parts[column] = part_of
-    return found_parts
+        parts[column] = part_of
+    return parts
 
 
 def _aggregate(column: str, expression: exp.Expr, kind: str, root: Group) -> Aggregate | None:
@@ -232,11 +233,11 @@ def _derived_column(
         return _average(expression, kind, base)
     shown = {print_sql(root.exprs[column]): column for column in base}
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def replace_aggregate(node: exp.Expr) -> exp.Expr:
         column = shown.get(print_sql(node))
         return node if column is None else exp.column(result_column(column))
 
-    replaced = expression.copy().transform(one)
+    replaced = expression.copy().transform(replace_aggregate)
     own = {*root.groups, *map(result_column, base)}
     if has_aggregate(replaced) or any(column.name not in own for column in replaced.find_all(exp.Column)):
         return None

@@ -18,28 +18,28 @@ def prune_columns(root: Node) -> Node:
     return _prune_node(root, root.columns)
 
 
-def _prune_node(node: Node, wanted: Collection[str]) -> Node:
-    kept = tuple(name for name in node.columns if name in wanted) or node.columns[:1]
+def _prune_node(node: Node, required: Collection[str]) -> Node:
+    names = tuple(name for name in node.columns if name in required) or node.columns[:1]
     match node:
         case Scan(of=of):
-            return replace(node, of={name: of[name] for name in kept})
+            return replace(node, of={name: of[name] for name in names})
         case FilterProject(child, exprs, where):
-            exprs = {name: exprs[name] for name in kept}
+            exprs = {name: exprs[name] for name in names}
             return replace(node, child=_prune_node(child, _referenced_columns([*exprs.values(), where])), exprs=exprs)
         case Join(left=left, right=right, on=on):
-            needed = {*kept, *_referenced_columns([on])}
+            needed = {*names, *_referenced_columns([on])}
             return replace(node, left=_prune_node(left, needed), right=_prune_node(right, needed))
         case Union(parts):
-            places = [node.columns.index(name) for name in kept]
+            places = [node.columns.index(name) for name in names]
             of_parts = [_prune_node(part, [part.columns[place] for place in places]) for part in parts]
-            return replace(node, parts=tuple(of_parts), columns=kept)
+            return replace(node, parts=tuple(of_parts), columns=names)
         case Group(child, groups, exprs, having):
-            exprs = {name: exprs[name] for name in kept}
+            exprs = {name: exprs[name] for name in names}
             needed = {*groups, *_referenced_columns([*exprs.values(), having])}
             return replace(node, child=_prune_node(child, needed), exprs=exprs)
 
 
 def _referenced_columns(expressions: Iterable[exp.Expr | None]) -> set[str]:
     """Return the columns that expressions name."""
-    there = (expression for expression in expressions if expression is not None)
-    return {column.name for expression in there for column in expression.find_all(exp.Column)}
+    defined = (expression for expression in expressions if expression is not None)
+    return {column.name for expression in defined for column in expression.find_all(exp.Column)}

@@ -80,21 +80,21 @@ class Writer:
         delta = self.delta(node.child)
         return delta and f"SELECT DISTINCT {list_columns(node.groups)} FROM ({in_one_task(delta, one_task=one_task)}) q"
 
-    def of_groups(self, node: Group, at: At, touched: str, among: str = "") -> str:
-        """Return the child's rows of the ``touched`` groups; ``among`` is a condition that all of them satisfy."""
+    def of_groups(self, node: Group, at: At, touched: str, condition: str = "") -> str:
+        """Return the child's rows of the ``touched`` groups; ``condition`` is a condition that all of them satisfy."""
         rows = self.rows(node.child, at)
         if not node.groups:
             return rows
-        if among:
-            rows = f"SELECT * FROM ({rows}) a WHERE {among}"
+        if condition:
+            rows = f"SELECT * FROM ({rows}) a WHERE {condition}"
         return f"SELECT a.* FROM ({rows}) a LEFT SEMI JOIN ({touched}) b ON {same(node.groups, 'a', 'b')}"
 
     def delta(self, node: Node) -> str | None:
         """Return the rows that came and went, with their weights; None if nothing below changed."""
         match node:
             case Scan():
-                found = f"SELECT {_rename_columns(node)}, {WEIGHT} FROM {self.prefix}{node.table}_delta"
-                return found if node.table in self.changed else None
+                rows = f"SELECT {_rename_columns(node)}, {WEIGHT} FROM {self.prefix}{node.table}_delta"
+                return rows if node.table in self.changed else None
             case FilterProject(child, exprs, where):
                 delta = self.delta(child)
                 return delta and f"SELECT {_exprs(exprs)}, {WEIGHT} FROM ({delta}) q{_where(where)}"
@@ -125,22 +125,26 @@ class Writer:
 
     def _delta_of_join(self, node: Join) -> str | None:
         left, right, on = node.left, node.right, _sql(node.on)
-        came, other = self.delta(left), self.delta(right)
-        if not came and not other:
+        left_delta, right_delta = self.delta(left), self.delta(right)
+        if not left_delta and not right_delta:
             return None
         cols = list_columns(node.columns)
-        if node.kind == "left" and came and not other:  # a left join adds up on its left side
-            return f"SELECT {cols}, {WEIGHT} FROM ({came}) l LEFT JOIN ({self._beside(right, 'new')}) r ON {on}"
+        if node.kind == "left" and left_delta and not right_delta:  # a left join adds up on its left side
+            return f"SELECT {cols}, {WEIGHT} FROM ({left_delta}) l LEFT JOIN ({self._beside(right, 'new')}) r ON {on}"
         terms = []
         if node.kind in ("inner", "left", "full"):
-            if came:
-                terms.append(f"SELECT {cols}, {WEIGHT} FROM ({came}) l JOIN ({self._beside(right, 'old')}) r ON {on}")
-            if other:
-                terms.append(f"SELECT {cols}, {WEIGHT} FROM ({self._beside(left, 'new')}) l JOIN ({other}) r ON {on}")
+            if left_delta:
+                terms.append(
+                    f"SELECT {cols}, {WEIGHT} FROM ({left_delta}) l JOIN ({self._beside(right, 'old')}) r ON {on}"
+                )
+            if right_delta:
+                terms.append(
+                    f"SELECT {cols}, {WEIGHT} FROM ({self._beside(left, 'new')}) l JOIN ({right_delta}) r ON {on}"
+                )
         if node.kind != "inner":
-            terms += self._alone(node, left, right, came, other)
+            terms += self._alone(node, left, right, left_delta, right_delta)
         if node.kind == "full":
-            terms += self._alone(node, right, left, other, came)
+            terms += self._alone(node, right, left, right_delta, left_delta)
         return _all(terms)
 
     def _beside(self, node: Node, at: At) -> str:
@@ -149,7 +153,7 @@ class Writer:
         name = scan_name(scan) if scan is not None else None
         return self.rows(node, f"{at}_by_{name}" if name in self.beside else at)
 
-    def _alone(self, node: Join, a: Node, b: Node, came: str | None, other: str | None) -> list[str]:
+    def _alone(self, node: Join, a: Node, b: Node, a_delta: str | None, b_delta: str | None) -> list[str]:
         """Return how the rows of ``a`` without a partner in ``b`` change, of a semi join those with one.
 
         New rows of a are judged by the new b. Of the old rows only those that a change of b matches can change sides.
@@ -159,10 +163,12 @@ class Writer:
         word = "LEFT SEMI JOIN" if node.kind == "semi" else "LEFT ANTI JOIN"
         old, new = self.rows(b, "old"), self.rows(b, "new")
         terms = []
-        if came:
-            terms.append(f"SELECT {cols}, {WEIGHT} FROM ({came}) l {word} ({self._beside(b, 'new')}) r ON {on}")
-        if other:
-            rows = f"SELECT {list_columns(a.columns)} FROM ({self.rows(a, 'old')}) l LEFT SEMI JOIN ({other}) r ON {on}"
+        if a_delta:
+            terms.append(f"SELECT {cols}, {WEIGHT} FROM ({a_delta}) l {word} ({self._beside(b, 'new')}) r ON {on}")
+        if b_delta:
+            rows = (
+                f"SELECT {list_columns(a.columns)} FROM ({self.rows(a, 'old')}) l LEFT SEMI JOIN ({b_delta}) r ON {on}"
+            )
             terms.append(f"SELECT {cols}, 1 AS {WEIGHT} FROM ({rows}) l {word} ({new}) r ON {on}")
             terms.append(f"SELECT {cols}, -1 AS {WEIGHT} FROM ({rows}) l {word} ({old}) r ON {on}")
         return terms

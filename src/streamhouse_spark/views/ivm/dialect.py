@@ -46,9 +46,9 @@ class SuffixedNumber(exp.Expression):
 
 def _of_unit(name: str, arguments: Sequence[exp.Expr]) -> exp.Expr:
     """Make a function whose first of three arguments is a unit of time, and no column."""
-    unit, *others = arguments
+    unit, *rest = arguments
     is_unit = len(arguments) == 3 and isinstance(unit, exp.Column)
-    return exp.Anonymous(this=name, expressions=[exp.var(unit.name) if is_unit else unit, *others])
+    return exp.Anonymous(this=name, expressions=[exp.var(unit.name) if is_unit else unit, *rest])
 
 
 def _typed_literal(_parser: Any, this: exp.Expr, data_type: exp.DataType) -> exp.Expr:

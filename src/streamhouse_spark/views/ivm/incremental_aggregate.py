@@ -111,43 +111,45 @@ class IncrementalAggregate:
             return None
         key = f"{hash_sql(root.groups, self.statements.types)} AS {KEY}, " if self.statements.identity == "hash" else ""
         groups = f"{list_columns(root.groups)}, " if root.groups else ""
-        found = [f"COALESCE(SUM({WEIGHT}), 0) AS {ROWS}"]
+        columns = [f"COALESCE(SUM({WEIGHT}), 0) AS {ROWS}"]
         for part in self.aggregates:
-            found += part.changes()
+            columns += part.changes()
         by = f" GROUP BY {list_columns(root.groups)}" if root.groups else ""
-        return f"SELECT {key}{groups}{', '.join(found)} FROM ({in_one_task(delta, one_task=one_task)}) q{by}"
+        return f"SELECT {key}{groups}{', '.join(columns)} FROM ({in_one_task(delta, one_task=one_task)}) q{by}"
 
-    def merged(self, relation: str, *, are_told: bool = False) -> str:
+    def merged(self, relation: str, *, has_top_k: bool = False) -> str:
         """Return the view's new rows: its columns, `GONE`, `AGAIN`, and the groups as `group_name`.
 
         ``relation`` has the columns of `changes`, `THERE`, and the view's old values as `old_name`; where kept values
         tell new ones, also these as `extreme_column`, `TOLD` and `TOTAL`. Rows that stay as they were are left out.
         """
-        told = {part.column for part in self.listed} if are_told else set()
-        first, second = [], [f"{self._stays(are_told=are_told)} AS {_STAYS}"]
+        top_k_columns = {part.column for part in self.listed} if has_top_k else set()
+        first, second = [], [f"{self._stays(has_top_k=has_top_k)} AS {_STAYS}"]
         for part in self.aggregates:
-            value, known = part.value(), part.is_known()
-            if part.column in told:
-                is_told = TOLD if part.kind != "distinct" else f"({TOLD} AND {extreme_column(part.column)} IS NOT NULL)"
-                value = f"CASE WHEN {is_told} THEN {extreme_column(part.column)} ELSE {value} END"
-                known = f"({is_told} OR {known})"
+            value, is_known = part.value(), part.is_known()
+            if part.column in top_k_columns:
+                has_value = (
+                    TOLD if part.kind != "distinct" else f"({TOLD} AND {extreme_column(part.column)} IS NOT NULL)"
+                )
+                value = f"CASE WHEN {has_value} THEN {extreme_column(part.column)} ELSE {value} END"
+                is_known = f"({has_value} OR {is_known})"
             first.append(f"{value} AS {value_name(part.column)}")
-            second.append(f"{known} AS {state_column(part.column)}")
+            second.append(f"{is_known} AS {state_column(part.column)}")
             second.append(f"{part.shown()} AS {result_column(part.column)}")
         values = {
             column: result_column(column) if isinstance(part, Aggregate) else part.sql
             for column, part in self.parts.items()
         }
         rows = f"SELECT {', '.join(['*', *second])} FROM (SELECT {', '.join(['*', *first])} FROM {relation}) a"
-        again = f"({_STAYS} IS NULL OR ({_STAYS} AND NOT COALESCE({self._is_sure()}, FALSE)))"
+        recompute = f"({_STAYS} IS NULL OR ({_STAYS} AND NOT COALESCE({self._is_sure()}, FALSE)))"
         shown = [
             f"{values[c]} AS {quote_name(n)}" for c, n in zip(self.root.columns, self.statements.names, strict=True)
         ]
         key = [KEY] if self.statements.identity == "hash" else []
         groups = [f"{column} AS {group_name(column)}" for column in self.root.groups]
         same = " AND ".join(f"{value} <=> {old_name(column)}" for column, value in values.items())
-        unchanged = f"NOT {again} AND (({_STAYS} AND {THERE} AND {same}) OR (NOT {_STAYS} AND NOT {THERE}))"
-        columns = [*key, *shown, f"COALESCE(NOT {_STAYS}, FALSE) AS {GONE}", f"{again} AS {AGAIN}", *groups]
+        unchanged = f"NOT {recompute} AND (({_STAYS} AND {THERE} AND {same}) OR (NOT {_STAYS} AND NOT {THERE}))"
+        columns = [*key, *shown, f"COALESCE(NOT {_STAYS}, FALSE) AS {GONE}", f"{recompute} AS {AGAIN}", *groups]
         return f"SELECT {', '.join(columns)} FROM ({rows}) b WHERE NOT ({unchanged})"
 
     def _is_sure(self) -> str:
@@ -155,14 +157,16 @@ class IncrementalAggregate:
         computed = [part.sure for part in self.parts.values() if not isinstance(part, Aggregate)]
         return " AND ".join([*(state_column(part.column) for part in self.aggregates), *computed]) or "TRUE"
 
-    def _stays(self, *, are_told: bool = False) -> str:
+    def _stays(self, *, has_top_k: bool = False) -> str:
         """Return whether the group has a row now; NULL where that is not known. A group had one where the view does."""
         if not self.root.groups:
             return "TRUE"
-        counted = "CASE WHEN {0} > 0 THEN TRUE WHEN {0} = 0 THEN FALSE END"
+        count_test = "CASE WHEN {0} > 0 THEN TRUE WHEN {0} = 0 THEN FALSE END"
         for part in self.aggregates:
             if part.kind == "rows":
-                return counted.format(value_name(part.column))
+                return count_test.format(value_name(part.column))
         proven = "".join(f" WHEN {part.proof()} THEN TRUE" for part in self.aggregates)
-        told = f"WHEN {TOLD} THEN {TOTAL} > 0 " if are_told else ""
-        return f"CASE {told}WHEN NOT {THERE} THEN {counted.format(ROWS)} WHEN {ROWS} >= 0 THEN TRUE{proven} END"
+        when_top_k = f"WHEN {TOLD} THEN {TOTAL} > 0 " if has_top_k else ""
+        return (
+            f"CASE {when_top_k}WHEN NOT {THERE} THEN {count_test.format(ROWS)} WHEN {ROWS} >= 0 THEN TRUE{proven} END"
+        )

@@ -47,32 +47,35 @@ def find_indexed_sides(
     """Return the uses of sources that changes name by key: `scan_name` → use. ``keys`` has the primary key of each
     source in which rows can be looked up.
     """
-    found = {}
+    sides = {}
     for join in _joins(root):
         for side, other in ((join.left, join.right), (join.right, join.left)):
             scan = only_scan(other)
             if scan is None or not (key := keys.get(scan.table)):
                 continue
-            moving = [found for found in scans_of(side) if found.table in changed]
-            given = _matching_key_columns(join.on, side, moving[0], other, key) if len(moving) == 1 else None
-            if given is not None:
+            changed_scans = [sides for sides in scans_of(side) if sides.table in changed]
+            key_columns = (
+                _matching_key_columns(join.on, side, changed_scans[0], other, key) if len(changed_scans) == 1 else None
+            )
+            if key_columns is not None:
                 columns = tuple(scan.of.values())
-                found[scan_name(scan)] = IndexedSide(scan.table, key, columns, moving[0].table, given)
-    return found
+                sides[scan_name(scan)] = IndexedSide(scan.table, key, columns, changed_scans[0].table, key_columns)
+    return sides
 
 
 def _matching_key_columns(
-    on: exp.Expr, side: Node, moving: Scan, other: Node, key: tuple[str, ...]
+    on: exp.Expr, side: Node, changed_scan: Scan, other: Node, key: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Return the columns of ``moving`` that a condition sets equal to the key of the other side; None where not to all
-    of it.
+    """Return the columns of ``changed_scan`` that ``on`` equates with the whole key of ``other``, in the key's order.
+
+    Returns None if ``on`` does not cover the key.
     """
-    of_key = {}
+    by_key = {}
     for mine, theirs in equal_columns(on, side, other):
         source, column = _origin(side, mine), _origin(other, theirs)
-        if source is not None and source[0] is moving and column is not None:
-            of_key[column[1]] = source[1]
-    return tuple(of_key[name] for name in key) if all(name in of_key for name in key) else None
+        if source is not None and source[0] is changed_scan and column is not None:
+            by_key[column[1]] = source[1]
+    return tuple(by_key[name] for name in key) if all(name in by_key for name in key) else None
 
 
 def equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, str]]:
@@ -80,9 +83,9 @@ def equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, 
     for part in on.flatten() if isinstance(on, exp.And) else [on]:
         equal = part.unnest()
         if isinstance(equal, exp.EQ) and isinstance(equal.this, exp.Column):
-            one, two = equal.this.name, equal.expression.name
+            left, right = equal.this.name, equal.expression.name
             if isinstance(equal.expression, exp.Column):
-                pairs = ((one, two), (two, one))
+                pairs = ((left, right), (right, left))
                 yield from ((a, b) for a, b in pairs if a in side.columns and b in other.columns)
 
 
@@ -120,8 +123,8 @@ def _origin(node: Node, name: str) -> tuple[Scan, str] | None:
         case Scan():
             return node, node.of[name]
         case FilterProject(child, exprs):
-            found = exprs[name]
-            return _origin(child, found.name) if isinstance(found, exp.Column) else None
+            expression = exprs[name]
+            return _origin(child, expression.name) if isinstance(expression, exp.Column) else None
         case Join():
             return _origin(node.left if name in node.left.columns else node.right, name)
         case _:

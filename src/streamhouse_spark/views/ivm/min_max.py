@@ -65,9 +65,9 @@ class TopKState:
 
     def shown(self) -> pa.Array:
         """Return the very first value of each group, null where there is none."""
-        there = self.lengths > 0
-        places = np.where(there, np.cumsum(self.lengths) - self.lengths, 0)
-        return self.values.take(pa.array(places, mask=~there))
+        nonempty = self.lengths > 0
+        positions = np.where(nonempty, np.cumsum(self.lengths) - self.lengths, 0)
+        return self.values.take(pa.array(positions, mask=~nonempty))
 
     def number(self) -> pa.Array:
         """Return how many values each group has, null where not all are kept."""
@@ -76,17 +76,17 @@ class TopKState:
     def followed_by(self, other: TopKState) -> TopKState:
         """Return these groups, and the other ones behind them."""
         values = pa.concat_arrays([self.values, other.values])
-        counts, lengths, behind = (
+        counts, lengths, overflow = (
             np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("counts", "lengths", "behind")
         )
-        return TopKState(values, counts, lengths, behind)
+        return TopKState(values, counts, lengths, overflow)
 
-    def taken(self, places: Numbers) -> TopKState:
-        """Return the groups at ``places``, in their order."""
-        starts, lengths = np.cumsum(self.lengths) - self.lengths, self.lengths[places]
-        shift = starts[places] - (np.cumsum(lengths) - lengths)
+    def taken(self, positions: Numbers) -> TopKState:
+        """Return the groups at ``positions``, in their order."""
+        starts, lengths = np.cumsum(self.lengths) - self.lengths, self.lengths[positions]
+        shift = starts[positions] - (np.cumsum(lengths) - lengths)
         of_values = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
-        return TopKState(self.values.take(pa.array(of_values)), self.counts[of_values], lengths, self.behind[places])
+        return TopKState(self.values.take(pa.array(of_values)), self.counts[of_values], lengths, self.behind[positions])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ class Firsts:
         """
         lists = []
         for (values, filled), order in zip(listed, orders, strict=True):
-            found, _ = _apply_changes(_empty_state(len(rows), values.values.type), values, order, room)
-            kept = _sums(np.repeat(np.arange(len(rows)), found.lengths), found.counts, len(rows))
-            lists.append(TopKState(found.values, found.counts, found.lengths, filled - kept))
+            state, _ = _apply_changes(_empty_state(len(rows), values.values.type), values, order, room)
+            kept_rows = _sums(np.repeat(np.arange(len(rows)), state.lengths), state.counts, len(rows))
+            lists.append(TopKState(state.values, state.counts, state.lengths, filled - kept_rows))
         return cls(rows, room, tuple(lists))
 
     @classmethod
@@ -132,18 +132,22 @@ class Firsts:
         lists = tuple(_of(~chosen, first) for first in self.lists)
         return Firsts(np.where(chosen, UNKNOWN, self.rows), self.room, lists)
 
-    def replaced(self, places: Numbers, others: Firsts) -> Firsts:
-        """Return the groups with those at ``places`` replaced by the others, in their order."""
+    def replaced(self, positions: Numbers, replacements: Firsts) -> Firsts:
+        """Return the groups with those at ``positions`` replaced by the others, in their order."""
         size = len(self.rows)
         chosen = np.arange(size)
-        chosen[places] = size + np.arange(len(others.rows))
-        lists = tuple(one.followed_by(other).taken(chosen) for one, other in zip(self.lists, others.lists, strict=True))
-        rows, room = (np.concatenate(both)[chosen] for both in ((self.rows, others.rows), (self.room, others.room)))
+        chosen[positions] = size + np.arange(len(replacements.rows))
+        lists = tuple(
+            state.followed_by(other).taken(chosen) for state, other in zip(self.lists, replacements.lists, strict=True)
+        )
+        rows, room = (
+            np.concatenate(pair)[chosen] for pair in ((self.rows, replacements.rows), (self.room, replacements.room))
+        )
         return Firsts(rows, room, lists)
 
-    def taken(self, places: Numbers) -> Firsts:
-        """Return the groups at ``places``, in their order."""
-        return Firsts(self.rows[places], self.room[places], tuple(first.taken(places) for first in self.lists))
+    def taken(self, positions: Numbers) -> Firsts:
+        """Return the groups at ``positions``, in their order."""
+        return Firsts(self.rows[positions], self.room[positions], tuple(first.taken(positions) for first in self.lists))
 
     def shown(self) -> list[pa.Array]:
         """Return the very first value of each group in each order; null for unknown groups."""
@@ -151,22 +155,22 @@ class Firsts:
 
     def told(self, orders: Sequence[Order]) -> list[pa.Array]:
         """Return the very first value of each group, or where all are asked for their number; null for unknown ones."""
-        found = []
+        values = []
         for first, order in zip(self.lists, orders, strict=True):
-            found.append(first.number() if order == "all" else first.shown())
-        return found
+            values.append(first.number() if order == "all" else first.shown())
+        return values
 
     def changed(self, changes: Sequence[ValueChanges], orders: Sequence[Order]) -> Firsts:
         """Return the groups behind some changes, as each list has them: all are of the same rows."""
         rows = self.rows.copy()
         np.add.at(rows, changes[0].groups, changes[0].weights)
-        right, lists = self.known & (rows >= 0), []
+        are_right, lists = self.known & (rows >= 0), []
         for first, change, order in zip(self.lists, changes, orders, strict=True):
-            found, is_right = _apply_changes(first, change, order, self.room)
-            lists.append(found)
-            right = right & is_right
-        room = np.where(self.known & ~right, np.minimum(self.room * _GROWTH, ROOM_MAX), self.room)
-        return Firsts(np.where(right, rows, UNKNOWN), room, tuple(_of(right, first) for first in lists))
+            state, is_right = _apply_changes(first, change, order, self.room)
+            lists.append(state)
+            are_right = are_right & is_right
+        room = np.where(self.known & ~are_right, np.minimum(self.room * _GROWTH, ROOM_MAX), self.room)
+        return Firsts(np.where(are_right, rows, UNKNOWN), room, tuple(_of(are_right, first) for first in lists))
 
 
 def _empty_state(num_groups: int, kind: pa.DataType) -> TopKState:
@@ -177,29 +181,29 @@ def _empty_state(num_groups: int, kind: pa.DataType) -> TopKState:
 def _apply_changes(first: TopKState, changes: ValueChanges, order: Order, room: Numbers) -> tuple[TopKState, Bools]:
     """Return the first values of groups behind some changes, and of which groups they are right."""
     size = len(first.lengths)
-    there = changes.values.is_valid().to_numpy(zero_copy_only=False)
-    values = pa.concat_arrays([first.values, changes.values.filter(pa.array(there))])
-    groups = np.concatenate([np.repeat(np.arange(size), first.lengths), changes.groups[there]])
-    weights = np.concatenate([first.counts, changes.weights[there]])
+    valid = changes.values.is_valid().to_numpy(zero_copy_only=False)
+    values = pa.concat_arrays([first.values, changes.values.filter(pa.array(valid))])
+    groups = np.concatenate([np.repeat(np.arange(size), first.lengths), changes.groups[valid]])
+    weights = np.concatenate([first.counts, changes.weights[valid]])
     ranks = ranks_of(values, order)
     inside = ranks <= _bounds(first, ranks)[groups]
-    behind = first.behind + _sums(groups[~inside], weights[~inside], size)
+    overflow = first.behind + _sums(groups[~inside], weights[~inside], size)
 
-    places = np.flatnonzero(inside)
-    places = places[np.lexsort((ranks[places], groups[places]))]
-    begins = begins_of(groups[places], ranks[places])
-    totals = np.add.reduceat(weights[places], begins) if len(begins) else weights[:0]
+    positions = np.flatnonzero(inside)
+    positions = positions[np.lexsort((ranks[positions], groups[positions]))]
+    begins = begins_of(groups[positions], ranks[positions])
+    totals = np.add.reduceat(weights[positions], begins) if len(begins) else weights[:0]
     right = np.ones(size, np.bool_)
-    right[groups[places[begins]][totals < 0]] = False  # more went than there were
+    right[groups[positions[begins]][totals < 0]] = False  # more went than there were
 
     stay = totals > 0
-    places, totals = places[begins][stay], totals[stay]
-    of_group = groups[places]
-    kept = place_within(of_group, size) < (ALL_ROOM if order == "all" else room[of_group])
-    behind = behind + _sums(of_group[~kept], totals[~kept], size)
-    lengths = np.bincount(of_group[kept], minlength=size)
-    right &= (behind >= 0) & ~((lengths == 0) & (behind > 0))
-    return TopKState(values.take(pa.array(places[kept])), totals[kept], lengths, behind), right
+    positions, totals = positions[begins][stay], totals[stay]
+    of_group = groups[positions]
+    is_kept = place_within(of_group, size) < (ALL_ROOM if order == "all" else room[of_group])
+    overflow = overflow + _sums(of_group[~is_kept], totals[~is_kept], size)
+    lengths = np.bincount(of_group[is_kept], minlength=size)
+    right &= (overflow >= 0) & ~((lengths == 0) & (overflow > 0))
+    return TopKState(values.take(pa.array(positions[is_kept])), totals[is_kept], lengths, overflow), right
 
 
 def ranks_of(values: pa.Array, order: Order) -> Numbers:
@@ -242,18 +246,20 @@ def place_within(groups: Numbers, size: int) -> Numbers:
 
 
 def _sums(groups: Numbers, weights: Numbers, size: int) -> Numbers:
-    found = np.zeros(size, np.int64)
-    np.add.at(found, groups, weights)
-    return found
+    totals = np.zeros(size, np.int64)
+    np.add.at(totals, groups, weights)
+    return totals
 
 
-def _of(known: Bools, first: TopKState) -> TopKState:
+def _of(is_known: Bools, first: TopKState) -> TopKState:
     """Return the values without those of groups that are not known."""
-    if known.all():
+    if is_known.all():
         return first
-    stays = np.repeat(known, first.lengths)
+    stays = np.repeat(is_known, first.lengths)
     values = first.values.filter(pa.array(stays))
-    return TopKState(values, first.counts[stays], np.where(known, first.lengths, 0), np.where(known, first.behind, 0))
+    return TopKState(
+        values, first.counts[stays], np.where(is_known, first.lengths, 0), np.where(is_known, first.behind, 0)
+    )
 
 
 # -- groups as numbers ------------------------------------------------------------------------------------------------
@@ -281,11 +287,11 @@ kept.
 def group_numbers(groups: pa.Table, rows: pa.Table) -> Numbers:
     """Return for each row which of the groups it is of. Both have the same columns, and each group is there once."""
     size = groups.num_rows
-    both = {
+    columns = {
         name: pa.concat_arrays([one_array(part.column(name)) for part in (groups, rows)])
         for name in groups.column_names
     }
-    numbers = codes_of(pa.table(both)) if both else np.zeros(size + rows.num_rows, np.int64)
+    numbers = codes_of(pa.table(columns)) if columns else np.zeros(size + rows.num_rows, np.int64)
     place = np.zeros(int(numbers.max(initial=0)) + 1, np.int64)
     place[numbers[:size]] = np.arange(size)
     return place[numbers[size:]]

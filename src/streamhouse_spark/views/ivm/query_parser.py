@@ -49,9 +49,9 @@ def parse_query(sql: str) -> exp.Query:
     try:
         tree = sqlglot.parse_one(sql, read=QueryDialect)
     except SqlglotError as error:
-        found = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
-        place = f"{found.get('description')} at line {found.get('line')}, column {found.get('col')}"
-        raise UnsupportedQueryError("not SQL that is understood", place if found else str(error)) from error
+        problem = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
+        place = f"{problem.get('description')} at line {problem.get('line')}, column {problem.get('col')}"
+        raise UnsupportedQueryError("not SQL that is understood", place if problem else str(error)) from error
     if not isinstance(tree, exp.Query):
         raise UnsupportedQueryError("not a query", tree)
     return tree
@@ -60,8 +60,8 @@ def parse_query(sql: str) -> exp.Query:
 def table_names(tree: exp.Query) -> list[str]:
     """Return the tables that a query names, each once, without those of its WITH clauses."""
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    found = [".".join(part.name for part in t.parts) for t in tree.find_all(exp.Table)]
-    return list(dict.fromkeys(name for name in found if name.lower() not in local))
+    names = [".".join(part.name for part in t.parts) for t in tree.find_all(exp.Table)]
+    return list(dict.fromkeys(name for name in names if name.lower() not in local))
 
 
 def plan_of(
@@ -144,12 +144,12 @@ class _Reader:
         """Return the rows of both parts, each cast to the types that Spark gives their union: changes of one part alone
         have the types of both.
         """
-        *types, wanted = self._types_of_union(*parts)
-        cast = tuple(self._cast(part, of_part, wanted) for part, of_part in zip(parts, types, strict=True))
-        columns = tuple(self._fresh() for _ in wanted)
-        firm = {name for place, name in enumerate(columns) if all(p.columns[place] in p.not_null for p in cast)}
+        *types, union_types = self._types_of_union(*parts)
+        cast = tuple(self._cast(part, of_part, union_types) for part, of_part in zip(parts, types, strict=True))
+        columns = tuple(self._fresh() for _ in union_types)
+        not_null = {name for place, name in enumerate(columns) if all(p.columns[place] in p.not_null for p in cast)}
         chars = [list(map(padded_as, of_part)) for of_part in types]
-        return Union(cast, columns, frozenset(firm), sizes_differ=chars[0] != chars[1])
+        return Union(cast, columns, frozenset(not_null), sizes_differ=chars[0] != chars[1])
 
     def _types_of_union(self, *parts: Node) -> list[list[str]]:
         """Return the types of the columns of both parts, and those that Spark gives their union."""
@@ -157,21 +157,21 @@ class _Reader:
         *own, of_union = (list(self._types_of(node).values()) for node in (*parts, union))
         return [*own, list(map(without_size, of_union))]
 
-    def _cast(self, part: Node, types: Sequence[str], wanted: list[str]) -> Node:
+    def _cast(self, part: Node, types: Sequence[str], union_types: list[str]) -> Node:
         """Return a part of a union with the types of the union."""
         own = list(map(without_size, types))
-        if own == wanted:
+        if own == union_types:
             return part
         exprs: dict[str, exp.Expr] = {}
-        for name, kind, other in zip(part.columns, own, wanted, strict=True):
+        for name, kind, other in zip(part.columns, own, union_types, strict=True):
             column = exp.column(name)
             exprs[self._fresh()] = column if kind == other else exp.Cast(this=column, to=exp.Var(this=other))
         return _add_projection(part, exprs)
 
     def _distinct(self, child: Node) -> Group:
         exprs: dict[str, exp.Expr] = {self._fresh(): exp.column(name) for name in child.columns}
-        firm = {n for n, c in zip(exprs, child.columns, strict=True) if c in child.not_null}
-        return Group(child, child.columns, exprs, None, tuple(exprs), frozenset(firm))
+        not_null = {n for n, c in zip(exprs, child.columns, strict=True) if c in child.not_null}
+        return Group(child, child.columns, exprs, None, tuple(exprs), frozenset(not_null))
 
     def _select(self, query: exp.Select, scope: Scope) -> Node:
         node, names, outer = self._from_where(query, scope)
@@ -207,9 +207,9 @@ class _Reader:
         exprs = {name: _with_groups(e, by_text) for name, e in exprs.items()}
         shown = {e.name: name for name, e in reversed(exprs.items()) if isinstance(e, exp.Column)}
         key = tuple(shown[name] for name in values) if all(name in shown for name in values) else None
-        firm = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in below.not_null}
+        not_null = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in below.not_null}
         condition = _with_groups(condition, by_text) if condition else None
-        return Group(below, tuple(values), exprs, condition, key, frozenset(firm))
+        return Group(below, tuple(values), exprs, condition, key, frozenset(not_null))
 
     # -- FROM, JOIN, WHERE
 
@@ -233,11 +233,11 @@ class _Reader:
                 node = self._member(node, inner, scope, names, negated=inner is not condition)
                 continue
             require_plain(condition)
-            found = _resolve_names(condition, everything)
-            if all(column.name in node.columns for column in found.find_all(exp.Column)):
-                node = _add_filter(node, found)
+            resolved = _resolve_names(condition, everything)
+            if all(column.name in node.columns for column in resolved.find_all(exp.Column)):
+                node = _add_filter(node, resolved)
             else:
-                correlated.append(found)
+                correlated.append(resolved)
         return node, names, correlated
 
     def _joined(self, node: Node, join: exp.Join, scope: Scope, names: Names) -> Node:
@@ -259,14 +259,16 @@ class _Reader:
     def _join(self, kind: str, left: Node, right: Node, on: exp.Expr) -> Join:
         if kind in ("semi", "anti"):
             return Join(kind, left, right, on, left.key, left.not_null)
-        both = (*left.key, *right.key) if left.key is not None and right.key is not None else None
-        key = both
+        combined_key = (*left.key, *right.key) if left.key is not None and right.key is not None else None
+        key = combined_key
         if left.key is not None and kind in ("inner", "left") and self._is_found_once(right, left, on):
             key = left.key
         elif right.key is not None and kind == "inner" and self._is_found_once(left, right, on):
             key = right.key
-        firm = frozenset() if kind == "full" else left.not_null | (right.not_null if kind == "inner" else frozenset())
-        return Join(kind, left, right, on, key, firm)
+        not_null = (
+            frozenset() if kind == "full" else left.not_null | (right.not_null if kind == "inner" else frozenset())
+        )
+        return Join(kind, left, right, on, key, not_null)
 
     def _is_found_once(self, side: Node, other: Node, on: exp.Expr) -> bool:
         """Tell whether at most one row of a side satisfies the condition with a row of the other."""
@@ -275,8 +277,8 @@ class _Reader:
         equal = [pair for pair in equal_columns(on, side, other) if pair[0] in side.key]
         if not {name for name, _ in equal}.issuperset(side.key):
             return False
-        own, others = self._types_of(side), self._types_of(other)
-        return {name for name, of in equal if stays_distinct(own[name], others[of])}.issuperset(side.key)
+        own_types, other_types = self._types_of(side), self._types_of(other)
+        return {name for name, of in equal if stays_distinct(own_types[name], other_types[of])}.issuperset(side.key)
 
     def _relation(self, part: exp.Expr, scope: Scope, names: Names) -> Node:
         if isinstance(part, exp.Subquery):
@@ -335,20 +337,27 @@ class _Reader:
                 raise UnsupportedQueryError("a subquery that reaches over a level", part)
         return self._join("anti" if negated else "semi", node, right, exp.and_(*on) if on else exp.true())
 
-    def _equal_in(self, left: Node, own: Sequence[exp.Expr], right: Node, others: Sequence[exp.Expr]) -> list[exp.Expr]:
+    def _equal_in(
+        self, left: Node, own_values: Sequence[exp.Expr], right: Node, other_values: Sequence[exp.Expr]
+    ) -> list[exp.Expr]:
         """Return the conditions by which values are in the rows of a subquery."""
-        sides = [_add_projection(node, {self._fresh(): v for v in vs}) for node, vs in ((left, own), (right, others))]
-        found: list[exp.Expr] = []
-        for mine, its, kind, other, of_both in zip(own, others, *self._types_of_union(*sides), strict=True):
+        sides = [
+            _add_projection(node, {self._fresh(): v for v in vs})
+            for node, vs in ((left, own_values), (right, other_values))
+        ]
+        conditions: list[exp.Expr] = []
+        for mine, its, kind, other, union_type in zip(
+            own_values, other_values, *self._types_of_union(*sides), strict=True
+        ):
             if not is_equal_as_in(kind, other):
-                mine, its = (exp.Cast(this=value, to=exp.Var(this=of_both)) for value in (mine, its))  # noqa: PLW2901
-            found.append(exp.EQ(this=mine, expression=its))
-        return found
+                mine, its = (exp.Cast(this=value, to=exp.Var(this=union_type)) for value in (mine, its))  # noqa: PLW2901
+            conditions.append(exp.EQ(this=mine, expression=its))
+        return conditions
 
 
 def _one(part: Any) -> exp.Expr:
-    found: exp.Expr = part[0] if isinstance(part, list) else part
-    return found
+    expression: exp.Expr = part[0] if isinstance(part, list) else part
+    return expression
 
 
 def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
@@ -356,7 +365,7 @@ def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
     there.
     """
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def resolve(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
         found = names.get((node.table, node.name))
@@ -364,17 +373,17 @@ def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
             raise UnsupportedQueryError("a column that is not found here", node)
         return exp.column(found)
 
-    return expression.copy().transform(one)
+    return expression.copy().transform(resolve)
 
 
 def _with_groups(expression: exp.Expr, by_text: Mapping[str, str]) -> exp.Expr:
     """Return the expression with the columns that hold the values of groups in place of their expressions."""
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def replace_group(node: exp.Expr) -> exp.Expr:
         name = by_text.get(print_sql(node))
         return node if name is None else exp.column(name)
 
-    return expression.copy().transform(one)
+    return expression.copy().transform(replace_group)
 
 
 def _add_filter(child: Node, condition: exp.Expr) -> Node:
@@ -396,5 +405,5 @@ def _add_projection(child: Node, exprs: Mapping[str, exp.Expr]) -> FilterProject
     key = None
     if child.key is not None and all(name in shown for name in child.key):
         key = tuple(shown[name] for name in child.key)
-    firm = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in child.not_null}
-    return FilterProject(child, exprs, None, key, frozenset(firm))
+    not_null = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in child.not_null}
+    return FilterProject(child, exprs, None, key, frozenset(not_null))

@@ -139,19 +139,19 @@ class Statements:
             return f"struct({', '.join([*columns, *(f'CAST({of}.{name} AS STRING)' for name in floats)])})"
 
         differs = f"n.{_THERE} IS NULL OR v.{_THERE} IS NULL OR NOT ({row('n')} <=> {row('v')})"
-        there = f"SELECT *, TRUE AS {_THERE} FROM"
+        marked = f"SELECT *, TRUE AS {_THERE} FROM"
         return (
-            f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM ({there} ({whole})) n "
-            f"FULL JOIN ({there} {view}) v ON {on} WHERE {differs}"
+            f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM ({marked} ({whole})) n "
+            f"FULL JOIN ({marked} {view}) v ON {on} WHERE {differs}"
         )
 
-    def rows_of_touched(self, writer: Writer, touched: str, among: str = "") -> str:
+    def rows_of_touched(self, writer: Writer, touched: str, condition: str = "") -> str:
         """Return the rows below the groups in the relation ``touched``, at the new versions.
 
-        ``among`` is a condition that all of them satisfy, by which less is read.
+        ``condition`` is a condition that all of them satisfy, by which less is read.
         """
         assert isinstance(self.root, Group)
-        return writer.of_groups(self.root, "new", f"SELECT * FROM {touched}", among)
+        return writer.of_groups(self.root, "new", f"SELECT * FROM {touched}", condition)
 
     def of_touched(self, writer: Writer, touched: str, rows: str) -> str:
         """Return the new rows of the groups in the relation ``touched``, and the keys of those that are no more.
@@ -160,8 +160,8 @@ class Statements:
         """
         root = self.root
         assert isinstance(root, Group)
-        found = writer.groups(root, rows, *root.groups)
-        inner = f"SELECT {', '.join([*root.groups, *root.columns])}, TRUE AS {_THERE} FROM ({found}) q"
+        group_rows = writer.groups(root, rows, *root.groups)
+        inner = f"SELECT {', '.join([*root.groups, *root.columns])}, TRUE AS {_THERE} FROM ({group_rows}) q"
         of_group = {name: e.name for name, e in root.exprs.items() if name in (root.key or ())}
         shown = [
             f"{'t.' + of_group[column] if column in of_group else 'n.' + column} AS {quote_name(name)}"
@@ -188,17 +188,17 @@ class Statements:
         net = self._net(writer, one_task=one_task)
         return f"SELECT *, {hash_sql(self.root.columns, self.types, is_exact=True)} AS {KEY} FROM ({net}) q"
 
-    def of_bag(self, net: str, known: str) -> str:
+    def of_bag(self, net: str, counts: str) -> str:
         """Return the ordinals that equal rows get, behind those that are there, and the last ones that go.
 
-        ``net`` are rows as those of `net_of_bag`, and ``known`` the `COUNT` of each `KEY` that the view has.
+        ``net`` are rows as those of `net_of_bag`, and ``counts`` the `COUNT` of each `KEY` that the view has.
         """
-        was = f"COALESCE(v.{COUNT}, 0L)"
-        first = f"CASE WHEN d.{WEIGHT} > 0 THEN {was} + 1 ELSE {was} + d.{WEIGHT} + 1 END"
-        last = f"CASE WHEN d.{WEIGHT} > 0 THEN {was} + d.{WEIGHT} ELSE {was} END"
+        old_count = f"COALESCE(v.{COUNT}, 0L)"
+        first = f"CASE WHEN d.{WEIGHT} > 0 THEN {old_count} + 1 ELSE {old_count} + d.{WEIGHT} + 1 END"
+        last = f"CASE WHEN d.{WEIGHT} > 0 THEN {old_count} + d.{WEIGHT} ELSE {old_count} END"
         joined = (
             f"SELECT d.*, explode(sequence({first}, {last})) AS {ORDINAL} FROM ({net}) d "
-            f"LEFT JOIN ({known}) v ON d.{KEY} = v.{KEY}"
+            f"LEFT JOIN ({counts}) v ON d.{KEY} = v.{KEY}"
         )
         return f"SELECT {KEY}, {ORDINAL}, {self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
 

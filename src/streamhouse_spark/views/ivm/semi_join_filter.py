@@ -20,12 +20,14 @@ def in_filter_of_rows(rows: pa.Table) -> str:
     """Return a condition in SQL that each of the rows satisfies: of each column one of its values, of many values that
     it lies between the least and the greatest; empty where there is none.
     """
-    found = []
+    conditions = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         values = column.unique()
         if not is_beyond_python(values):
-            found.append(in_filter(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between(name, values))
-    return " AND ".join(filter(None, found))
+            conditions.append(
+                in_filter(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between(name, values)
+            )
+    return " AND ".join(filter(None, conditions))
 
 
 def _between(column: str, values: pa.Array) -> str:

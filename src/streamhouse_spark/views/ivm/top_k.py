@@ -40,50 +40,50 @@ class FirstValues:
         self._rooms = {name: ALL_ROOM if name in whole else room for name in values}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        known: pa.Table | None = None
+        partial: pa.Table | None = None
         pending: list[pa.RecordBatch] = []
         num_rows = 0
         for batch in batches:
             pending.append(batch)
             num_rows += batch.num_rows
             if num_rows >= _STEP_ROWS:
-                known, pending, num_rows = self._cut(known, pending), [], 0
+                partial, pending, num_rows = self._cut(partial, pending), [], 0
         if num_rows:
-            known = self._cut(known, pending)
-        if known is not None:
-            yield from known.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
+            partial = self._cut(partial, pending)
+        if partial is not None:
+            yield from partial.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
 
-    def _cut(self, known: pa.Table | None, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    def _cut(self, partial: pa.Table | None, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """Return what is kept of rows, and of those that were cut before."""
         rows = pa.Table.from_batches(batches)
         rows = pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))  # each column may have nulls
-        if known is None:
-            known = _with_numbers(rows.schema).empty_table()
-        both = pa.concat_tables([known.select(rows.column_names), rows])
-        lists = _merge_numbers(known.column(LIST), np.zeros(rows.num_rows, np.int64))
-        numbers = _merge_numbers(known.column(NUMBER), np.ones(rows.num_rows, np.int64))
-        groups = codes_of(both.select(self._groups))
-        is_new = np.arange(both.num_rows) >= known.num_rows
-        parts = [self._counted(both, groups, numbers, is_new | (lists == ALL_ROWS))]
+        if partial is None:
+            partial = _with_numbers(rows.schema).empty_table()
+        all_rows = pa.concat_tables([partial.select(rows.column_names), rows])
+        lists = _merge_numbers(partial.column(LIST), np.zeros(rows.num_rows, np.int64))
+        numbers = _merge_numbers(partial.column(NUMBER), np.ones(rows.num_rows, np.int64))
+        groups = codes_of(all_rows.select(self._groups))
+        is_new = np.arange(all_rows.num_rows) >= partial.num_rows
+        parts = [self._counted(all_rows, groups, numbers, is_new | (lists == ALL_ROWS))]
         for place, name in enumerate(self._values):
             chosen = is_new | (lists == place)
-            parts.append(self._ends(both.filter(pa.array(chosen)), groups[chosen], numbers[chosen], place, name))
+            parts.append(self._ends(all_rows.filter(pa.array(chosen)), groups[chosen], numbers[chosen], place, name))
         return pa.concat_tables(parts)
 
     def _counted(self, rows: pa.Table, groups: Numbers, numbers: Numbers, chosen: Bools) -> pa.Table:
         """Return how many rows each group has."""
         totals = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
         np.add.at(totals, groups[chosen], numbers[chosen])
-        found, first = np.unique(groups[chosen], return_index=True)
-        return self._given(rows, np.flatnonzero(chosen)[first], totals[found], ALL_ROWS, None)
+        present, first = np.unique(groups[chosen], return_index=True)
+        return self._given(rows, np.flatnonzero(chosen)[first], totals[present], ALL_ROWS, None)
 
     def _ends(self, rows: pa.Table, groups: Numbers, numbers: Numbers, place: int, name: str) -> pa.Table:
         """Return the distinct values from either end of each group that have room, and null."""
         values = one_array(rows.column(name))
-        there = values.is_valid().to_numpy(zero_copy_only=False)
-        ranks = ranks_of(values.filter(pa.array(there)), "min")
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        ranks = ranks_of(values.filter(pa.array(valid)), "min")
         size = int(groups.max(initial=-1)) + 1
-        filled, of_group = np.flatnonzero(there), groups[there]
+        filled, of_group = np.flatnonzero(valid), groups[valid]
         order = np.lexsort((ranks, of_group))
         begins = begins_of(of_group[order], ranks[order])
         totals = np.add.reduceat(numbers[filled[order]], begins) if len(begins) else numbers[:0]
@@ -91,17 +91,17 @@ class FirstValues:
         within, counts = place_within(of_value, size), np.bincount(of_value, minlength=size)[of_value]
         stay = (within < self._rooms[name]) | (within >= counts - self._rooms[name])
         nulls = np.zeros(size, np.int64)
-        np.add.at(nulls, groups[~there], numbers[~there])
-        empty, first = np.unique(groups[~there], return_index=True)
-        places = np.concatenate([filled[order][begins][stay], np.flatnonzero(~there)[first]])
+        np.add.at(nulls, groups[~valid], numbers[~valid])
+        empty, first = np.unique(groups[~valid], return_index=True)
+        places = np.concatenate([filled[order][begins][stay], np.flatnonzero(~valid)[first]])
         return self._given(rows, places, np.concatenate([totals[stay], nulls[empty]]), place, name)
 
-    def _given(self, rows: pa.Table, places: Numbers, numbers: Numbers, number: int, name: str | None) -> pa.Table:
-        wanted = rows.select([*self._groups, *([] if name is None else [name])]).take(pa.array(places))
-        columns = {c: wanted.column(c) for c in wanted.column_names}
+    def _given(self, rows: pa.Table, positions: Numbers, numbers: Numbers, number: int, name: str | None) -> pa.Table:
+        selected = rows.select([*self._groups, *([] if name is None else [name])]).take(pa.array(positions))
+        columns = {c: selected.column(c) for c in selected.column_names}
         schema = _with_numbers(rows.schema)
-        columns |= {field.name: pa.nulls(len(places), field.type) for field in schema if field.name not in columns}
-        columns |= {LIST: pa.array(np.full(len(places), number, np.int32)), NUMBER: pa.array(numbers, pa.int64())}
+        columns |= {field.name: pa.nulls(len(positions), field.type) for field in schema if field.name not in columns}
+        columns |= {LIST: pa.array(np.full(len(positions), number, np.int32)), NUMBER: pa.array(numbers, pa.int64())}
         return pa.Table.from_arrays([columns[field.name] for field in schema], schema=schema)
 
 

@@ -53,9 +53,9 @@ def stays_distinct(kind: str, other: str) -> bool:
         return True
     if kind in _INTEGERS and other in _INTEGERS:
         return True
-    digits, others = _digits(kind), _digits(other)
-    if digits is not None and others is not None:
-        return max(digits[0], others[0]) + max(digits[1], others[1]) <= _DECIMAL_DIGITS_MAX
+    digits, other_digits = _digits(kind), _digits(other)
+    if digits is not None and other_digits is not None:
+        return max(digits[0], other_digits[0]) + max(digits[1], other_digits[1]) <= _DECIMAL_DIGITS_MAX
     return kind in _EXACT_AS.get(other, ())
 
 
@@ -63,5 +63,5 @@ def _digits(kind: str) -> tuple[int, int] | None:
     """Return the digits before and behind the point; None for a type that is not exact."""
     if kind in _INTEGERS:
         return _INTEGERS[kind], 0
-    found = re.fullmatch(r"decimal\((\d+),(\d+)\)", kind)
-    return (int(found[1]) - int(found[2]), int(found[2])) if found is not None else None
+    decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", kind)
+    return (int(decimal[1]) - int(decimal[2]), int(decimal[2])) if decimal is not None else None
