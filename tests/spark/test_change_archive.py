@@ -154,7 +154,7 @@ def test_a_stream_of_changes(spark, wh, trimmed, checkpoint):
 
 @pytest.mark.long
 def test_a_kept_query_is_not_computed_anew(spark, table, monkeypatch):
-    really = refresh_commit._between
+    really = refresh_commit._changes_between
 
     def between(source, after, newest):
         """The records of archived changes are no longer kept."""

@@ -438,7 +438,7 @@ def from_the_sources() -> Iterator[None]:
 @contextmanager
 def of_many_changes() -> Iterator[None]:
     """Few changes count as many, so that the whole query may be computed."""
-    with mock.patch.object(local_changes, "MOST_ROWS_MIN", 2):
+    with mock.patch.object(local_changes, "MOSTLY_CHANGED_ROWS_MIN", 2):
         yield
 
 

@@ -88,7 +88,7 @@ streamhouse head 'sales.orders$lake'
 """
 
 
-class _Commands(Mapping[str, click.Command]):
+class _LazyCommands(Mapping[str, click.Command]):
     """All commands by their names. The module of a command is loaded when it is asked for."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class _Group(click.Group):
 
 @click.group(
     cls=_Group,
-    commands=_Commands(),
+    commands=_LazyCommands(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @shared_options

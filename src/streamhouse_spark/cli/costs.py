@@ -61,15 +61,15 @@ def _render_all(costs: WarehouseCosts, console: Console) -> None:
     for name, table_costs in dearest:
         work = table_costs.workload
         console.print(
-            f"{name:<{width}} {_usd(table_costs.estimate.total_usd):>12} a month: {work.commits_per_day:,.0f} "
+            f"{name:<{width}} {_format_usd(table_costs.estimate.total_usd):>12} a month: {work.commits_per_day:,.0f} "
             f"commits and {work.rounds_per_day:,.0f} tiering rounds a day, "
-            f"{_usd(table_costs.estimate.stored_usd)} for the bytes",
+            f"{_format_usd(table_costs.estimate.stored_usd)} for the bytes",
             markup=False,
         )
     month = costs.estimate
     console.print(
-        f"{'together':<{width}} {_usd(month.total_usd):>12} a month: {month.puts_per_day:,.0f} PUT and LIST, "
-        f"{month.gets_per_day:,.0f} GET and HEAD a day, {_usd(month.stored_usd)} for the bytes",
+        f"{'together':<{width}} {_format_usd(month.total_usd):>12} a month: {month.puts_per_day:,.0f} PUT and LIST, "
+        f"{month.gets_per_day:,.0f} GET and HEAD a day, {_format_usd(month.stored_usd)} for the bytes",
         markup=False,
     )
     console.print(f"prices: {month.prices.name}", markup=False)
@@ -96,14 +96,14 @@ def render_costs(name: str, costs: TableCosts, console: Console) -> None:
         ("table", name),
         ("commits", f"{work.commits_per_day:,.0f} a day"),
         ("tiering rounds", f"{work.rounds_per_day:,.0f} a day"),
-        ("stored", f"{stored}, {_usd(month.stored_usd)} a month"),
-        ("PUT, LIST", f"{month.puts_per_day:,.0f} a day, {_usd(month.puts_usd)} a month"),
-        ("GET, HEAD", f"{month.gets_per_day:,.0f} a day, {_usd(month.gets_usd)} a month, and those of readers"),
-        ("together", f"{_usd(month.total_usd)} a month"),
+        ("stored", f"{stored}, {_format_usd(month.stored_usd)} a month"),
+        ("PUT, LIST", f"{month.puts_per_day:,.0f} a day, {_format_usd(month.puts_usd)} a month"),
+        ("GET, HEAD", f"{month.gets_per_day:,.0f} a day, {_format_usd(month.gets_usd)} a month, and those of readers"),
+        ("together", f"{_format_usd(month.total_usd)} a month"),
         ("prices", month.prices.name),
     ):
         console.print(f"{label:<15} {value}", markup=False)
 
 
-def _usd(amount: float) -> str:
+def _format_usd(amount: float) -> str:
     return f"${amount:,.2f}"

@@ -53,12 +53,12 @@ DISK_FREE_WARN_BYTES: Final = 2 << 30
 DISK_FREE_MIN_BYTES: Final = 100 << 20
 _RUN_SECONDS_MAX: Final = 60
 _KEY_CACHE: Final = "cache of rows by key"
-_OTHER_CACHE: Final = f"set {CACHE_DIR_VARIABLE} to a folder on a disk of this host that you may write to"
+_CACHE_REMEDY: Final = f"set {CACHE_DIR_VARIABLE} to a folder on a disk of this host that you may write to"
 _LAKE_READER: Final = "reader of lake files in Spark"
 _HADOOP_JAR: Final = re.compile(r"hadoop-client-api-(.+)\.jar")
-_IN_MESSAGE: Final = "the message says what to do"
-_SETTLING_MS_MAX: Final = 10 * 60_000
-_UNSETTLED: Final = {
+_MESSAGE_REMEDY: Final = "the message says what to do"
+_INCOMPLETE_MS_MAX: Final = 10 * 60_000
+_INCOMPLETE_BRANCHES: Final = {
     "sealed": (
         "it is sealed and takes no rows, but was not published",
         "streamhouse publish-branch {table} {name}, or streamhouse drop-branch {table} {name}",
@@ -142,7 +142,8 @@ def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None)
     installed = installed_versions()
     findings = [check_python(sys.version_info[:2]), check_java(java, platform.system(), release)]
     findings += [
-        check_distribution(name, installed.get(name), required) for name, required in requirements(installed).items()
+        check_distribution(name, installed.get(name), required)
+        for name, required in read_requirements(installed).items()
     ]
     if installed.get("pyspark"):
         findings.append(check_worker_python(find_worker_python(os.environ), sys.version_info[:2]))
@@ -191,7 +192,7 @@ def check_distribution(name: str, version: str | None, required: str) -> Finding
     install = f'pip install "{DISTRIBUTION}[{extra}]"' if extra else f'pip install "{name}{required}"'
     if version is None:
         return Finding(name, "warn" if extra else "fail", "not installed", f"where you need it: {install}")
-    if in_range(version, required):
+    if is_in_range(version, required):
         return Finding(name, "ok", version)
     return Finding(name, "fail", f"{version}, expected {required}", install)
 
@@ -243,19 +244,19 @@ def _pyspark_folders() -> Iterable[str]:
 def check_key_cache() -> Finding:
     """Check the cache of tables with a primary key: LMDB has to work there, on a local disk with free space."""
     try:
-        return judge_key_cache(find_key_cache())
+        return assess_key_cache(find_key_cache())
     except StreamhouseError as error:
-        return Finding(_KEY_CACHE, "fail", str(error), _IN_MESSAGE)
+        return Finding(_KEY_CACHE, "fail", str(error), _MESSAGE_REMEDY)
     except OSError as error:  # a home folder that may not be looked into
-        return Finding(_KEY_CACHE, "fail", str(error), _OTHER_CACHE)
+        return Finding(_KEY_CACHE, "fail", str(error), _CACHE_REMEDY)
 
 
-def judge_key_cache(cache: KeyCache) -> Finding:
+def assess_key_cache(cache: KeyCache) -> Finding:
     if cache.network_fs is not None:
         text = f"{cache.folder} is on {cache.network_fs}: LMDB does not work over a network"
-        return Finding(_KEY_CACHE, "fail", text, _OTHER_CACHE)
+        return Finding(_KEY_CACHE, "fail", text, _CACHE_REMEDY)
     if cache.failure is not None:
-        return Finding(_KEY_CACHE, "fail", f"{cache.folder} cannot be used: {cache.failure}", _OTHER_CACHE)
+        return Finding(_KEY_CACHE, "fail", f"{cache.folder} cannot be used: {cache.failure}", _CACHE_REMEDY)
     sizes = [f"{num_bytes / 2**30:.1f}" for num_bytes in (cache.num_bytes, cache.bytes_max, cache.free_bytes)]
     text = f"{cache.folder}: {cache.num_tablets} tablets, {sizes[0]} of at most {sizes[1]} GiB, {sizes[2]} GiB free"
     if cache.free_bytes >= DISK_FREE_WARN_BYTES:
@@ -275,14 +276,14 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
     except WarehouseNotFoundError as error:
         return [Finding("warehouse", "warn", str(error), "the first table makes the warehouse; else mend the path")]
     except StreamhouseError as error:
-        return [Finding("warehouse", "fail", str(error), _IN_MESSAGE)]
+        return [Finding("warehouse", "fail", str(error), _MESSAGE_REMEDY)]
     findings = [Finding("warehouse", "ok", f"{warehouse.url}, {len(tables)} tables")]
     try:
         warehouse.storage.check_writable()
         findings.append(Finding("put-if-absent", "ok", "a second write of an object was refused, as it must be"))
         findings.append(check_clock(warehouse.storage.now_ms() - world.clock.now_ms()))
     except StreamhouseError as error:
-        findings.append(Finding("put-if-absent", "fail", str(error), _IN_MESSAGE))
+        findings.append(Finding("put-if-absent", "fail", str(error), _MESSAGE_REMEDY))
     path = warehouse.storage.local_path("")
     if path is not None:
         usage = shutil.disk_usage(path)
@@ -295,7 +296,7 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
     )
     checked += opened.each(lambda t: list(check_failed_rounds(t)))
     findings += [finding for table_findings in checked for finding in table_findings]
-    return [*findings, *(Finding(f"table {n}", "fail", str(e), _IN_MESSAGE) for n, e in opened.failed.items())]
+    return [*findings, *(Finding(f"table {n}", "fail", str(e), _MESSAGE_REMEDY) for n, e in opened.failed.items())]
 
 
 def check_log_stores(warehouse: Warehouse) -> Iterator[Finding]:
@@ -307,7 +308,7 @@ def check_log_stores(warehouse: Warehouse) -> Iterator[Finding]:
             text = "a second write of an object was refused, as it must be"
             yield Finding(f"put-if-absent of {store.url}", "ok", text)
         except StreamhouseError as error:
-            yield Finding(f"put-if-absent of {store.url}", "fail", str(error), _IN_MESSAGE)
+            yield Finding(f"put-if-absent of {store.url}", "fail", str(error), _MESSAGE_REMEDY)
 
 
 def check_clock(store_ahead_ms: int) -> Finding:
@@ -352,14 +353,14 @@ def check_failed_rounds(table: Table) -> Iterator[Finding]:
     for failure in list_failures(table.storage, table.uuid):
         if not failure.is_over(table.state):
             text = failure.told(table.state, table.storage.now_ms())
-            yield Finding(f"{failure.work} of {table.name}", "warn", text, _IN_MESSAGE)
+            yield Finding(f"{failure.work} of {table.name}", "warn", text, _MESSAGE_REMEDY)
 
 
 def check_branches(table_name: str, unsettled: Iterable[UnsettledBranch], now_ms: int) -> Iterator[Finding]:
     """Judge branches whose publication or dropping ended half-way some time ago, so that nobody is about to end it."""
     for branch in unsettled:
-        if now_ms - branch.since_ms >= _SETTLING_MS_MAX:
-            problem, remedy = _UNSETTLED[branch.is_]
+        if now_ms - branch.since_ms >= _INCOMPLETE_MS_MAX:
+            problem, remedy = _INCOMPLETE_BRANCHES[branch.is_]
             command = remedy.format(table=table_name, name=branch.name)
             yield Finding(f"branch {branch.name} of {table_name}", "warn", problem, command)
 
@@ -428,7 +429,7 @@ def os_release() -> dict[str, str]:
         return {}
 
 
-def requirements(installed: Mapping[str, str]) -> dict[str, str]:
+def read_requirements(installed: Mapping[str, str]) -> dict[str, str]:
     """Read distribution → version range from this package's own metadata.
 
     An extra tells how to install a distribution; its demands on others (Paimon: an older pyarrow) count if it is
@@ -438,11 +439,11 @@ def requirements(installed: Mapping[str, str]) -> dict[str, str]:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return {}
-    return ranges(lines, installed)
+    return parse_requirements(lines, installed)
 
 
-def ranges(lines: Iterable[str], installed: Mapping[str, str]) -> dict[str, str]:
-    """Do the same as `requirements` for these lines of metadata."""
+def parse_requirements(lines: Iterable[str], installed: Mapping[str, str]) -> dict[str, str]:
+    """Do the same as `read_requirements` for these lines of metadata."""
     extras = {extra for name, extra in _EXTRAS.items() if name in installed}
     clauses: dict[str, list[str]] = {name: [] for name in ("numpy", "pyarrow", *_EXTRAS)}
     for line in lines:
@@ -465,14 +466,14 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def in_range(version: str, required: str) -> bool:
+def is_in_range(version: str, required: str) -> bool:
     """Tell whether a release is in a range such as ``>=18,<20,!=19.0.0``."""
-    release = _release(version)
+    release = _parse_release(version)
     for clause in filter(None, (part.strip() for part in required.split(","))):
         match = re.fullmatch(r"(>=|<=|==|!=|<|>|~=)\s*(\S+)", clause)
         if match is None:
             return False
-        bound = _release(match[2])
+        bound = _parse_release(match[2])
         width = max(len(release), len(bound))
         left, right = release + (0,) * (width - len(release)), bound + (0,) * (width - len(bound))
         holds = {">=": left >= right, "<=": left <= right, "==": left == right, "!=": left != right}
@@ -482,7 +483,7 @@ def in_range(version: str, required: str) -> bool:
     return True
 
 
-def _release(version: str) -> tuple[int, ...]:
+def _parse_release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"[0-9]+", re.split(r"[-+a-zA-Z]", version, maxsplit=1)[0]))
 
 

@@ -63,7 +63,7 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
     """
     result.problems.extend(_owner_problems(table))
     for bucket, log in state.buckets.items():
-        result.problems.extend(gaps_of(bucket, log))
+        result.problems.extend(describe_gaps(bucket, log))
         result.log_rows += len(log.offsets)
     of_log = [(s, state.written_schema(s.schema_id)) for s in state.live_segments()]
     of_keys = [(s, state.schemas[s.schema_id]) for kv in state.snapshots.values() for s in kv.segments]
@@ -112,7 +112,7 @@ def _owner_problems(table: Table) -> Iterator[str]:
         yield str(error)
 
 
-def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
+def describe_gaps(bucket: int, log: BucketLog) -> Iterator[str]:
     """Describe the gaps between a bucket's segments and the offsets of its log."""
     expected = log.start
     for position, segment in enumerate(log.segments):
@@ -126,7 +126,7 @@ def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
 
 def open_lake_plan(table: Table, state: TableState, result: Verification) -> LakePlan | None:
     """Return the recorded lake snapshot as a plan to read; None if there is none, or it cannot be read."""
-    if state.has_lake and BRANCH not in state.properties and not _is_of_log(table, state, result):
+    if state.has_lake and BRANCH not in state.properties and not _matches_log(table, state, result):
         return None
     if state.lake is None:
         return None
@@ -144,7 +144,7 @@ def open_lake_plan(table: Table, state: TableState, result: Verification) -> Lak
         return None
 
 
-def _is_of_log(table: Table, state: TableState, result: Verification) -> bool:
+def _matches_log(table: Table, state: TableState, result: Verification) -> bool:
     """Tell whether log and lake are of one time: one of the two may be restored from a backup without the other."""
     try:
         newest = newest_snapshot(table.log, table.open_lake())
@@ -181,7 +181,7 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
     Rows of other engines have no offsets, and do not count there. With a primary key offsets are those of changes, and
     the lake has at most as many rows.
     """
-    lake, own = table.open_lake(), _OwnRows(table)
+    lake, own = table.open_lake(), _OffsetRows(table)
     _check_footers(table, [*plan.splits, *_newest_splits(lake, state, plan, result)], result)
     for split in plan.splits:
         try:
@@ -236,19 +236,19 @@ def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verificati
         except (CorruptDataError, SnapshotExpiredError) as error:
             return str(error)
 
-    names = list(dict.fromkeys(name for split in splits for name in _files_of(split)))
+    names = list(dict.fromkeys(name for split in splits for name in _split_files(split)))
     outcomes = list(in_parallel(check, names))
     result.lake_footers += sum(outcome is True for outcome in outcomes)
     result.lake_footers_unchecked += sum(outcome is False for outcome in outcomes)
     result.problems.extend(outcome for outcome in outcomes if isinstance(outcome, str))
 
 
-def _files_of(split: LakeSplit) -> Iterator[str]:
+def _split_files(split: LakeSplit) -> Iterator[str]:
     yield from [split.location] if split.merge is None else (file.location for file in split.merge.files)
     yield from split.position_deletes
 
 
-class _OwnRows:
+class _OffsetRows:
     """The rows of a log table's lake with offsets: their number, and whether each offset occurs once."""
 
     def __init__(self, table: Table) -> None:

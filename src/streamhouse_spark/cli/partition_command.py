@@ -41,13 +41,13 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
     chosen = PartitionMatches((match,))
     subject = f"partition ({match}) of {opened.name}"
     if dry_run:
-        _show(session, _drop_partition(session, opened, chosen, dry_run=True), f"would drop {subject}")
+        _print_report(session, _drop_partition(session, opened, chosen, dry_run=True), f"would drop {subject}")
         return
     if not yes:
         preview = _drop_partition(session, opened, chosen, dry_run=True)
         if not click.confirm(f"drop {subject} with {preview.rows:,} rows?", err=True):
             raise click.Abort
-    _show(session, _drop_partition(session, opened, chosen, dry_run=False), f"dropped {subject}")
+    _print_report(session, _drop_partition(session, opened, chosen, dry_run=False), f"dropped {subject}")
 
 
 def _drop_partition(session: Session, table: Table, chosen: PartitionMatches, *, dry_run: bool) -> DropPartitionReport:
@@ -87,7 +87,7 @@ def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_
     )
 
 
-def _show(session: Session, report: DropPartitionReport, text: str) -> None:
+def _print_report(session: Session, report: DropPartitionReport, text: str) -> None:
     session.output.document(
         asdict(report), lambda c: c.print(f"{text}: {report.rows:,} rows, {report.files} lake files", markup=False)
     )

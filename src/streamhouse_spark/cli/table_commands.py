@@ -143,7 +143,7 @@ def build_description(table: Table, failures: Sequence[TieringFailure] | None = 
         "buckets": table.inspect.buckets().to_pylist(),
         "rows": state.num_rows,
         "lag": sum(lags.values()),
-        "archive": _archive(table),
+        "archive": _describe_archive(table),
         "view": view_facts(state.properties, table.name),
         "lake": {
             "enabled": table.properties.datalake_enabled,
@@ -159,7 +159,7 @@ def build_description(table: Table, failures: Sequence[TieringFailure] | None = 
     }
 
 
-def _archive(table: Table) -> dict[str, Any] | None:
+def _describe_archive(table: Table) -> dict[str, Any] | None:
     """Describe the changes that outlive the log; None where there are none."""
     pages = table.state.archive.pages
     if not pages:
@@ -274,7 +274,7 @@ def create(
         raise click.UsageError("give the columns with either --schema or --like")
     created = session.warehouse.create_table(
         table,
-        schema if schema is not None else _schema_of_file(str(like)),
+        schema if schema is not None else _read_schema(str(like)),
         primary_key=primary_key,
         partition_by=partition_by,
         buckets=buckets,
@@ -291,7 +291,7 @@ def create(
     )
 
 
-def _schema_of_file(path: str) -> pa.Schema:
+def _read_schema(path: str) -> pa.Schema:
     with ExitStack() as stack:
         return open_rows(path, file_format(path, None), CsvOptions(), stack, sys.stdin.buffer).schema
 

@@ -44,7 +44,7 @@ def top(session: Session, interval: float, *, once: bool) -> None:
         for status in _collect_statuses(warehouse)[0]:
             session.output.document(status.to_json(), lambda _: None)
     elif once or not sys.stdout.isatty():
-        session.output.console.print(screen(warehouse.url, *_collect_statuses(warehouse), {}))
+        session.output.console.print(draw_screen(warehouse.url, *_collect_statuses(warehouse), {}))
     else:
         with Live(screen=True, auto_refresh=False) as live:
             watch(warehouse, interval, lambda drawn: live.update(drawn, refresh=True))
@@ -55,8 +55,8 @@ def watch(warehouse: Warehouse, interval_s: float, show: Callable[[RichTable], N
     before: RowsAt = {}
     while True:
         statuses, failed = _collect_statuses(warehouse)
-        now = _rows_at(warehouse, statuses)
-        show(screen(warehouse.url, statuses, failed, rates(before, now)))
+        now = _row_counts(warehouse, statuses)
+        show(draw_screen(warehouse.url, statuses, failed, compute_rates(before, now)))
         before = now
         warehouse.world.clock.sleep_ms(interval_s * 1000)
 
@@ -71,12 +71,12 @@ def _collect_statuses(warehouse: Warehouse) -> tuple[list[TableOverview], Mappin
     return opened.each(lambda table: TableOverview.of(table, failures.get(table.uuid, ()))), opened.failed
 
 
-def _rows_at(warehouse: Warehouse, statuses: Sequence[TableOverview]) -> RowsAt:
+def _row_counts(warehouse: Warehouse, statuses: Sequence[TableOverview]) -> RowsAt:
     now_ms = warehouse.world.clock.boot_ms()
     return {status.table: (status.rows, now_ms) for status in statuses}
 
 
-def rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
+def compute_rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
     """Return the rows a second of tables that both looks found."""
     pairs = {name: (before[name], at) for name, at in now.items() if name in before}
     return {
@@ -86,7 +86,7 @@ def rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
     }
 
 
-def screen(
+def draw_screen(
     url: str, statuses: Sequence[TableOverview], failed: Mapping[str, Exception], rates_by_table: Mapping[str, float]
 ) -> RichTable:
     """Draw the tables, the busiest first."""

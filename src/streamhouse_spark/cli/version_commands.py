@@ -57,7 +57,7 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
     parse_table_name(table).require_table("roll back")
     opened = session.warehouse.table(table)
     if dry_run:
-        _show(session, _rollback(session, opened, version, dry_run=True), "would roll")
+        _print_report(session, _rollback(session, opened, version, dry_run=True), "would roll")
         return
     if not yes:
         preview = _rollback(session, opened, version, dry_run=True)
@@ -67,7 +67,7 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
             err=True,
         ):
             raise click.Abort
-    _show(session, _rollback(session, opened, version, dry_run=False), "rolled")
+    _print_report(session, _rollback(session, opened, version, dry_run=False), "rolled")
 
 
 def _rollback(session: Session, table: Table, version: str, *, dry_run: bool) -> RollbackReport:
@@ -75,7 +75,7 @@ def _rollback(session: Session, table: Table, version: str, *, dry_run: bool) ->
         return table.rollback_to_version(version, dry_run=dry_run)
 
 
-def _show(session: Session, report: RollbackReport, verb: str) -> None:
+def _print_report(session: Session, report: RollbackReport, verb: str) -> None:
     session.output.document(
         asdict(report),
         lambda console: console.print(

@@ -9,7 +9,7 @@ from dataclasses import field
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.serve.oidc import TokenIssuer
-from streamhouse_spark.serve.rights import ANYBODY, Client
+from streamhouse_spark.serve.rights import ANONYMOUS, Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Access:
         the issuer for its keys, so it is not for an event loop. Raises `StorageError` where the issuer does not answer.
         """
         if self.is_open:
-            return ANYBODY
+            return ANONYMOUS
         scheme, _, credentials = (authorization or "").partition(" ")
         token = credentials.strip() if scheme.casefold() == "bearer" else ""
         if not token:

@@ -30,9 +30,9 @@ class Admission:
     def authenticate(self, authorization: str | None, address: str) -> Client | Refusal:
         """Return the client of a request. May ask its identity provider. Raises `StorageError` as `Access`."""
         access = self.access
-        return self.counted(access, access.client_of(authorization), address)
+        return self.admit(access, access.client_of(authorization), address)
 
-    def counted(self, access: Access, client: Client | None, address: str) -> Client | Refusal:
+    def admit(self, access: Access, client: Client | None, address: str) -> Client | Refusal:
         """Count a request of a client that was found, or of an address without a valid token."""
         if client is None:
             wait_s = self._limit.wait_s(f"wrong tokens of {address}", _WRONG_TOKENS_PER_S)

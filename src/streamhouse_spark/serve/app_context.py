@@ -10,7 +10,7 @@ from streamhouse_spark.serve.open_tables import OpenTables
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class AppContext:
     tables: OpenTables
     admission: Admission
     counts: ServerCounters

@@ -32,11 +32,11 @@ class AuditLog:
             os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
             self._file = WatchedFileHandler(path, encoding="utf-8")
         except OSError as error:
-            raise _not_writable(path, str(error)) from error
+            raise _not_writable_error(path, str(error)) from error
         self._file.setFormatter(logging.Formatter("%(message)s"))
-        self._file.handleError = self._failed  # type: ignore[method-assign]
+        self._file.handleError = self._log_failure  # type: ignore[method-assign]
 
-    def note(self, fields: Mapping[str, Any]) -> None:
+    def write(self, fields: Mapping[str, Any]) -> None:
         """Append a line. A disk that is full ends no request: the log of the server says so."""
         now = dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC)
         line = {"time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
@@ -46,7 +46,7 @@ class AuditLog:
     def close(self) -> None:
         self._file.close()
 
-    def _failed(self, record: logging.LogRecord) -> None:
+    def _log_failure(self, record: logging.LogRecord) -> None:
         logger.error("the audit log %s could not be written; this line is not in it: %s", self._path, record.msg)
 
 
@@ -59,10 +59,10 @@ def require_writable(path: str) -> None:
         else:
             is_writable = bool(path) and os.access(file.parent, os.W_OK | os.X_OK)
     except (OSError, ValueError) as error:
-        raise _not_writable(path, str(error)) from error
+        raise _not_writable_error(path, str(error)) from error
     if not is_writable:
-        raise _not_writable(path, "it is no file of this user, and its folder takes none")
+        raise _not_writable_error(path, "it is no file of this user, and its folder takes none")
 
 
-def _not_writable(path: str, reason: str) -> InvalidOptionError:
+def _not_writable_error(path: str, reason: str) -> InvalidOptionError:
     return InvalidOptionError(f"--audit-log {path} cannot be written: {reason}; give a file that can")

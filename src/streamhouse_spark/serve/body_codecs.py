@@ -21,7 +21,7 @@ JSON: Final = "application/json"
 JSON_LINES: Final = "application/x-ndjson"
 CSV: Final = "text/csv"
 ARROW: Final = "application/vnd.apache.arrow.stream"
-_KNOWN: Final = (JSON, JSON_LINES, CSV, ARROW)
+_MEDIA_TYPES: Final = (JSON, JSON_LINES, CSV, ARROW)
 _LIMITS: Final = IpcLimits(rows=1 << 22, bytes=256 << 20)
 _CHARSET: Final = re.compile(r"(?i)\bcharset\s*=\s*\"?([^\";\s]*)")
 _CHARSETS: Final = ("utf-8", "utf8", "us-ascii")
@@ -35,9 +35,9 @@ def media_type(header: str | None) -> str:
     """
     names = [part.partition(";")[0].strip().casefold() for part in (header or "").split(",")]
     named = [name for name in names if name and name not in ("*/*", "application/*", "text/html")]
-    supported = next((name for name in named if name in _KNOWN), None)
+    supported = next((name for name in named if name in _MEDIA_TYPES), None)
     if named and supported is None:
-        raise InvalidOptionError(f"rows as {named[0][:60]} are not known here; use one of {', '.join(_KNOWN)}")
+        raise InvalidOptionError(f"rows as {named[0][:60]} are not known here; use one of {', '.join(_MEDIA_TYPES)}")
     return supported or JSON
 
 
@@ -49,10 +49,14 @@ def body_type(headers: Sequence[str]) -> str:
     """
     kind, _, parameters = (headers[0] if len(headers) == 1 else "").partition(";")
     kind, charset = kind.strip().casefold(), _CHARSET.search(parameters)
-    if kind not in _KNOWN or "," in parameters or (charset is not None and charset[1].casefold() not in _CHARSETS):
+    if (
+        kind not in _MEDIA_TYPES
+        or "," in parameters
+        or (charset is not None and charset[1].casefold() not in _CHARSETS)
+    ):
         shown = " and ".join(repr(header[:60]) for header in headers[:3]) or "missing"
         raise InvalidOptionError(
-            f"the Content-Type of the rows is {shown}; send one of {', '.join(_KNOWN)}, with texts in UTF-8",
+            f"the Content-Type of the rows is {shown}; send one of {', '.join(_MEDIA_TYPES)}, with texts in UTF-8",
             condition="UNSUPPORTED_MEDIA_TYPE",
         )
     return kind

@@ -62,7 +62,7 @@ class Followers:
             del self._counts[client]
 
 
-class FollowAnswer(StreamingResponse):
+class FollowResponse(StreamingResponse):
     """The events of a tail, for as long as its client reads them."""
 
     def __init__(
@@ -93,7 +93,7 @@ class FollowAnswer(StreamingResponse):
     @staticmethod
     async def _events(tail: Tail, threads: CapacityLimiter, has_ended: Callable[[], bool]) -> AsyncIterator[str]:
         # The first one says where the tail begins: rows that are written after it are among those that follow.
-        yield _event("begin", tail.position, "[]")
+        yield _format_event("begin", tail.position, "[]")
         events = tail_events(tail)
         pending: asyncio.Task[str | None] | None = None
         while not has_ended():
@@ -122,15 +122,17 @@ def _batch_events(batch: pa.RecordBatch, position: LogPosition) -> Iterator[str]
     for start in range(0, batch.num_rows, num_rows):
         rows = batch.slice(start, num_rows)
         is_last = start + num_rows >= batch.num_rows
-        yield _event("rows", position if is_last else _behind(rows, position), f"[{', '.join(row_texts(rows))}]")
+        yield _format_event(
+            "rows", position if is_last else _position_after(rows, position), f"[{', '.join(row_texts(rows))}]"
+        )
 
 
-def _behind(rows: pa.RecordBatch, position: LogPosition) -> LogPosition:
+def _position_after(rows: pa.RecordBatch, position: LogPosition) -> LogPosition:
     """Return the position behind the first rows of a batch, which are of one bucket, from that behind all of them."""
     bucket, offset = (rows.column(name)[-1].as_py() for name in (BUCKET.name, LOG_OFFSET.name))
     return replace(position, offsets={**position.offsets, bucket: offset + 1})
 
 
-def _event(kind: str, position: LogPosition, rows: str) -> str:
+def _format_event(kind: str, position: LogPosition, rows: str) -> str:
     at = json.dumps(position.to_json(), separators=(",", ":"))
     return f"id: {at}\nevent: {kind}\ndata: {rows}\n\n"

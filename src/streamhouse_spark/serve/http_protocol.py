@@ -84,7 +84,7 @@ class HttpProtocol(H11Protocol):
             status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
             if status == 431 and self.conn.their_state is h11.ERROR and b"\n" not in self.conn.trailing_data[0]:
                 status = 414  # not even its first line ended
-            self.transport.write(_answer_to(status, str(error or msg)))
+            self.transport.write(_error_response(status, str(error or msg)))
         if not self.transport.can_write_eof():  # of TLS
             self.transport.close()
             return
@@ -94,7 +94,7 @@ class HttpProtocol(H11Protocol):
         self._closing = self.loop.call_later(_DISCARDING_S, self.transport.close)
 
 
-def _answer_to(status: int, error: str) -> bytes:
+def _error_response(status: int, error: str) -> bytes:
     """Return a whole answer. The connection's state has no part in it: of the request too little is known."""
     text = _TEXTS.get(status, _TEXTS[400]).format(error=error[:100])
     phrase = HTTPStatus(status).phrase

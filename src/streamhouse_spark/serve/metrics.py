@@ -35,7 +35,7 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters)
     answered = [((method, area, str(status)), float(n)) for (method, area, status), n in counts.requests.items()]
     busy = [(labels, seconds) for labels, seconds in counts.busy_s.items()]
     rows = [(labels, float(n)) for labels, n in counts.rows.items()]
-    lake_alone = [((table,), float(n)) for table, n in counts.lake_alone.items()]
+    lake_alone = [((table,), float(n)) for table, n in counts.lake_only_answers.items()]
     return [
         *gauges,
         Measure("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),

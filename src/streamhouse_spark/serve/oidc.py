@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms with a public key. A secret that the server shares with the provider would let it make tokens."""
-PERSON: Final = "oidc:"
+OIDC_PREFIX: Final = "oidc:"
 """Beginning of the names of clients that a provider tells: so nobody has the name of a client with a token."""
 _LEEWAY_S: Final = 60
 _REFRESH_MS: Final = 60_000
@@ -34,7 +34,7 @@ _AGE_MS_MAX: Final = 3_600_000
 """Keys that are older are fetched again: the provider may have withdrawn one."""
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _TIMEOUT_S: Final = 5
-_NO_TOKEN: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
+_MALFORMED_TOKEN_ERRORS: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 """Errors for tokens of another form, besides the library's own, such as for times that are no numbers."""
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
@@ -65,8 +65,8 @@ class TokenIssuer:
             names = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
             groups = [self.groups[name] for name in names if isinstance(name, str) and name in self.groups]
             name = fit_to_show(str(claims.get(self.name_claim) or claims.get("sub") or "unnamed"))[:200]
-            return merge_clients(PERSON + name, groups, float(claims["exp"]) + _LEEWAY_S)
-        except _NO_TOKEN:
+            return merge_clients(OIDC_PREFIX + name, groups, float(claims["exp"]) + _LEEWAY_S)
+        except _MALFORMED_TOKEN_ERRORS:
             return None
 
     def _claims(self, token: str) -> Mapping[str, Any] | None:
@@ -74,7 +74,7 @@ class TokenIssuer:
         import jwt
 
         try:
-            key = self.keys.key_of(str(jwt.get_unverified_header(token).get("kid") or ""))
+            key = self.keys.find_key(str(jwt.get_unverified_header(token).get("kid") or ""))
             if key is None:
                 return None
             claims: Mapping[str, Any] = jwt.decode(
@@ -104,25 +104,25 @@ class SigningKeys:
         self._fetch = fetch or fetch_body
         self._lock = new_lock()
         self._keys: dict[str, PyJWK] = {}
-        self._asked_ms: int | None = None
+        self._fetched_ms: int | None = None
         self._failure: str | None = None
 
-    def key_of(self, name: str) -> PyJWK | None:
+    def find_key(self, name: str) -> PyJWK | None:
         """Return the key of a name, and the only one of a provider that gives its key no name; None for an unknown one.
 
         Raises `StorageError` where it is unknown and the provider did not answer.
         """
-        key = self._known(name)
+        key = self._find_key(name)
         if key is not None:
             with try_lock(self._lock) as is_held:  # others go on with the keys of before
                 if not is_held or not self._is_due(_AGE_MS_MAX):
                     return key
-                self._ask()
-                return self._known(name)
+                self._fetch_keys()
+                return self._find_key(name)
         with self._lock:
-            if self._known(name) is None and self._is_due(_REFRESH_MS):
-                self._ask()
-            key = self._known(name)
+            if self._find_key(name) is None and self._is_due(_REFRESH_MS):
+                self._fetch_keys()
+            key = self._find_key(name)
             if key is None and self._failure is not None:
                 raise StorageError(
                     f"the keys of {self._issuer} could not be fetched: {self._failure}; tokens that it signed with "
@@ -132,21 +132,21 @@ class SigningKeys:
             return key
 
     def _is_due(self, age_ms: int) -> bool:
-        return self._asked_ms is None or self._clock.boot_ms() - self._asked_ms >= age_ms
+        return self._fetched_ms is None or self._clock.boot_ms() - self._fetched_ms >= age_ms
 
-    def _known(self, name: str) -> PyJWK | None:
+    def _find_key(self, name: str) -> PyJWK | None:
         if not name and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(name)
 
-    def _ask(self) -> None:
+    def _fetch_keys(self) -> None:
         """Fetch the keys. Those of before stay where that fails."""
         import jwt
 
-        self._asked_ms = self._clock.boot_ms()
+        self._fetched_ms = self._clock.boot_ms()
         try:
             self._jwks_url = self._jwks_url or self._discover_keys_url()
-            keys = jwt.PyJWKSet.from_dict(_object(self._fetch(self._jwks_url))).keys
+            keys = jwt.PyJWKSet.from_dict(_parse_object(self._fetch(self._jwks_url))).keys
             self._keys = {str(key.key_id or ""): key for key in keys if key.public_key_use in (None, "sig")}
             self._failure = None
         except (OSError, ValueError, jwt.PyJWTError, InvalidOptionError) as error:
@@ -154,7 +154,7 @@ class SigningKeys:
 
     def _discover_keys_url(self) -> str:
         """Return where the provider says that its keys are (OpenID Connect Discovery 1.0, section 4)."""
-        document = _object(self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
+        document = _parse_object(self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
         if document.get("issuer") != self._issuer:
             raise ValueError(f"it says that its name is {str(document.get('issuer'))[:200]!r}")
         url = str(document.get("jwks_uri"))
@@ -180,7 +180,7 @@ def fetch_body(url: str) -> bytes:
     return body
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def _parse_object(text: bytes) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError("the answer is no JSON object")  # noqa: TRY004 - bad data, not a wrong call

@@ -15,26 +15,26 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.metrics.metrics import Measure, process_measures, store_measures
 from streamhouse_spark.serve.counters import ServerCounters
 from streamhouse_spark.serve.metrics import server_measures
-from streamhouse_spark.serve.parameters import parameters_of
-from streamhouse_spark.serve.responses import error_answer
+from streamhouse_spark.serve.parameters import parse_parameters
+from streamhouse_spark.serve.responses import error_response
 from streamhouse_spark.serve.rights import Client, client_of
 from streamhouse_spark.storage.request_metrics import RequestCounts
 from streamhouse_spark.table.table_status import TableOverview, overdue_failures
 from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-LOOK_MS: Final = 2_000
+REFRESH_MS: Final = 2_000
 """Time for which a look at all tables is good for everybody."""
 
 
 class Overview:
-    """Looks at all tables, at most once in `LOOK_MS`. Safe for threads."""
+    """Looks at all tables, at most once in `REFRESH_MS`. Safe for threads."""
 
     def __init__(self, warehouse: Warehouse, counts: ServerCounters) -> None:
         self._warehouse = warehouse
         self._counts = counts
         self._lock = new_lock()
-        self._looked_ms: int | None = None
+        self._refreshed_ms: int | None = None
         self._tables: list[dict[str, Any]] = []
 
     def routes(self) -> list[Route]:
@@ -48,7 +48,7 @@ class Overview:
         """Return a description of each table. One that cannot be read has an ``error``."""
         with self._lock:
             now_ms = self._warehouse.world.clock.boot_ms()
-            if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
+            if self._refreshed_ms is None or now_ms - self._refreshed_ms >= REFRESH_MS:
                 opened = open_all(self._warehouse)
                 failures = overdue_failures(self._warehouse.storage, opened.tables)
                 descriptions = opened.each(
@@ -56,7 +56,7 @@ class Overview:
                 )
                 descriptions += [{"table": name, "error": str(error)} for name, error in opened.failed.items()]
                 self._tables = sorted(descriptions, key=lambda description: str(description["table"]))
-                self._looked_ms = now_ms
+                self._refreshed_ms = now_ms
             return self._tables
 
     def measures(self) -> list[Measure]:
@@ -71,21 +71,21 @@ class Overview:
 
     def _json(self, request: Request) -> Response:
         try:
-            parameters_of(request, ())
-            return JSONResponse({"warehouse": self._warehouse.url, "tables": self._readable(client_of(request))})
+            parse_parameters(request, ())
+            return JSONResponse({"warehouse": self._warehouse.url, "tables": self._readable_tables(client_of(request))})
         except StreamhouseError as error:
-            return error_answer(error)
+            return error_response(error)
 
-    def _readable(self, client: Client) -> list[Mapping[str, Any]]:
-        return [description for description in self.tables() if client.readable_of([str(description["table"])])]
+    def _readable_tables(self, client: Client) -> list[Mapping[str, Any]]:
+        return [description for description in self.tables() if client.filter_readable([str(description["table"])])]
 
     def _metrics(self, request: Request) -> Response:
         """Answer the metrics: of the tables that a client may read, and of the process for one that may read all."""
         from streamhouse_spark.metrics.prometheus import as_prometheus
 
         client = client_of(request)
-        sees_all = client.may_read_all()
+        sees_all = client.can_read_all()
         counts = self._counts if sees_all else ServerCounters()
         process = process_measures() if sees_all else store_measures(RequestCounts())
-        kind, text = as_prometheus([*server_measures(self._readable(client), counts), *process])
+        kind, text = as_prometheus([*server_measures(self._readable_tables(client), counts), *process])
         return Response(text, media_type=kind)

@@ -10,7 +10,7 @@ from streamhouse_spark.core.option_parsing import nearest
 from streamhouse_spark.errors import InvalidOptionError, quote
 
 
-def parameters_of(request: Request, allowed: Sequence[str]) -> Mapping[str, str]:
+def parse_parameters(request: Request, allowed: Sequence[str]) -> Mapping[str, str]:
     """Return the parameters of a request. Raises `InvalidOptionError` for one that it does not take, and for one that
     is given twice: what is misspelt must not be left out in silence.
     """

@@ -45,7 +45,7 @@ def status_of(error: StreamhouseError) -> int:
     return _STATUS[error.kind]
 
 
-def error_answer(error: StreamhouseError) -> JSONResponse:
+def error_response(error: StreamhouseError) -> JSONResponse:
     """Return the answer of our own API."""
     status = status_of(error)
     headers = (
@@ -60,7 +60,7 @@ def iceberg_error(status: int, kind: str, message: str) -> JSONResponse:
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
 
 
-def iceberg_answer(error: StreamhouseError, absent: str = "NoSuchTableException") -> JSONResponse:
+def iceberg_error_response(error: StreamhouseError, absent: str = "NoSuchTableException") -> JSONResponse:
     """Return the answer that Iceberg's clients turn into their own exception; ``absent`` is that of a request's object
     where it is not there.
     """

@@ -35,14 +35,14 @@ from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import row_texts
 from streamhouse_spark.serve.body_codecs import body_type, media_type, parse_rows, write_rows
 from streamhouse_spark.serve.counters import ServerCounters
-from streamhouse_spark.serve.followers import FollowAnswer, Followers
+from streamhouse_spark.serve.followers import Followers, FollowResponse
 from streamhouse_spark.serve.open_tables import OpenTables
-from streamhouse_spark.serve.parameters import parameters_of
+from streamhouse_spark.serve.parameters import parse_parameters
 from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
-from streamhouse_spark.serve.responses import RETRY_AFTER_S, error_answer
-from streamhouse_spark.serve.rights import ANYBODY, client_of, require, table_asked_for, without_hidden_names
-from streamhouse_spark.serve.row_rejection import Body, RejectedRow, body_of, parse_bad_rows, validate_rows
-from streamhouse_spark.serve.table_facts import describe_failures, table_facts
+from streamhouse_spark.serve.responses import RETRY_AFTER_S, error_response
+from streamhouse_spark.serve.rights import ANONYMOUS, client_of, hide_names, requested_table, require
+from streamhouse_spark.serve.row_rejection import Body, RejectedRow, parse_bad_rows, parse_body, validate_rows
+from streamhouse_spark.serve.table_facts import describe_failures, describe_table
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.preview import first_rows, schema_of
@@ -56,7 +56,7 @@ IN_FLIGHT_BYTES_MAX: Final = 256 << 20
 BAD_ROWS_SHOWN: Final = 100
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
-_OTHERS_WAIT: Final = "the rows of other requests wait to be written; send these again"
+_IN_FLIGHT_FULL: Final = "the rows of other requests wait to be written; send these again"
 _MODES: Final = ("append", "upsert", "delete")
 _READ_PARAMETERS: Final = ("where", "columns", "limit")
 _WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
@@ -66,7 +66,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def rows_routes(tables: OpenTables, counts: ServerCounters) -> list[Route]:
     """Return the routes below ``/api/v1/tables``."""
-    api = _Rows(tables, counts)
+    api = _RowsApi(tables, counts)
     return [
         Route("/tables", _handle_errors(api.list, tables.warehouse), methods=["GET"]),
         Route("/tables/{table}", _handle_errors(api.describe, tables.warehouse), methods=["GET"]),
@@ -82,13 +82,13 @@ def _handle_errors(handler: Handler, warehouse: Warehouse) -> Handler:
         try:
             return await handler(request)
         except StreamhouseError as error:
-            client, table = client_of(request), table_asked_for(request)
-            return error_answer(await run_in_threadpool(without_hidden_names, error, client, table, warehouse.exists))
+            client, table = client_of(request), requested_table(request)
+            return error_response(await run_in_threadpool(hide_names, error, client, table, warehouse.exists))
 
     return answered
 
 
-class _Rows:
+class _RowsApi:
     def __init__(self, tables: OpenTables, counts: ServerCounters) -> None:
         self._warehouse = tables.warehouse
         self._counts = counts
@@ -98,18 +98,20 @@ class _Rows:
         self._followers = Followers()
 
     async def list(self, request: Request) -> Response:
-        parameters_of(request, ())
-        return JSONResponse({"tables": client_of(request).readable_of(await run_in_threadpool(self._warehouse.tables))})
+        parse_parameters(request, ())
+        return JSONResponse(
+            {"tables": client_of(request).filter_readable(await run_in_threadpool(self._warehouse.tables))}
+        )
 
     async def describe(self, request: Request) -> Response:
         require(request, "read", request.path_params["table"])
         return await run_in_threadpool(self._describe, request)
 
     def _describe(self, request: Request) -> Response:
-        table = self._opened(request)
-        costs = table.costs().to_json() if "costs" in parameters_of(request, ("costs",)) else None
+        table = self._open_table(request)
+        costs = table.costs().to_json() if "costs" in parse_parameters(request, ("costs",)) else None
         return JSONResponse(
-            table_facts(table) | describe_failures(table) | ({"costs": costs} if costs is not None else {})
+            describe_table(table) | describe_failures(table) | ({"costs": costs} if costs is not None else {})
         )
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -119,11 +121,11 @@ class _Rows:
         requests may share. Answers when the rows are durable.
         """
         require(request, "write", request.path_params["table"])
-        declared = _content_length(request.headers.get("content-length"))
+        declared = _parse_content_length(request.headers.get("content-length"))
         if declared > BODY_BYTES_MAX:
-            return _too_large()
+            return _too_large_response()
         if self._in_flight_bytes + declared > IN_FLIGHT_BYTES_MAX:
-            return _busy(_OTHERS_WAIT)
+            return _busy_response(_IN_FLIGHT_FULL)
         size_bytes = declared
         self._in_flight_bytes += size_bytes
         try:
@@ -131,10 +133,10 @@ class _Rows:
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > BODY_BYTES_MAX:
-                    return _too_large()
+                    return _too_large_response()
                 if (more := len(body) - size_bytes) > 0:  # of a client that did not say how much it sends
                     if self._in_flight_bytes + more > IN_FLIGHT_BYTES_MAX:
-                        return _busy(_OTHERS_WAIT)
+                        return _busy_response(_IN_FLIGHT_FULL)
                     self._in_flight_bytes += more
                     size_bytes += more
             return await run_in_threadpool(self._write, request, bytes(body))
@@ -144,29 +146,29 @@ class _Rows:
             self._in_flight_bytes -= size_bytes
 
     def _write(self, request: Request, body: bytes) -> Response:
-        table = self._opened(request)
-        mode = parameters_of(request, _WRITE_PARAMETERS).get("mode")
+        table = self._open_table(request)
+        mode = parse_parameters(request, _WRITE_PARAMETERS).get("mode")
         mode = mode or ("upsert" if table.state.primary_key else "append")
         if mode not in _MODES:
             raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
         rows_request = _RowsRequest.of(request, table, mode, body)
         identity = RequestIdentity.of(request.headers, client_of(request).name, table.uuid, rows_request.parts)
-        with self._requests.entered(table.uuid, identity) if identity else nullcontext():
-            if identity and (stored := identity.stored_outcome(table.state)):
-                offsets, bad = BucketOffsets(stored.offsets), _bad_rows_again(table, rows_request)
+        with self._requests.enter(table.uuid, identity) if identity else nullcontext():
+            if identity and (stored := identity.find_stored_outcome(table.state)):
+                offsets, bad = BucketOffsets(stored.offsets), _revalidate_rows(table, rows_request)
             else:
                 try:
-                    with identity.judged_by(table.refresh) if identity else nullcontext():
-                        offsets, bad = self._stored(request, table, rows_request, identity)
+                    with identity.translate_conflicts(table.refresh) if identity else nullcontext():
+                        offsets, bad = self._store_rows(request, table, rows_request, identity)
                 except SchemaMismatchError as error:
                     return _rejected_rows_response(error, table, rows_request)
-                self._counts.wrote(table.name, mode, offsets.num_rows)
+                self._counts.count_rows(table.name, mode, offsets.num_rows)
         request.scope["state"]["rows"] = offsets.num_rows
         ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
         answer = {"table": table.name, "rows": offsets.num_rows, "offsets": ranges}
         return JSONResponse(answer | ({"bad_rows": [row.to_json() for row in bad]} if bad else {}))
 
-    def _stored(
+    def _store_rows(
         self, request: Request, table: Table, rows_request: _RowsRequest, identity: RequestIdentity | None
     ) -> tuple[BucketOffsets, Sequence[RejectedRow]]:
         """Write the rows that the table takes; first those that it does not, into the table that is named for them.
@@ -175,7 +177,7 @@ class _Rows:
         """
         transaction = identity.transaction if identity else None
         if rows_request.bad_rows == "refuse":
-            return rows_request.stored(
+            return rows_request.store(
                 table, parse_rows(rows_request.body, rows_request.kind, rows_request.rules), transaction
             ), ()
         validated = validate_rows(table, rows_request.rows())
@@ -188,14 +190,14 @@ class _Rows:
                     {"at": now, "target": table.name, "reason": row.reason, "position": str(row.row), "event": row.text}
                     for row in validated.bad
                 ],
-                transaction=identity.of_dead_letters(table.name, [row.row for row in validated.bad])
+                transaction=identity.dead_letter_transaction(table.name, [row.row for row in validated.bad])
                 if identity
                 else None,
             )
         if validated.good is None and transaction is None:
             return BucketOffsets({}), validated.bad
         rows = table.schema.empty_table() if validated.good is None else validated.good
-        return rows_request.stored(table, rows, transaction), validated.bad
+        return rows_request.store(table, rows, transaction), validated.bad
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -204,8 +206,8 @@ class _Rows:
         return await run_in_threadpool(self._read, request)
 
     def _read(self, request: Request) -> Response:
-        name, parameters = request.path_params["table"], parameters_of(request, _READ_PARAMETERS)
-        limit = _number(parameters.get("limit"), ROWS_DEFAULT, ROWS_MAX)
+        name, parameters = request.path_params["table"], parse_parameters(request, _READ_PARAMETERS)
+        limit = _parse_limit(parameters.get("limit"), ROWS_DEFAULT, ROWS_MAX)
         kind = media_type(request.headers.get("accept"))
         columns = [c.strip() for c in parameters["columns"].split(",")] if parameters.get("columns") else None
         where = parse_where(parameters["where"], schema_of(self._warehouse, name)) if parameters.get("where") else None
@@ -217,15 +219,15 @@ class _Rows:
         return await run_in_threadpool(self._lookup, request)
 
     def _lookup(self, request: Request) -> Response:
-        table = self._opened(request)
+        table = self._open_table(request)
         key = list(table.state.primary_key)
-        key_texts = parameters_of(request, key) if key else {}
+        key_texts = parse_parameters(request, key) if key else {}
         if sorted(key_texts) != sorted(key) or not key:
             names = "&".join(f"{name}=…" for name in key) if key else "none: the table has no primary key"
             raise InvalidOptionError(f"table {table.name}: a lookup names each column of the primary key ({names})")
         columns = [table.schema.field(name) for name in key]
         rows = table.lookup(
-            pa.table({column.name: _key_value(key_texts[column.name], column, table) for column in columns})
+            pa.table({column.name: _parse_key_value(key_texts[column.name], column, table) for column in columns})
         )
         if not rows["_found"][0].as_py():
             raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
@@ -239,21 +241,21 @@ class _Rows:
         rows holds a thread, of those that are for this alone: others are answered meanwhile.
         """
         require(request, "read", request.path_params["table"])
-        client, parameters = client_of(request), parameters_of(request, ("from",))
+        client, parameters = client_of(request), parse_parameters(request, ("from",))
         name = client.name
-        if client is ANYBODY and request.client is not None:
+        if client is ANONYMOUS and request.client is not None:
             name = request.client.host  # without tokens an address tells clients apart
         if (refusal := self._followers.admit(name)) is not None:
-            return _busy(refusal)
+            return _busy_response(refusal)
         stop = new_event()
         try:
-            start = _start(request.headers.get("last-event-id") or parameters.get("from") or "latest")
-            tail = await run_in_threadpool(self._tail, request, start, stop)
+            start = _parse_start(request.headers.get("last-event-id") or parameters.get("from") or "latest")
+            tail = await run_in_threadpool(self._open_tail, request, start, stop)
         except BaseException:
             self._followers.release(name)
             raise
         clock = self._warehouse.world.clock
-        return FollowAnswer(
+        return FollowResponse(
             tail,
             stop,
             threads=self._followers.threads,
@@ -261,10 +263,10 @@ class _Rows:
             release=lambda: self._followers.release(name),
         )
 
-    def _tail(self, request: Request, start: Any, stop: threading.Event) -> Tail:
-        return self._opened(request).tail(start, include_metadata=True, stop=stop)
+    def _open_tail(self, request: Request, start: Any, stop: threading.Event) -> Tail:
+        return self._open_table(request).tail(start, include_metadata=True, stop=stop)
 
-    def _opened(self, request: Request) -> Table:
+    def _open_table(self, request: Request) -> Table:
         return self._tables.table(request.path_params["table"])
 
 
@@ -282,7 +284,7 @@ class _RowsRequest:
 
     @classmethod
     def of(cls, request: Request, table: Table, mode: str, body: bytes) -> _RowsRequest:
-        parameters = parameters_of(request, _WRITE_PARAMETERS)
+        parameters = parse_parameters(request, _WRITE_PARAMETERS)
         columns = [c.strip() for c in parameters["columns"].split(",")] if parameters.get("columns") else None
         dead_letters = parameters.get("dead_letters")
         bad_rows = parse_bad_rows(parameters.get("bad_rows"), dead_letters)
@@ -312,9 +314,9 @@ class _RowsRequest:
         return (self.body, *(text.encode() for text in texts))
 
     def rows(self) -> Body:
-        return body_of(self.body, self.kind, self.rules)
+        return parse_body(self.body, self.kind, self.rules)
 
-    def stored(self, table: Table, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
+    def store(self, table: Table, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
         match self.mode:
             case "upsert":
                 return table.upsert(rows, columns=self.columns, transaction=transaction)
@@ -336,7 +338,7 @@ def _require_key_and_columns(table: Table, columns: Sequence[str]) -> None:
 
 def _rejected_rows_response(error: SchemaMismatchError, table: Table, rows_request: _RowsRequest) -> Response:
     """Answer that nothing was written, with each bad row where whole rows were sent."""
-    answer = error_answer(error)
+    answer = error_response(error)
     if rows_request.columns is not None or rows_request.mode == "delete":
         return answer
     try:
@@ -348,7 +350,7 @@ def _rejected_rows_response(error: SchemaMismatchError, table: Table, rows_reque
     return JSONResponse(body, answer.status_code)
 
 
-def _bad_rows_again(table: Table, rows_request: _RowsRequest) -> Sequence[RejectedRow]:
+def _revalidate_rows(table: Table, rows_request: _RowsRequest) -> Sequence[RejectedRow]:
     """Return the bad rows of a request that is stored already, judged by the columns that the table has now."""
     if rows_request.bad_rows == "refuse":
         return ()
@@ -358,7 +360,7 @@ def _bad_rows_again(table: Table, rows_request: _RowsRequest) -> Sequence[Reject
         return ()
 
 
-def _key_value(text: str, column: pa.Field, table: Table) -> pa.Array:
+def _parse_key_value(text: str, column: pa.Field, table: Table) -> pa.Array:
     """Return a value of a key column, which has the form of a field of CSV."""
     try:
         return decode_field(pa.array([text]), column)
@@ -366,7 +368,7 @@ def _key_value(text: str, column: pa.Field, table: Table) -> pa.Array:
         raise InvalidOptionError(f"table {table.name}: the key is not of the columns' types: {error}") from error
 
 
-def _start(text: str) -> Any:
+def _parse_start(text: str) -> Any:
     if text in ("latest", "earliest"):
         return text
     try:
@@ -377,7 +379,7 @@ def _start(text: str) -> Any:
         ) from error
 
 
-def _number(text: str | None, default: int, most: int) -> int:
+def _parse_limit(text: str | None, default: int, most: int) -> int:
     if not text:
         return default
     if not text.isascii() or not text.isdigit() or len(text) > 12 or int(text) > most:
@@ -385,7 +387,7 @@ def _number(text: str | None, default: int, most: int) -> int:
     return int(text)
 
 
-def _content_length(text: str | None) -> int:
+def _parse_content_length(text: str | None) -> int:
     """Return the length that a client says its body has; 0 where it says none."""
     if not text:
         return 0
@@ -394,13 +396,13 @@ def _content_length(text: str | None) -> int:
     return int(text)
 
 
-def _too_large() -> Response:
+def _too_large_response() -> Response:
     error = InvalidOptionError(f"the body has more than {BODY_BYTES_MAX >> 20} MiB; send the rows in several requests")
-    answer = error_answer(error)
+    answer = error_response(error)
     answer.status_code = 413
     return answer
 
 
-def _busy(text: str) -> Response:
+def _busy_response(text: str) -> Response:
     body = {"error": {"condition": "BUSY", "kind": "unavailable", "message": f"BUSY: {text}"}}
     return JSONResponse(body, 429, {"Retry-After": str(RETRY_AFTER_S)})

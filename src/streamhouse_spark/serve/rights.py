@@ -57,23 +57,23 @@ class Client:
     ends_s: float | None = None
     """Unix time at which the client has to show a new token; None for one that does not end."""
 
-    def may(self, right: Right, path: TablePath) -> bool:
+    def can(self, right: Right, path: TablePath) -> bool:
         granted = self.writable if right == "write" else (*self.readable, *self.writable)
         return any(pattern.covers(path) for pattern in granted)
 
-    def may_read_all(self) -> bool:
+    def can_read_all(self) -> bool:
         return ALL_TABLES in self.readable or ALL_TABLES in self.writable
 
-    def knows_database(self, database: str) -> bool:
+    def can_see_database(self, database: str) -> bool:
         """Tell whether any right is on the database, or on a table of it."""
         return any(pattern.database in (None, database) for pattern in (*self.readable, *self.writable))
 
-    def readable_of(self, names: Iterable[str]) -> list[str]:
+    def filter_readable(self, names: Iterable[str]) -> list[str]:
         """Return those of the tables ``<database>.<table>`` that the client may read."""
-        return [name for name in names if self.may("read", parse_table_name(name).path)]
+        return [name for name in names if self.can("read", parse_table_name(name).path)]
 
 
-ANYBODY: Final = Client("anybody", writable=(ALL_TABLES,))
+ANONYMOUS: Final = Client("anybody", writable=(ALL_TABLES,))
 """The client of a server that asks for no token."""
 
 
@@ -96,16 +96,16 @@ def require_right(client: Client, right: Right, path: TablePath) -> None:
     """Raise `NotAuthorizedError` where a client may read a table and not write it, and `TableNotFoundError` where it
     may not read it, whether that exists or not: no storage is asked.
     """
-    if not client.may("read", path):
-        raise absent_table(client, path)
-    if not client.may(right, path):
+    if not client.can("read", path):
+        raise table_not_found(client, path)
+    if not client.can(right, path):
         raise NotAuthorizedError(
             f'the client {client.name} may not {right} {path}; ask for a right on it: {right} = ["{path}"] in the '
             "server's file of rights"
         )
 
 
-def absent_table(client: Client, path: TablePath) -> TableNotFoundError:
+def table_not_found(client: Client, path: TablePath) -> TableNotFoundError:
     """Return the error of a table that a client cannot see: the same for one that is absent."""
     return TableNotFoundError(
         f"table {path} does not exist, or the client {client.name} has no right on it; ask for a right, or for one of "
@@ -113,7 +113,7 @@ def absent_table(client: Client, path: TablePath) -> TableNotFoundError:
     )
 
 
-def absent_database(client: Client, database: str) -> TableNotFoundError:
+def database_not_found(client: Client, database: str) -> TableNotFoundError:
     """Return the error of a database that a client cannot see: the same for one that is absent."""
     return TableNotFoundError(
         f"database {database[:100]} does not exist, or the client {client.name} has no right on a table of it; ask for "
@@ -122,21 +122,21 @@ def absent_database(client: Client, database: str) -> TableNotFoundError:
     )
 
 
-def without_hidden_names(
+def hide_names(
     error: StreamhouseError, client: Client, table: str | None, exists: Callable[[str], bool]
 ) -> StreamhouseError:
     """Return the error that a client gets for an error about a table: that of an absent one suggests names of other
     tables, or its new one, which the client may not see.
     """
-    if table is None or not isinstance(error, TableNotFoundError) or client.may_read_all():
+    if table is None or not isinstance(error, TableNotFoundError) or client.can_read_all():
         return error
     try:
-        return error if exists(table) else absent_table(client, parse_table_name(table).path)
+        return error if exists(table) else table_not_found(client, parse_table_name(table).path)
     except StreamhouseError as failure:
         return failure
 
 
-def table_asked_for(request: Request) -> str | None:
+def requested_table(request: Request) -> str | None:
     """Return the table that a request asked a right for."""
     table = request.scope.get("state", {}).get("table")
     return table if isinstance(table, str) else None

@@ -66,19 +66,19 @@ class Body(Protocol):
     def text(self, row: int) -> str: ...
 
 
-def body_of(body: bytes, kind: str, rules: CsvOptions) -> Body:
+def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
     """Return the body as rows. Raises `SchemaMismatchError` where rows cannot be told apart in it."""
     if kind == ARROW:
-        return _Frames(parse_rows(body, kind, rules))
+        return _ArrowBody(parse_rows(body, kind, rules))
     if kind == JSON:
-        return _Lines(json_objects(body), rules)
+        return _JsonLinesBody(json_objects(body), rules)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise SchemaMismatchError(f"the body is no UTF-8: {error}; send text in UTF-8") from error
     if kind == CSV:
-        return _Records(text, rules)
-    return _Lines([line for line in text.split("\n") if line.strip()], rules)
+        return _CsvBody(text, rules)
+    return _JsonLinesBody([line for line in text.split("\n") if line.strip()], rules)
 
 
 def validate_rows(table: Table, body: Body) -> ValidatedRows:
@@ -86,8 +86,8 @@ def validate_rows(table: Table, body: Body) -> ValidatedRows:
 
     Raises `SchemaMismatchError` with the first reason where more than `BAD_ROWS_MAX` are bad.
     """
-    finder = _Finder(body, lambda rows: _require_fitting(table, rows))
-    finder.look(0, len(body))
+    finder = _BadRowSearch(body, lambda rows: _require_valid(table, rows))
+    finder.search(0, len(body))
     numbers = [row.row for row in finder.bad]
     ends = [*numbers, len(body)]
     begins = [0, *(number + 1 for number in numbers)]
@@ -98,7 +98,7 @@ def validate_rows(table: Table, body: Body) -> ValidatedRows:
     return ValidatedRows(pa.concat_tables(fitted) if fitted else None, finder.bad)
 
 
-def _require_fitting(table: Table, rows: pa.Table) -> None:
+def _require_valid(table: Table, rows: pa.Table) -> None:
     state = table.state
     schema = evaluate_defaults(state.schema, StatementContext.of(table.world))
     fitted, _ = convert_rows(rows, schema, table=table.name, older=state.schemas)
@@ -109,12 +109,12 @@ def _require_fitting(table: Table, rows: pa.Table) -> None:
 
 
 @dataclass
-class _Finder:
+class _BadRowSearch:
     body: Body
     require: Callable[[pa.Table], None]
     bad: list[RejectedRow] = field(default_factory=list)
 
-    def look(self, begin: int, end: int) -> None:
+    def search(self, begin: int, end: int) -> None:
         if begin == end:
             return
         try:
@@ -122,8 +122,8 @@ class _Finder:
         except SchemaMismatchError as error:
             if end - begin > 1:
                 middle = (begin + end) // 2
-                self.look(begin, middle)
-                self.look(middle, end)
+                self.search(begin, middle)
+                self.search(middle, end)
                 return
             if len(self.bad) == BAD_ROWS_MAX:
                 raise SchemaMismatchError(
@@ -134,7 +134,7 @@ class _Finder:
             self.bad.append(RejectedRow(begin, reason, text))
 
 
-class _Lines:
+class _JsonLinesBody:
     """JSON Lines."""
 
     def __init__(self, lines: Sequence[str], rules: CsvOptions) -> None:
@@ -151,7 +151,7 @@ class _Lines:
         return self._lines[row]
 
 
-class _Records:
+class _CsvBody:
     """CSV, whose first record names the columns."""
 
     def __init__(self, text: str, rules: CsvOptions) -> None:
@@ -179,7 +179,7 @@ class _Records:
         return self._header + self._records[row].rstrip("\r\n")
 
 
-class _Frames:
+class _ArrowBody:
     """Arrow's rows."""
 
     def __init__(self, rows: pa.Table) -> None:

@@ -41,7 +41,7 @@ class AllowedSites:
         """Parse the options ``--allowed-host`` and ``--allowed-origin``. Raises `InvalidOptionError`."""
         return cls(tuple(_parse_host(text) for text in hosts), tuple(_parse_origin(text) for text in origins))
 
-    def refusal_of(self, headers: Headers, *, requires_token: bool) -> Refusal | None:
+    def check(self, headers: Headers, *, requires_token: bool) -> Refusal | None:
         """Return why a request is refused; None for one that may pass. HTTP/1.1 has one Host, and HTTP/1.0 may lack it,
         which no browser does.
 
@@ -54,7 +54,7 @@ class AllowedSites:
                 f"this server does not answer to the host {host[:100]!r}: that may be a web page that resolves its own "
                 "name to this address; use the server's address, or start it with --allowed-host and that name",
             )
-        return self._foreign_origin(headers, host)
+        return self._check_origin(headers, host)
 
     def _answers_to(self, host: str) -> bool:
         authority = _AUTHORITY.match(host)
@@ -63,10 +63,10 @@ class AllowedSites:
         name = authority["host"].lower().removesuffix(".")
         return ANY_HOST in self.hosts or name == "localhost" or _is_address(name) or name in self.hosts
 
-    def _foreign_origin(self, headers: Headers, host: str | None) -> Refusal | None:
+    def _check_origin(self, headers: Headers, host: str | None) -> Refusal | None:
         origins = headers.getlist("origin")
         for origin in origins:
-            if origin not in self.origins and not _is_own(origin, host):
+            if origin not in self.origins and not _is_own_origin(origin, host):
                 return Refusal(
                     403,
                     f"pages of the origin {origin[:100]!r} may not use this server; where they are this server's own, "
@@ -78,17 +78,17 @@ class AllowedSites:
         return None
 
 
-def _is_own(origin: str, host: str | None) -> bool:
+def _is_own_origin(origin: str, host: str | None) -> bool:
     try:
         parts = urlsplit(origin)
     except ValueError:
         return False
     if host is None or parts.scheme not in _PORTS:
         return False
-    return _with_port(parts.netloc, parts.scheme) == _with_port(host, parts.scheme) != ""
+    return _normalize_authority(parts.netloc, parts.scheme) == _normalize_authority(host, parts.scheme) != ""
 
 
-def _with_port(authority: str, scheme: str) -> str:
+def _normalize_authority(authority: str, scheme: str) -> str:
     match = _AUTHORITY.match(authority)
     return f"{match['host'].lower()}:{match['port'] or _PORTS[scheme]}" if match else ""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.applications import Starlette
 
-    from streamhouse_spark.serve.flight.server import FlightReads
+    from streamhouse_spark.serve.flight.server import FlightServer
     from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
     from streamhouse_spark.serve.options import ServeOptions
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -70,7 +70,7 @@ def serve(
         timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=10,
     )
-    server = _server_of(config)
+    server = _create_server(config)
     try:
         socket = config.bind_socket()
     except SystemExit as error:  # uvicorn's way to say that it cannot
@@ -80,9 +80,11 @@ def serve(
         ) from error
     socket.listen(config.backlog)  # before anybody is told of the address
     scheme = "https" if listening.tls_cert else "http"
-    reads = _flight_of(app, listening) if listening.flight_port is not None else None
+    reads = _start_flight(app, listening) if listening.flight_port is not None else None
     stop, has_ended = new_event(), True
-    cleaner = threading.Thread(target=_clean, args=(app.state.tables, stop, options.grace_ms), daemon=True)
+    cleaner = threading.Thread(
+        target=_clean_virtual_tables, args=(app.state.tables, stop, options.grace_ms), daemon=True
+    )
     cleaner.start()
     url = f"{scheme}://{listening.url_host}:{socket.getsockname()[1]}"
     try:
@@ -100,20 +102,20 @@ def serve(
     return has_ended
 
 
-def _flight_of(app: Starlette, listening: ListenAddress) -> FlightReads:
+def _start_flight(app: Starlette, listening: ListenAddress) -> FlightServer:
     """Listen for Arrow Flight, with what the application has: clients, their limits, open tables, counts and log."""
     try:
-        from streamhouse_spark.serve.flight.server import FlightReads
+        from streamhouse_spark.serve.flight.server import FlightServer
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("streamhouse_spark"):
             raise
         raise MissingExtraError(
             "--flight-port needs a pyarrow with Arrow Flight, which this one has not; run: pip install pyarrow"
         ) from error
-    return FlightReads(app.state.shared, listening)
+    return FlightServer(app.state.shared, listening)
 
 
-def _server_of(config: uvicorn.Config) -> uvicorn.Server:
+def _create_server(config: uvicorn.Config) -> uvicorn.Server:
     """Return a server that ends well on SIGINT and SIGTERM: uvicorn's own raises the signal again when it has
     stopped.
     """
@@ -132,7 +134,7 @@ def _server_of(config: uvicorn.Config) -> uvicorn.Server:
     return Server(config)
 
 
-def _clean(tables: VirtualTables, stop: threading.Event, grace_ms: int) -> None:
+def _clean_virtual_tables(tables: VirtualTables, stop: threading.Event, grace_ms: int) -> None:
     while not stop.wait(grace_ms / 1000 / _CLEANINGS_PER_GRACE):
         try:
             deleted = tables.clean()

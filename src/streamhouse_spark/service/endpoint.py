@@ -48,13 +48,13 @@ def no_more_metrics() -> Sequence[Measure]:
     return ()
 
 
-def measures_of(service: ServiceSnapshot, more: Measures = no_more_metrics) -> list[Measure]:
+def collect_measures(service: ServiceSnapshot, more: Measures = no_more_metrics) -> list[Measure]:
     return [*service_measures(service.status(), service.health()), *more()]
 
 
 def export_service_metrics(service: ServiceSnapshot, more: Measures = no_more_metrics) -> AbstractContextManager[None]:
     """Give the metrics of a service, and ``more``, to OpenTelemetry until the block ends, if its API is installed."""
-    return export_until_exit(partial(measures_of, service, more))
+    return export_until_exit(partial(collect_measures, service, more))
 
 
 def parse_address(text: str) -> Address:
@@ -85,9 +85,12 @@ def serve_until_exit(service: ServiceSnapshot, address: Address, more: Measures 
 
     class Handler(_Handler):
         answers = {  # noqa: RUF012 - the class is made for this one server
-            "/livez": lambda: _alive(service.health()),
-            "/readyz": lambda: _ready(service.health()),
-            "/metrics": lambda: (HTTPStatus.OK, *as_prometheus([*measures_of(service, more), *process_measures()])),
+            "/livez": lambda: _check_liveness(service.health()),
+            "/readyz": lambda: _check_readiness(service.health()),
+            "/metrics": lambda: (
+                HTTPStatus.OK,
+                *as_prometheus([*collect_measures(service, more), *process_measures()]),
+            ),
         }
 
     class Server(ThreadingHTTPServer):
@@ -138,13 +141,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: probes come every few seconds."""
 
 
-def _alive(health: ServiceHealth) -> Answer:
+def _check_liveness(health: ServiceHealth) -> Answer:
     if health.turned_ms_ago is None or health.turned_ms_ago < STUCK_MS:
         return _answer(HTTPStatus.OK, "alive", health)
     return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "stuck", health)
 
 
-def _ready(health: ServiceHealth) -> Answer:
+def _check_readiness(health: ServiceHealth) -> Answer:
     if health.stopping:
         return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "stopping", health)
     if health.listing_error is not None:

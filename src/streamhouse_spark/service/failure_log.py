@@ -26,12 +26,12 @@ class FailureNotes:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._host = host_name()
-        self._is_noted: dict[tuple[str, Work], bool] = {}
+        self._has_failure_note: dict[tuple[str, Work], bool] = {}
         """Whether the note may say that some work of a table fails."""
 
-    def failed(self, table: Table, work: Work, error: BaseException, began_ms: int) -> None:
+    def record_failure(self, table: Table, work: Work, error: BaseException, began_ms: int) -> None:
         """Note a failure of work that began at a boot time. Of a table that is gone nothing is noted: its files go."""
-        self._is_noted[table.uuid, work] = True
+        self._has_failure_note[table.uuid, work] = True
         if isinstance(error, TableNotFoundError):
             return
         duration_ms = self._clock.boot_ms() - began_ms
@@ -46,11 +46,11 @@ class FailureNotes:
         """Say in the note that earlier failures are over: behind those of this process, and of maintenance once, for
         those of earlier ones. That rows were tiered shows in the table's own log.
         """
-        if not self._is_noted.get((table.uuid, work), work == "maintenance"):
+        if not self._has_failure_note.get((table.uuid, work), work == "maintenance"):
             return
         with after_commit(logger, "the note that rounds succeed", table.name):
             note_success(table.storage, table.uuid, work, table.storage.now_ms())
-            self._is_noted[table.uuid, work] = False
+            self._has_failure_note[table.uuid, work] = False
 
     @contextmanager
     def note_failure(self, table: Table) -> Iterator[None]:
@@ -59,5 +59,5 @@ class FailureNotes:
         try:
             yield
         except Exception as error:
-            self.failed(table, "tiering", error, began_ms)
+            self.record_failure(table, "tiering", error, began_ms)
             raise

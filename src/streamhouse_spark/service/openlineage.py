@@ -43,33 +43,33 @@ class RoundEvents:
     world: World
     run_id: str | None = None
 
-    def writes(self) -> None:
+    def emit_start(self) -> None:
         """Tell that the round begins to write; repeating it is harmless."""
         if self.run_id is None:
             self.run_id = str(uuid.UUID(self.world.ids.new_uuid()))
-            self._tell("START")
+            self._emit("START")
 
     def emit_end(self, report: TieringReport) -> None:
         if self.run_id is not None:
-            self._tell("COMPLETE" if report.snapshots else "ABORT", report=report)
+            self._emit("COMPLETE" if report.snapshots else "ABORT", report=report)
 
-    def stopped(self) -> None:
+    def emit_abort(self) -> None:
         if self.run_id is not None:
-            self._tell("ABORT")
+            self._emit("ABORT")
 
-    def failed(self, error: BaseException) -> None:
+    def emit_failure(self, error: BaseException) -> None:
         if self.run_id is not None:
-            self._tell("FAIL", error=error)
+            self._emit("FAIL", error=error)
 
-    def _tell(self, kind: Kind, *, report: TieringReport | None = None, error: BaseException | None = None) -> None:
+    def _emit(self, kind: Kind, *, report: TieringReport | None = None, error: BaseException | None = None) -> None:
         assert self.run_id is not None
         try:
-            self.listener(event_of(self.table, kind, self.run_id, self.world.clock.now_ms(), report, error))
+            self.listener(build_event(self.table, kind, self.run_id, self.world.clock.now_ms(), report, error))
         except Exception as problem:  # noqa: BLE001 - a listener of somebody else's stops no rows
             logger.warning("an event of OpenLineage about %s was not taken: %s", self.table.name, problem)
 
 
-def event_of(
+def build_event(
     table: Table,
     kind: Kind,
     run_id: str,
@@ -90,7 +90,7 @@ def event_of(
         counts = {"rowCount": report.rows, "size": report.size_bytes, "fileCount": report.files}
         written = _facet("1-0-2/OutputStatisticsOutputDatasetFacet", **counts)
         output["outputFacets"] = {"outputStatistics": written}
-    run_facets = {} if error is None else {"errorMessage": _error(error)}
+    run_facets = {} if error is None else {"errorMessage": _error_facet(error)}
     job = _facet("2-0-3/JobTypeJobFacet", processingType="BATCH", integration="STREAMHOUSE", jobType="JOB")
     return {
         "eventType": kind,
@@ -104,7 +104,7 @@ def event_of(
     }
 
 
-def _error(error: BaseException) -> dict[str, Any]:
+def _error_facet(error: BaseException) -> dict[str, Any]:
     text = str(error).partition("\n")[0]
     return _facet("1-0-1/ErrorMessageRunFacet", message=text, programmingLanguage="Python")
 
@@ -114,7 +114,7 @@ def _facet(schema: str, **fields: Any) -> dict[str, Any]:
     return {"_producer": PRODUCER, "_schemaURL": f"{_FACETS}/{schema}.json#/$defs/{name}", **fields}
 
 
-def listener_to(target: str, token: str | None = None) -> LineageListener:
+def create_listener(target: str, token: str | None = None) -> LineageListener:
     """Return a listener that posts events to a URL, with a bearer token if there is one, or appends them to a file, a
     line each. Raises `InvalidOptionError` for a file that cannot be made, and a URL of another protocol.
     """

@@ -42,13 +42,13 @@ class TableDiscovery:
         """Have the table's name looked at again: the table may be gone."""
         self._tables = {name: entry for name, entry in self._tables.items() if entry[1] is not table}
 
-    def found(self, chosen: Sequence[str] | None = None) -> TableListing:
+    def discover(self, chosen: Sequence[str] | None = None) -> TableListing:
         """Look for the tables of the warehouse, or for those that are chosen by name. Raises as a listing does."""
-        newest = dict.fromkeys(chosen, 0) if chosen is not None else self._listed()
+        newest = dict.fromkeys(chosen, 0) if chosen is not None else self._list_pointers()
         storage = self.connection.warehouse().storage
-        stale_names = [name for name in newest if chosen is not None or not self._is_as_known(name, newest[name])]
+        stale_names = [name for name in newest if chosen is not None or not self._is_unchanged(name, newest[name])]
         failures: dict[str, StreamhouseError] = {}
-        for name, outcome in zip(stale_names, at_once(storage, self._opened, stale_names), strict=True):
+        for name, outcome in zip(stale_names, at_once(storage, self._open, stale_names), strict=True):
             self._tables.pop(name, None)
             if isinstance(outcome, StreamhouseError):
                 failures[name] = outcome
@@ -57,7 +57,7 @@ class TableDiscovery:
         self._tables = {name: entry for name, entry in self._tables.items() if name in newest}
         return TableListing([table for _, table in self._tables.values() if table is not None], failures)
 
-    def _listed(self) -> dict[str, int]:
+    def _list_pointers(self) -> dict[str, int]:
         storage = self.connection.warehouse().storage
         pointers: dict[str, int] = {}
         databases = names.list_databases(storage)
@@ -65,7 +65,7 @@ class TableDiscovery:
             pointers |= {str(path): number for path, number in numbers.items()}
         return pointers
 
-    def _is_as_known(self, name: str, newest: int) -> bool:
+    def _is_unchanged(self, name: str, newest: int) -> bool:
         number, table = self._tables.get(name, (0, None))
         if number != newest:
             return False
@@ -74,7 +74,7 @@ class TableDiscovery:
         state = table.state
         return not state.dropped and state.name == name and state.parsed.datalake_enabled
 
-    def _opened(self, name: str) -> Table | StreamhouseError | Literal["unsettled"] | None:
+    def _open(self, name: str) -> Table | StreamhouseError | Literal["unsettled"] | None:
         path = parse_table_name(name).path
         try:
             return self.connection.table(str(path))

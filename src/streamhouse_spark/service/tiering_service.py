@@ -32,7 +32,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 logger = logging.getLogger(__name__)
 
 POLL_MS = 500
-LOOK_MS_MAX = 30_000
+POLL_MS_MAX = 30_000
 """Time between two looks at the log of a table without rows that wait, however large its freshness is."""
 LISTING_MS = 5_000
 REMOTE_LISTING_MS = 15_000
@@ -95,7 +95,7 @@ class _Entry:
     last_duration_ms: int = 0
     overdue_ms: int = -1
     """As of the last look: see `Service._overdue_ms`."""
-    look_at_ms: int = 0
+    poll_at_ms: int = 0
 
 
 class StopRequested(Exception):  # noqa: N818 - no error: how a round in the middle of a long catch-up ends
@@ -125,7 +125,7 @@ class Service:
         self._clock = connection.warehouse().world.clock
         self._service_id = connection.warehouse().world.ids.new_uuid()
         self._run_tasks = run_tasks
-        self._known = TableDiscovery(connection)
+        self._discovery = TableDiscovery(connection)
         self._notes = FailureNotes(self._clock)
         self._entries: dict[str, _Entry] = {}
         self._unopened: dict[str, TableStatus] = {}
@@ -143,7 +143,7 @@ class Service:
         """Take a name of its own in a child and drop the rounds under way: the claims are the parent's."""
         self._service_id = self._connection.warehouse().world.ids.new_uuid()
         self._entries = {}
-        self._known = TableDiscovery(self._connection)
+        self._discovery = TableDiscovery(self._connection)
         self._notes = FailureNotes(self._clock)
 
     def stop(self) -> None:
@@ -168,13 +168,13 @@ class Service:
         """Tier until stopped. Raises `TableNotFoundError` at once for a named table that does not exist."""
         with self._running, self._stop_on_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             for name in self._names or ():
-                self._require_there(name)
+                self._require_table(name)
             try:
                 while not self._is_stopping(stop):
                     self._turned_ms = self._clock.boot_ms()
-                    self._list()
-                    for entry in self._due():
-                        if self._busy() >= TABLES_AT_ONCE or self._is_stopping(stop):
+                    self._discover_tables()
+                    for entry in self._find_due():
+                        if self._count_busy() >= TABLES_AT_ONCE or self._is_stopping(stop):
                             break
                         entry.work = pool.submit(self._work, entry)
                     self._stop.wait(POLL_MS / 1000) if stop is None else stop.wait(POLL_MS / 1000)
@@ -202,16 +202,16 @@ class Service:
         finally:
             signal.signal(signal.SIGTERM, previous)
 
-    def _require_there(self, name: str) -> None:
+    def _require_table(self, name: str) -> None:
         try:
             self._connection.table(name)
         except (CorruptDataError, FormatVersionError) as error:  # the others go on, and its status says so
             logger.warning("table %s cannot be opened: %s", name, error)
 
-    def _busy(self) -> int:
+    def _count_busy(self) -> int:
         return sum(1 for entry in self._entries.values() if entry.work is not None and not entry.work.done())
 
-    def _list(self) -> None:
+    def _discover_tables(self) -> None:
         """Look for new and dropped tables, every few seconds."""
         now_ms = self._clock.boot_ms()
         is_local = self._connection.warehouse().storage.local_path("") is not None
@@ -220,13 +220,13 @@ class Service:
             return
         self._listed_ms = now_ms
         try:
-            listing = self._known.found(self._names)
+            listing = self._discovery.discover(self._names)
         except StreamhouseError as error:
             logger.warning("tables of %s could not be listed, trying again: %s", self._connection.location, error)
             with self._lock:
                 self._listing_error = _first_line(error)
             return
-        unopened = {name: self._not_opened(name, error) for name, error in listing.failures.items()}
+        unopened = {name: self._record_unopened(name, error) for name, error in listing.failures.items()}
         tables = {table.uuid: table for table in listing.tables if table.properties.datalake_enabled}
         with self._lock:
             self._listing_error = None
@@ -234,45 +234,45 @@ class Service:
             retained = {
                 u: e for u, e in self._entries.items() if u in tables or u in busy or e.status.table in unopened
             }
-            new = {u: self._entry(t) for u, t in tables.items() if u not in retained}
+            new = {u: self._new_entry(t) for u, t in tables.items() if u not in retained}
             self._entries = {**retained, **new}
             named = {entry.status.table for entry in self._entries.values()}
             self._unopened = {name: status for name, status in unopened.items() if name not in named}
 
-    def _not_opened(self, name: str, error: StreamhouseError) -> TableStatus:
+    def _record_unopened(self, name: str, error: StreamhouseError) -> TableStatus:
         """Log the error of a table once, as long as it stays the same: one table's trouble does not stop the others."""
         previous, text = self._unopened.get(name), _first_line(error)
         if previous is None or previous.error != text:
             logger.error("table %s cannot be opened, the others go on: %s", name, text)
         return TableStatus(name, "failed", error=text, failures=previous.failures + 1 if previous is not None else 1)
 
-    def _entry(self, table: Table) -> _Entry:
+    def _new_entry(self, table: Table) -> _Entry:
         return _Entry(table, TableStatus(table.name), MaintenanceRunner(self._clock.boot_ms(), self._maintenance_ms))
 
-    def _due(self) -> list[_Entry]:
+    def _find_due(self) -> list[_Entry]:
         """Return tables with something to do now: first those whose oldest row waits the longest beyond its time."""
         now_ms = self._clock.boot_ms()
         free = [e for e in self._entries.values() if e.work is None or e.work.done()]
         free = [entry for entry in free if now_ms >= entry.not_before_ms]
         storage = self._connection.warehouse().storage
-        polled = [entry for entry in free if now_ms >= entry.look_at_ms]
-        for entry, succeeded in zip(polled, at_once(storage, self._look, polled), strict=True):
+        polled = [entry for entry in free if now_ms >= entry.poll_at_ms]
+        for entry, succeeded in zip(polled, at_once(storage, self._poll, polled), strict=True):
             if not succeeded:
-                self._known.forget(entry.table)
+                self._discovery.forget(entry.table)
         due = [e for e in free if e.overdue_ms >= 0 or (e.upkeep.is_due(now_ms) and now_ms >= e.not_before_ms)]
         return sorted(due, key=lambda entry: -entry.overdue_ms)
 
-    def _look(self, entry: _Entry) -> bool:
+    def _poll(self, entry: _Entry) -> bool:
         """Learn how long the table's oldest row has waited, and decide when to look again: no row of an idle table
         waits longer than half its freshness before it is seen. Returns False after an error.
         """
         try:
             overdue_ms = self._overdue_ms(entry)
         except StreamhouseError as error:
-            self._failed(entry, error)
+            self._record_failure(entry, error)
             return False
         entry.overdue_ms = overdue_ms
-        entry.look_at_ms = self._clock.boot_ms() + max(POLL_MS, min(LOOK_MS_MAX, -overdue_ms // 2))
+        entry.poll_at_ms = self._clock.boot_ms() + max(POLL_MS, min(POLL_MS_MAX, -overdue_ms // 2))
         return True
 
     def _overdue_ms(self, entry: _Entry) -> int:
@@ -285,7 +285,7 @@ class Service:
         lag_ms = max(0, table.storage.now_ms() - oldest_ms) if oldest_ms is not None else 0
         lag_rows = sum(log.end - min(log.end, state.lake_offset(bucket)) for bucket, log in state.buckets.items())
         freshness_ms = table.properties.datalake_freshness_ms
-        self._note(entry, table=table.name, lag_rows=lag_rows, lag_ms=lag_ms, freshness_ms=freshness_ms)
+        self._update_status(entry, table=table.name, lag_rows=lag_rows, lag_ms=lag_ms, freshness_ms=freshness_ms)
         head_start_ms = min(entry.last_duration_ms + 2 * POLL_MS, freshness_ms)
         overdue_ms = lag_ms - (freshness_ms - head_start_ms)
         return min(overdue_ms, -1) if oldest_ms is None or state.dropped else overdue_ms
@@ -294,33 +294,33 @@ class Service:
 
     def _work(self, entry: _Entry) -> None:
         table, began_ms = entry.table, self._clock.boot_ms()
-        entry.overdue_ms, entry.look_at_ms = -1, 0  # the next look is behind this round, or the other service's
+        entry.overdue_ms, entry.poll_at_ms = -1, 0  # the next look is behind this round, or the other service's
         try:
             if not try_claim(table.storage, table.uuid, self._service_id):
                 entry.not_before_ms = self._clock.boot_ms() + POLL_MS
-                self._note(entry, doing="elsewhere")
+                self._update_status(entry, doing="elsewhere")
                 return
             try:
                 self._tier(entry)
                 self._notes.note_success(table, "tiering")
-                self._keep_up(entry)
+                self._maintain(entry)
             finally:
                 release_claim(table.storage, table.uuid, self._service_id)
-            self._note(entry, doing="waiting", error=None, failures=0)
+            self._update_status(entry, doing="waiting", error=None, failures=0)
         except StopRequested:
-            self._note(entry, doing="waiting")
+            self._update_status(entry, doing="waiting")
         except Exception as error:  # noqa: BLE001 - whatever happens to one table, the others go on; nothing is hidden
-            self._failed(entry, error)
-            self._notes.failed(table, "tiering", error, began_ms)
+            self._record_failure(entry, error)
+            self._notes.record_failure(table, "tiering", error, began_ms)
 
     def _tier(self, entry: _Entry) -> None:
-        self._note(entry, doing="tiering")
-        report = self._round(entry)
+        self._update_status(entry, doing="tiering")
+        report = self._run_round(entry)
         entry.last_duration_ms = report.duration_ms
         done = 1 if report.snapshots else 0
         entry.upkeep.add_rounds(len(report.snapshots))
         status = entry.status
-        self._note(
+        self._update_status(
             entry,
             rounds=status.rounds + done,
             rows=status.rows + report.rows,
@@ -334,37 +334,37 @@ class Service:
         if report.snapshots and self._on_report is not None:
             self._on_report(report)
 
-    def _round(self, entry: _Entry) -> TieringReport:
+    def _run_round(self, entry: _Entry) -> TieringReport:
         """Tier the table; whoever listens is told."""
         if self._on_lineage is None:
-            return tier_table(entry.table, self._stoppable(entry, None))
+            return tier_table(entry.table, self._stoppable_tasks(entry, None))
         events = RoundEvents(self._on_lineage, entry.table, self._connection.warehouse().world)
         try:
-            report = tier_table(entry.table, self._stoppable(entry, events))
+            report = tier_table(entry.table, self._stoppable_tasks(entry, events))
         except StopRequested:
-            events.stopped()
+            events.emit_abort()
             raise
         except BaseException as error:
-            events.failed(error)
+            events.emit_failure(error)
             raise
         events.emit_end(report)
         return report
 
-    def _stoppable(self, entry: _Entry, events: RoundEvents | None) -> RunTasks:
+    def _stoppable_tasks(self, entry: _Entry, events: RoundEvents | None) -> RunTasks:
         def run(tasks: Sequence[TieringTask]) -> Sequence[Sequence[LakeFile]]:
             if self._stop.is_set():
                 raise StopRequested
             if tasks and events is not None:
-                events.writes()
+                events.emit_start()
             try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: a round may take long
             return self._run_tasks(tasks)
 
         return run
 
-    def _keep_up(self, entry: _Entry) -> None:
+    def _maintain(self, entry: _Entry) -> None:
         """Do maintenance of the table that is due. Whatever happens to it, the table's rows go on to the lake."""
         upkept, began_ms = entry.status.upkeep, self._clock.boot_ms()
-        self._note(entry, doing="maintaining")
+        self._update_status(entry, doing="maintaining")
         try:
             try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: maintenance may take long
             report = entry.upkeep.run(entry.table, self._clock.boot_ms())
@@ -372,13 +372,13 @@ class Service:
         except Exception as error:  # nothing of it may stop tiering; nothing is hidden
             text = _first_line(error)
             logger.exception("maintenance of %s failed, tiering goes on: %s", entry.table.name, text)
-            self._note(entry, upkeep=replace(upkept, error=text, failures=upkept.failures + 1))
-            self._notes.failed(entry.table, "maintenance", error, began_ms)
+            self._update_status(entry, upkeep=replace(upkept, error=text, failures=upkept.failures + 1))
+            self._notes.record_failure(entry.table, "maintenance", error, began_ms)
             return
         if report is not None:
             self._notes.note_success(entry.table, "maintenance")
             healed = entry.status.healed_rows + report.compacted.healed_rows
-            self._note(entry, healed_rows=healed, upkeep=replace(upkept.after(report), error=None, failures=0))
+            self._update_status(entry, healed_rows=healed, upkeep=replace(upkept.after(report), error=None, failures=0))
 
     def _clean_dropped(self) -> None:
         now_ms = self._clock.boot_ms()
@@ -386,15 +386,15 @@ class Service:
             self._dropped_cleaned_ms = now_ms
             self._connection.warehouse().clean_dropped()
 
-    def _failed(self, entry: _Entry, error: Exception) -> None:
+    def _record_failure(self, entry: _Entry, error: Exception) -> None:
         failures = entry.status.failures + 1
         backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2 ** min(failures - 1, 16))
         entry.not_before_ms = self._clock.boot_ms() + backoff_ms
         text = _first_line(error)
         logger.error("tiering %s failed, again in %d ms: %s", entry.table.name, backoff_ms, text, exc_info=error)
-        self._note(entry, doing="failed", error=text, failures=failures)
+        self._update_status(entry, doing="failed", error=text, failures=failures)
 
-    def _note(self, entry: _Entry, **changed: object) -> None:
+    def _update_status(self, entry: _Entry, **changed: object) -> None:
         with self._lock:
             entry.status = replace(entry.status, **changed)  # type: ignore[arg-type]
 

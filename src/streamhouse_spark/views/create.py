@@ -20,7 +20,7 @@ from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh, pause_refreshes, resume_refreshes
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.query_analysis import compile_statements, parse_query, reject_unsupported, session_values
-from streamhouse_spark.views.refresh import Refresher, RefreshReport, begin
+from streamhouse_spark.views.refresh import Refresher, RefreshReport, begin_creation
 from streamhouse_spark.views.round_trip import require_same_meaning
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -168,7 +168,7 @@ def _create(
     """Create the table of a view. Everything is checked by Spark's analysis before."""
     parsed = parse_query(path, query)
     sources = {name: connection.table(name) for name in parsed.sources}
-    relations = begin(spark, path, parsed, sources)
+    relations = begin_creation(spark, path, parsed, sources)
     try:
         new = {name: f"{relations.prefix}{source_id}_new" for name, source_id in relations.ids.items()}
         written = relations.sql(parsed.text_over(new))
@@ -184,7 +184,7 @@ def _create(
                 statements = compile_statements(relations, parsed, sources, names)
                 from streamhouse_spark.views.ivm.delta_sql import Writer
 
-                whole = relations.sql(statements.whole(Writer(relations.prefix, frozenset()))).schema
+                whole = relations.sql(statements.full_sql(Writer(relations.prefix, frozenset()))).schema
                 identity, key = statements.identity, statements.key_columns
             printed = parsed.printed_over(new)
             require_same_meaning(path, parsed.text_over(new), printed, written, relations.sql(printed))

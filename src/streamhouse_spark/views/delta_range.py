@@ -51,7 +51,7 @@ class DeltaRange:
         told.
         """
         old_sources = {source.name: source for source in versions.sources}
-        if old_sources.keys() != self._sources.keys() or self._are_many(versions):
+        if old_sources.keys() != self._sources.keys() or self._has_too_many_changes(versions):
             return None
         states = self._inputs.states
         if any(states[new.name].version != new.version for new in self._step.new.sources):
@@ -60,14 +60,14 @@ class DeltaRange:
             return None
         relations = self._relations()
         try:
-            return self._changes(relations, RefreshStep(self._step.number, versions, self._step.new))
+            return self._compute_changes(relations, RefreshStep(self._step.number, versions, self._step.new))
         except PySparkException as error:  # a version that no longer can be read
             logger.info("changes since older versions are not read: %s", error)
             return None
         finally:
             relations.drop()
 
-    def _are_many(self, versions: Lineage) -> bool:
+    def _has_too_many_changes(self, versions: Lineage) -> bool:
         old_sources = {source.name: source for source in versions.sources}
         commits = [new.version - old_sources[new.name].version for new in self._step.new.sources]
         rows = sum(
@@ -77,27 +77,27 @@ class DeltaRange:
         )
         return max(commits) > COMMITS_MAX or min(commits) < 0 or rows > LOCAL_ROWS_MAX
 
-    def _changes(self, relations: TempViews, step: RefreshStep) -> tuple[pa.Table, ChangesOf]:
-        from streamhouse_spark.views.local_executor import changes_directly
+    def _compute_changes(self, relations: TempViews, step: RefreshStep) -> tuple[pa.Table, ChangesOf]:
+        from streamhouse_spark.views.local_executor import compute_changes
 
         relations.begin(step)
         inputs = StepInputs(relations, self._sources, step)
         writer = inputs.writer(self._added.root)
         if writer.delta(self._added.root.child) is None:
-            return self._nothing()
+            return self._empty_changes()
         if inputs.local is not None:
             try:
-                local_changes = changes_directly(self._added, inputs.local)
+                local_changes = compute_changes(self._added, inputs.local)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 local_changes = None
             if local_changes is not None:
                 return local_changes
         values = SparkValues(relations, self._added, writer)
         keys = values.find_changed_keys()
-        changes = {part.column: values.changes(keys)(part.column) for part in self._added.listed}
+        changes = {part.column: values.changes_of(keys)(part.column) for part in self._added.multiset_aggregates}
         return keys, changes.__getitem__
 
-    def _nothing(self) -> tuple[pa.Table, ChangesOf]:
+    def _empty_changes(self) -> tuple[pa.Table, ChangesOf]:
         from streamhouse_spark.views.ivm.min_max import ValueChanges
 
         none = np.zeros(0, np.int64)

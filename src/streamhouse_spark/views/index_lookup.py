@@ -22,53 +22,53 @@ from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.ivm.indexed_join import IndexedSide
 from streamhouse_spark.views.ivm.refresh_sql import KEY, ORDINAL
-from streamhouse_spark.views.local_changes import LocalChanges, columns_read, read_changes, rows_before
+from streamhouse_spark.views.local_changes import LocalChanges, columns_to_read, read_changes, rewind_rows
 
 _STALENESS_MS: Final = 600_000
 """The first lookup of a `Lookup` reads the log to its end; those behind it need no newer rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class BesideRows:
+class JoinedRows:
     """The rows of a use of a source that changes of another one name, at both versions."""
 
     old: pa.Table
     new: pa.Table
 
 
-def rows_beside(
+def lookup_joined_rows(
     use: IndexedSide, table: Table, state: TableState, naming_changes: pa.Table, own_changes: LocalChanges | None
-) -> BesideRows | None:
+) -> JoinedRows | None:
     """Look up the rows whose keys the changes ``naming_changes`` have; None where a read of the table has to do.
 
     ``own_changes`` are the changes of the table itself between the two versions, if it has some.
     """
-    keys = _keys(naming_changes.select(list(use.given)), state, use.key)
-    columns = columns_read(state, use.columns)
+    keys = _to_keys(naming_changes.select(list(use.lookup_columns)), state, use.key)
+    columns = columns_to_read(state, use.columns)
     if keys is None:
         return None
     if not keys.num_rows:
         empty = state.schema.select(columns).arrow.empty_table()
-        return BesideRows(empty, empty)
+        return JoinedRows(empty, empty)
     try:
         rows = Lookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0).rows
     except (SchemaMismatchError, InvalidOptionError):  # the table was altered meanwhile
         return None
     now = table.refresh()  # as new as the rows that were found, or newer
     if now.version != state.version:
-        since = _changes_since(table, state, now, columns)
+        since = _read_changes_since(table, state, now, columns)
         if since is None:
             return None
-        rows = rows_before(rows, since, use.key)
-    return BesideRows(rows if own_changes is None else rows_before(rows, own_changes, use.key), rows)
+        rows = rewind_rows(rows, since, use.key)
+    return JoinedRows(rows if own_changes is None else rewind_rows(rows, own_changes, use.key), rows)
 
 
-def view_rows(view: Table, keys: pa.Table) -> pa.Table:
+def lookup_view_rows(view: Table, keys: pa.Table) -> pa.Table:
     """Return the rows of the view with these keys, null where there is none; the last column tells it."""
     return Lookup(view.keyed).rows(keys, max_staleness_ms=0)
 
 
-def counts_of(view: Table, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
+def count_equal_rows(view: Table, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Return how many rows the view has of each `KEY`. Their ordinals are 1 to that number, so few lookups find it."""
     lookup = Lookup(view.keyed)
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
@@ -76,19 +76,19 @@ def counts_of(view: Table, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.i
     high = np.ones(len(keys), np.int64)
     active = np.arange(len(keys))
     while len(active):  # doubled until there is no such ordinal
-        exists = _are_there(lookup, keys, active, high[active])
+        exists = _have_ordinals(lookup, keys, active, high[active])
         active = active[exists]
         low[active] = high[active]
         high[active] *= 2
     while len(active := np.flatnonzero(high - low > 1)):
         middle = (low[active] + high[active]) // 2
-        exists = _are_there(lookup, keys, active, middle)
+        exists = _have_ordinals(lookup, keys, active, middle)
         low[active[exists]] = middle[exists]
         high[active[~exists]] = middle[~exists]
     return low
 
 
-def _are_there(
+def _have_ordinals(
     lookup: Lookup, keys: pa.Array, places: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
     lookup_keys = pa.table({KEY: keys.take(pa.array(places)), ORDINAL: pa.array(ordinals)})
@@ -96,7 +96,9 @@ def _are_there(
     return np.asarray(rows.column(rows.num_columns - 1).to_numpy(), np.bool_)
 
 
-def _changes_since(table: Table, state: TableState, now: TableState, columns: Sequence[str]) -> LocalChanges | None:
+def _read_changes_since(
+    table: Table, state: TableState, now: TableState, columns: Sequence[str]
+) -> LocalChanges | None:
     """Return the changes behind a state; None where they do not tell the rows of then."""
     if (now.schema_id, now.truncation, _drop_index(now)) != (state.schema_id, state.truncation, _drop_index(state)):
         return None
@@ -109,17 +111,17 @@ def _drop_index(state: TableState) -> int:
     return state.recorded_lake.dropped_rows if state.recorded_lake is not None else 0
 
 
-def _keys(values: pa.Table, state: TableState, key: Sequence[str]) -> pa.Table | None:
+def _to_keys(values: pa.Table, state: TableState, key: Sequence[str]) -> pa.Table | None:
     """Return the given values as keys, each once; None where Spark compares them otherwise than as keys."""
     columns = [
-        _as_key(column, state.schema.column(name).type) for column, name in zip(values.columns, key, strict=True)
+        _to_key_column(column, state.schema.column(name).type) for column, name in zip(values.columns, key, strict=True)
     ]
     if any(column is None for column in columns):
         return None
     return distinct(pa.Table.from_arrays(columns, names=list(key)).drop_null())
 
 
-def _as_key(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+def _to_key_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
     if column.type == kind:
         return None if pa.types.is_floating(kind) else column
     if not (pa.types.is_integer(kind) and pa.types.is_integer(column.type)):

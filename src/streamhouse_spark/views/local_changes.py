@@ -33,11 +33,11 @@ from streamhouse_spark.views.ivm.delta_sql import WEIGHT
 LOCAL_ROWS_MAX: Final = 200_000
 """Changes that the driver reads itself. More are read by Spark."""
 LOCAL_BYTES_MAX: Final = 64 << 20
-MOST: Final = 1 / 3
+MOSTLY_CHANGED_SHARE: Final = 1 / 3
 """The share of a source's rows from which on the whole query costs less than its changes do."""
-MOST_ROWS_MIN: Final = 200_000
+MOSTLY_CHANGED_ROWS_MIN: Final = 200_000
 """Fewer changes than these are never most rows."""
-CAME: Final = ("insert", "update_after")
+INSERT_KINDS: Final = ("insert", "update_after")
 
 Weights = npt.NDArray[np.int64]
 
@@ -54,7 +54,7 @@ class LocalChanges:
         """Return these columns of rows that came and went, and `WEIGHT`, without those that cancel each other out."""
         rows = self.rows.select(list(columns))
         weights = self.weights
-        if len(weights) and not (weights == weights[0]).all() and all(map(_is_plain, rows.schema.types)):
+        if len(weights) and not (weights == weights[0]).all() and all(map(_is_flat, rows.schema.types)):
             summed = sums(rows.append_column(WEIGHT, pa.array(weights)), list(columns))
             totals = summed.column(WEIGHT).to_numpy()
             positions = np.repeat(np.arange(len(totals)), np.abs(totals))
@@ -82,31 +82,31 @@ def read_changes(
     rows = pa.Table.from_batches(batches, pa.schema([*metadata, *plan.schema.arrow]))
     if not metadata:
         return LocalChanges(rows, np.ones(len(rows), np.int64))
-    is_insert = pc.is_in(rows[CHANGE_TYPE.name], value_set=pa.array(CAME))
+    is_insert = pc.is_in(rows[CHANGE_TYPE.name], value_set=pa.array(INSERT_KINDS))
     weights = np.where(is_insert.to_numpy(zero_copy_only=False), 1, -1).astype(np.int64)
     return LocalChanges(rows.drop_columns([CHANGE_TYPE.name]), weights)
 
 
-def rows_before(rows: pa.Table, changes: LocalChanges, key: Sequence[str]) -> pa.Table:
+def rewind_rows(rows: pa.Table, changes: LocalChanges, key: Sequence[str]) -> pa.Table:
     """Return the rows that keys had before some changes. ``rows`` are those of the keys behind the changes, or between
     them, so that the first change of a key says which row it had.
     """
-    changed = _keys_of(changes.rows, key)
+    changed = _encode_row_keys(changes.rows, key)
     _, first = np.unique(changed.to_numpy(zero_copy_only=False), return_index=True)
     had = np.sort(first[changes.weights[first] < 0])
-    stay = rows.filter(pc.invert(pc.is_in(_keys_of(rows, key), value_set=changed)))
+    stay = rows.filter(pc.invert(pc.is_in(_encode_row_keys(rows, key), value_set=changed)))
     older = take_rows(changes.rows.select(rows.column_names), had)
     return pa.concat_tables([stay, pa.Table.from_arrays(older.columns, schema=rows.schema)])
 
 
-def _keys_of(rows: pa.Table, key: Sequence[str]) -> pa.BinaryArray:
+def _encode_row_keys(rows: pa.Table, key: Sequence[str]) -> pa.BinaryArray:
     return encode_keys([one_array(rows.column(name)) for name in key])
 
 
 def may_be_local(state: TableState, columns: Collection[str]) -> bool:
     """Tell whether rows of these columns are the same from the driver as read by Spark, which pads texts of CHAR."""
     chosen = [state.schema.column(name) for name in columns]
-    return all(_is_plain(c.type) and (c.size is None or c.size.kind != "char") for c in chosen)
+    return all(_is_flat(c.type) and (c.size is None or c.size.kind != "char") for c in chosen)
 
 
 def is_mostly_changed(step: RefreshStep, states: Mapping[str, TableState]) -> bool:
@@ -115,15 +115,15 @@ def is_mostly_changed(step: RefreshStep, states: Mapping[str, TableState]) -> bo
         return True
     before = {source.name: source for source in step.old.sources}
     changed = [source for source in step.new.sources if source.name in step.changed]
-    return any(_is_much(before[source.name], source, states[source.name]) for source in changed)
+    return any(_is_source_mostly_changed(before[source.name], source, states[source.name]) for source in changed)
 
 
-def _is_much(old: SourceVersion, new: SourceVersion, state: TableState) -> bool:
+def _is_source_mostly_changed(old: SourceVersion, new: SourceVersion, state: TableState) -> bool:
     changes = sum(end - old.ends.get(bucket, 0) for bucket, end in new.ends.items())
-    return changes > MOST_ROWS_MIN and changes >= MOST * rows_at_most(state)
+    return changes > MOSTLY_CHANGED_ROWS_MIN and changes >= MOSTLY_CHANGED_SHARE * max_num_rows(state)
 
 
-def rows_at_most(state: TableState) -> int:
+def max_num_rows(state: TableState) -> int:
     """Return a number of rows that the table does not exceed."""
     if state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
         return sys.maxsize
@@ -137,10 +137,10 @@ def rows_at_most(state: TableState) -> int:
     return num_rows
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def _is_flat(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind))
 
 
-def columns_read(state: TableState, columns: Collection[str]) -> list[str]:
+def columns_to_read(state: TableState, columns: Collection[str]) -> list[str]:
     """Return the wanted columns and those of the primary key, in the table's order."""
     return [name for name in state.schema.names if name in columns or name in state.primary_key]

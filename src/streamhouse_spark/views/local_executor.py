@@ -24,16 +24,16 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import is_beyond_python
 from streamhouse_spark.views.ivm.aggregate_functions import Aggregate, Part
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT
-from streamhouse_spark.views.ivm.incremental_aggregate import AGAIN, IncrementalAggregate, group_name
-from streamhouse_spark.views.ivm.indexed_join import only_scan, scan_name
-from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, tables_of
-from streamhouse_spark.views.ivm.min_max import ChangesOf, Tell, TopKResult, ValueChanges, group_numbers
+from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE, IncrementalAggregate, group_column
+from streamhouse_spark.views.ivm.indexed_join import scan_name, single_scan
+from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, source_tables
+from streamhouse_spark.views.ivm.min_max import ChangesOf, TopKLookup, TopKResult, ValueChanges, match_groups
 from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY
 
-_TEXTS: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
+_SAME_TEXT_TYPES: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
 """Types whose values have the same text in Arrow and in Spark."""
 _SUM_MAX: Final = 1 << 62
-Find = Callable[[pa.Table], pa.Table]
+ViewLookup = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +44,47 @@ class LocalRows:
     """The sources that changed."""
     changes: Mapping[str, pa.Table]
     """Source → its changes, with weights."""
-    beside: Mapping[str, pa.Table]
+    looked_up: Mapping[str, pa.Table]
     """Use of a source that did not change → its rows that changes of others name."""
 
 
 def merge_aggregates(
-    added: IncrementalAggregate, rows: LocalRows, find: Find, tell: Tell | None = None
+    added: IncrementalAggregate, rows: LocalRows, find: ViewLookup, tell: TopKLookup | None = None
 ) -> pa.Table | None:
     """Return the rows of `IncrementalAggregate.merged`; None where Spark has to compute them. ``find`` looks up rows of
     the view, and ``tell`` what its kept values tell.
     """
     root = added.statements.root
-    if not isinstance(root, Group) or not _is_plain(added, root):
+    if not isinstance(root, Group) or not _is_supported(added, root):
         return None
     try:
-        delta = _delta(root.child, rows)
+        delta = _compute_delta(root.child, rows)
         if delta is not None and not delta.num_rows:
-            return pa.table({GONE: pa.array([], pa.bool_()), AGAIN: pa.array([], pa.bool_())})
+            return pa.table({GONE: pa.array([], pa.bool_()), RECOMPUTE: pa.array([], pa.bool_())})
         return None if delta is None else _merge_groups(added, root, delta, find, tell)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a number that does not fit, a type without this function
         return None
 
 
-def changes_directly(added: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
+def compute_changes(added: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
     """Return the keys of groups with changes, each once, and the changes of their values; None where Spark has to
     compute them.
     """
     root = added.root
-    delta = _delta(root.child, rows) if _is_plain(added, root) else None
+    delta = _compute_delta(root.child, rows) if _is_supported(added, root) else None
     if delta is None:
         return None
     groups = distinct(delta.select(list(root.groups)))
     if added.statements.identity == "hash":
         groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
     keys = {name: groups.column(column) for name, column in added.key_columns.items()}
-    return pa.table(keys), _changes_of(root, groups, delta)
+    return pa.table(keys), _value_changes(root, groups, delta)
 
 
-def _is_plain(added: IncrementalAggregate, root: Group) -> bool:
+def _is_supported(added: IncrementalAggregate, root: Group) -> bool:
     """Tell whether the view's columns are its groups and aggregates of columns, all of exact types."""
     types = added.statements.types
-    if not root.groups or any(types[name] not in _TEXTS for name in root.groups):
+    if not root.groups or any(types[name] not in _SAME_TEXT_TYPES for name in root.groups):
         return False
     return all(_is_exact(part, root.exprs[name], types[name]) for name, part in added.parts.items())
 
@@ -108,17 +108,17 @@ def _argument(expression: exp.Expr) -> exp.Expr:
 # -- changes ----------------------------------------------------------------------------------------------------------
 
 
-def _delta(node: Node, rows: LocalRows) -> pa.Table | None:
+def _compute_delta(node: Node, rows: LocalRows) -> pa.Table | None:
     """Return the columns of a node that came and went, with weights; None for a plan that is more than plain."""
     match node:
         case Scan(table, of):
             delta = rows.changes.get(table)
             return None if delta is None else _rename_columns(delta, of, WEIGHT)
         case FilterProject(child):
-            delta = _delta(child, rows) if _is_bare(node) else None
+            delta = _compute_delta(child, rows) if _is_column_projection(node) else None
             return None if delta is None else _project_columns(delta, node, WEIGHT)
         case Join(kind, left, right):
-            moves = [bool(tables_of(side) & set(rows.changed)) for side in (left, right)]
+            moves = [bool(source_tables(side) & set(rows.changed)) for side in (left, right)]
             if moves == [True, False] and kind in ("inner", "left"):
                 return _join_changes(node, left, right, rows)
             return _join_changes(node, right, left, rows) if moves == [False, True] and kind == "inner" else None
@@ -127,12 +127,12 @@ def _delta(node: Node, rows: LocalRows) -> pa.Table | None:
 
 def _join_changes(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.Table | None:
     """Return the changes of one side of a join beside the rows of the other."""
-    scan = only_scan(other)
-    pairs = _equal(join.on, moving, other)
-    looked_up = rows.beside.get(scan_name(scan)) if scan is not None else None
+    scan = single_scan(other)
+    pairs = _equality_pairs(join.on, moving, other)
+    looked_up = rows.looked_up.get(scan_name(scan)) if scan is not None else None
     if looked_up is None or pairs is None:
         return None
-    delta, other_rows = _delta(moving, rows), _rows(other, looked_up)
+    delta, other_rows = _compute_delta(moving, rows), _project_rows(other, looked_up)
     if delta is None or other_rows is None:
         return None
     if any(pa.types.is_floating(delta.column(name).type) for name, _ in pairs):  # -0.0 equals 0.0, and bytes do not
@@ -149,7 +149,7 @@ def _widen_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
 
 
-def _equal(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | None:
+def _equality_pairs(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | None:
     """Return the columns that a join's condition sets equal; None where it demands more."""
     pairs = []
     for part in on.flatten() if isinstance(on, exp.And) else [on]:
@@ -166,16 +166,16 @@ def _equal(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | N
     return pairs
 
 
-def _rows(node: Node, rows: pa.Table) -> pa.Table | None:
+def _project_rows(node: Node, rows: pa.Table) -> pa.Table | None:
     if isinstance(node, Scan):
         return _rename_columns(rows, node.of)
-    if not isinstance(node, FilterProject) or not _is_bare(node):
+    if not isinstance(node, FilterProject) or not _is_column_projection(node):
         return None
-    child_rows = _rows(node.child, rows)
+    child_rows = _project_rows(node.child, rows)
     return None if child_rows is None else _project_columns(child_rows, node)
 
 
-def _is_bare(rows: FilterProject) -> bool:
+def _is_column_projection(rows: FilterProject) -> bool:
     return rows.where is None and all(isinstance(expression, exp.Column) for expression in rows.exprs.values())
 
 
@@ -191,7 +191,9 @@ def _rename_columns(rows: pa.Table, of: Mapping[str, str], *also: str) -> pa.Tab
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def _merge_groups(added: IncrementalAggregate, root: Group, delta: pa.Table, find: Find, tell: Tell | None) -> pa.Table:
+def _merge_groups(
+    added: IncrementalAggregate, root: Group, delta: pa.Table, find: ViewLookup, tell: TopKLookup | None
+) -> pa.Table:
     statements = added.statements
     groups = _group_changes(added, root, delta)
     if statements.identity == "hash":
@@ -201,13 +203,13 @@ def _merge_groups(added: IncrementalAggregate, root: Group, delta: pa.Table, fin
     is_present = stored_rows.column(stored_rows.num_columns - 1)
     top_k = None
     if tell is not None:
-        top_k = tell(pa.table(keys), is_present.to_numpy(), _changes_of(root, groups, delta))
+        top_k = tell(pa.table(keys), is_present.to_numpy(), _value_changes(root, groups, delta))
     old = {column: stored_rows.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
-    new = {part.column: _New.of(part, groups, old[part.column]).as_told(top_k) for part in added.aggregates}
+    new = {part.column: _NewValue.of(part, groups, old[part.column]).with_top_k(top_k) for part in added.aggregates}
     values = {
-        name: new[name].shown(new) if name in new else groups.column(root.exprs[name].name) for name in root.columns
+        name: new[name].result(new) if name in new else groups.column(root.exprs[name].name) for name in root.columns
     }
-    remains = _stays(groups.column("rows"), is_present, new, top_k)
+    remains = _compute_remains(groups.column("rows"), is_present, new, top_k)
     sure = pa.chunked_array([pa.repeat(pa.scalar(value=True), groups.num_rows)])
     for value_part in new.values():
         sure = pc.and_kleene(sure, value_part.is_known(new))
@@ -217,8 +219,8 @@ def _merge_groups(added: IncrementalAggregate, root: Group, delta: pa.Table, fin
     recompute = pc.fill_null(recompute, fill_value=True)
     is_deleted = pc.fill_null(pc.invert(remains), fill_value=False)
     shown = {name: values[column] for column, name in zip(root.columns, statements.names, strict=True)}
-    by_group = {group_name(name): groups.column(name) for name in root.groups}
-    rows = pa.table({**keys, **shown, GONE: is_deleted, AGAIN: recompute, **by_group})
+    by_group = {group_column(name): groups.column(name) for name in root.groups}
+    rows = pa.table({**keys, **shown, GONE: is_deleted, RECOMPUTE: recompute, **by_group})
     same = is_present
     for name, value in values.items():
         both_null = pc.and_(pc.is_null(value), pc.is_null(old[name]))
@@ -227,9 +229,9 @@ def _merge_groups(added: IncrementalAggregate, root: Group, delta: pa.Table, fin
     return rows.filter(pc.or_(recompute, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(is_deleted))))))
 
 
-def _changes_of(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
+def _value_changes(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
     by = list(root.groups)
-    numbers, weights = group_numbers(groups.select(by), delta.select(by)), delta.column(WEIGHT).to_numpy()
+    numbers, weights = match_groups(groups.select(by), delta.select(by)), delta.column(WEIGHT).to_numpy()
 
     def changes_of(column: str) -> ValueChanges:
         return ValueChanges(
@@ -251,7 +253,7 @@ def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) ->
         values = delta.column(_argument(root.exprs[part.column]).name)
         if part.kind == "sum":
             values = values.cast(_sum_type(part.type))
-            _require_fitting(values)
+            _require_sum_fits(values)
         null = pa.scalar(None, values.type)
         if part.kind not in ("count", "distinct"):
             function = "sum" if part.kind == "sum" else part.kind
@@ -268,7 +270,7 @@ def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) ->
     return grouped.rename_columns([*root.groups, *(name for name, _ in sums)])
 
 
-def _require_fitting(values: pa.ChunkedArray) -> None:
+def _require_sum_fits(values: pa.ChunkedArray) -> None:
     """Raise ``ArrowInvalid`` for whole numbers whose sum may not fit."""
     if pa.types.is_integer(values.type) and len(values):
         ends = pc.min_max(values).as_py()
@@ -303,8 +305,8 @@ def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
     return pa.array([hashlib.sha256(text.encode()).hexdigest() for text in texts.to_pylist()], pa.string())
 
 
-def _stays(
-    rows: pa.ChunkedArray, is_present: pa.ChunkedArray, new: Mapping[str, _New], top_k: TopKResult | None
+def _compute_remains(
+    rows: pa.ChunkedArray, is_present: pa.ChunkedArray, new: Mapping[str, _NewValue], top_k: TopKResult | None
 ) -> pa.ChunkedArray:
     """Return whether a group has a row now; null where that is not known."""
     num_rows = next((aggregate.value for aggregate in new.values() if aggregate.part.kind == "rows"), None)
@@ -313,9 +315,9 @@ def _stays(
     yes, no = pa.scalar(value=True), pa.scalar(None, pa.bool_())
     proven = pc.if_else(pc.greater_equal(rows, 0), yes, no)
     for aggregate in new.values():
-        proven = pc.if_else(pc.fill_null(aggregate.proof(), fill_value=False), yes, proven)
+        proven = pc.if_else(pc.fill_null(aggregate.is_nonempty(), fill_value=False), yes, proven)
     remains = pc.if_else(is_present, proven, _count_rows(rows))
-    return remains if top_k is None else pc.if_else(pa.array(top_k.known), pa.array(top_k.rows > 0), remains)
+    return remains if top_k is None else pc.if_else(pa.array(top_k.is_known), pa.array(top_k.rows > 0), remains)
 
 
 def _count_rows(number: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -323,19 +325,19 @@ def _count_rows(number: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True, slots=True)
-class _New:
+class _NewValue:
     """The new value of an aggregate, by the rules of `Aggregate`."""
 
     part: Aggregate
     old: pa.ChunkedArray
     value: pa.ChunkedArray
-    gone: pa.ChunkedArray | None = None
+    deleted: pa.ChunkedArray | None = None
     count: pa.ChunkedArray | None = None
-    told: pa.Array | None = None
+    has_value: pa.Array | None = None
     """Whether the kept values of each group tell it."""
 
     @classmethod
-    def of(cls, part: Aggregate, groups: pa.Table, old: pa.ChunkedArray) -> _New:
+    def of(cls, part: Aggregate, groups: pa.Table, old: pa.ChunkedArray) -> _NewValue:
         def column(name: str) -> pa.ChunkedArray:
             return groups.column(f"{name}_{part.column}")
 
@@ -355,17 +357,17 @@ class _New:
         chosen = pc.min_element_wise if part.kind == "min" else pc.max_element_wise
         return cls(part, old, chosen(old, column("came").cast(old.type)), column("gone").cast(old.type))
 
-    def as_told(self, top_k: TopKResult | None) -> _New:
+    def with_top_k(self, top_k: TopKResult | None) -> _NewValue:
         """Return it with the values that kept ones tell, which need no proof."""
         if top_k is None or self.part.column not in top_k.values:
             return self
-        has_value, values = pa.array(top_k.known), top_k.values[self.part.column]
+        has_value, values = pa.array(top_k.is_known), top_k.values[self.part.column]
         if self.part.kind == "distinct":
             has_value = pc.and_(has_value, values.is_valid())
         value = pc.if_else(has_value, values, self.value)
-        return replace(self, value=value, told=has_value)
+        return replace(self, value=value, has_value=has_value)
 
-    def shown(self, new: Mapping[str, _New]) -> pa.ChunkedArray:
+    def result(self, new: Mapping[str, _NewValue]) -> pa.ChunkedArray:
         if self.part.kind != "sum":
             return self.value
         none = pa.scalar(None, self.value.type)
@@ -373,25 +375,27 @@ class _New:
         left = self.value if counted is None else pc.if_else(pc.equal(counted, 0), none, self.value)
         return pc.if_else(pc.is_null(self.old), pc.if_else(pc.greater(self.count, 0), self.value, none), left)
 
-    def is_known(self, new: Mapping[str, _New]) -> pa.ChunkedArray:
+    def is_known(self, new: Mapping[str, _NewValue]) -> pa.ChunkedArray:
         match self.part.kind:
             case "rows" | "count":
                 return pc.greater_equal(self.value, 0)
             case "sum":
                 only_inserts = pc.greater_equal(self.count, 0)
-                is_known = pc.or_(only_inserts, self.proof())
+                is_known = pc.or_(only_inserts, self.is_nonempty())
                 if self.part.counted:
                     is_known = pc.or_(is_known, pc.greater_equal(new[self.part.counted].value, 0))
                 return pc.if_else(pc.is_null(self.old), only_inserts, is_known)
             case "distinct":
                 stays = pc.equal(self.count, 0)
-                return stays if self.told is None else pc.or_(self.told, stays)
+                return stays if self.has_value is None else pc.or_(self.has_value, stays)
             case _:
                 further = pc.greater if self.part.kind == "min" else pc.less
-                stays = pc.or_(pc.is_null(self.gone), pc.fill_null(further(self.gone, self.value), fill_value=False))
-                return stays if self.told is None else pc.or_(self.told, stays)
+                stays = pc.or_(
+                    pc.is_null(self.deleted), pc.fill_null(further(self.deleted, self.value), fill_value=False)
+                )
+                return stays if self.has_value is None else pc.or_(self.has_value, stays)
 
-    def proof(self) -> pa.ChunkedArray:
+    def is_nonempty(self) -> pa.ChunkedArray:
         match self.part.kind:
             case "rows" | "count":
                 return pc.greater(self.value, 0)

@@ -30,9 +30,9 @@ from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.views.ivm.delta_sql import Writer
 from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
-from streamhouse_spark.views.ivm.min_max import ROOM, Bools, ChangesOf, Firsts, TopKResult, ValueChanges
-from streamhouse_spark.views.local_changes import rows_at_most
-from streamhouse_spark.views.top_k_packing import PackedFirsts
+from streamhouse_spark.views.ivm.min_max import ROOM, Bools, ChangesOf, TopKGroups, TopKResult, ValueChanges
+from streamhouse_spark.views.local_changes import max_num_rows
+from streamhouse_spark.views.top_k_packing import TopKCodec
 from streamhouse_spark.views.value_multisets import GroupLists, ValueLists
 
 GROUPS_MAX: Final = 5_000_000
@@ -46,7 +46,7 @@ SMALL_ROWS: Final = 200_000
 NUM_SHARES: Final = 8
 LISTED_AT_ONCE: Final = 200_000
 """Groups whose values are in the driver at a time."""
-_FORM: Final = 2
+_FORMAT: Final = 2
 """Number of the form of keys and values."""
 
 
@@ -63,124 +63,124 @@ class MinMaxRequest:
 
 ListValues = Callable[[MinMaxRequest], pa.Table]
 """Gives the columns of `listing.listed_values`."""
-Between = Callable[[Lineage], tuple[pa.Table, ChangesOf] | None]
+ChangesBetween = Callable[[Lineage], tuple[pa.Table, ChangesOf] | None]
 """Gives the keys of groups that changed between versions and those of the refresh, each once, and their changes; None
 where these are many, or not told."""
 
 
-class KeptExtremes:
+class MinMaxCache:
     """The first values of a view's groups, for one refresh of it."""
 
     def __init__(
-        self, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: Between | None = None
+        self, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: ChangesBetween | None = None
     ) -> None:
-        self._view, self._step, self._between = view, step, between
+        self._view, self._step, self._changes_between = view, step, between
         self._lists = GroupLists.of(view, added)
-        self._packed = PackedFirsts(self._lists.types)
-        self._form = hashlib.sha256(_form_of(added, self._lists.types).encode()).digest()
-        self._tablet = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": _FORM})
+        self._packed = TopKCodec(self._lists.types)
+        self._format_digest = hashlib.sha256(_format_text(added, self._lists.types).encode()).digest()
+        self._tablet = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": _FORMAT})
         self._extent = self._tablet.extent
-        self._known = self._versions_of(self._extent.history)
+        self._versions = self._decode_mark(self._extent.history)
         self._forward: dict[bytes, bytes] | None = None
         """The tablet's values that changed up to the new versions, where the refresh begins at others than theirs."""
         self._emptied: list[bytes] = []
         """Keys among them whose groups have no rows by then."""
         self._touched: list[bytes] = []
-        self._was_there: Bools = np.zeros(0, np.bool_)
-        self._firsts = Firsts.of_none(0, self._lists.types)
-        self._others: dict[bytes, bytes | None] = {}
+        self._was_stored: Bools = np.zeros(0, np.bool_)
+        self._top_k = TopKGroups.empty(0, self._lists.types)
+        self._listed_groups: dict[bytes, bytes | None] = {}
         self._has_listed = False
 
     @classmethod
     def of(
-        cls, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: Between | None = None
+        cls, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: ChangesBetween | None = None
     ) -> Self | None:
         """Return the values; None for a view without smallest and largest values, or whose groups are computed from
         their rows whenever something goes.
         """
-        if not added.listed or any(part.kind == "grown" for part in added.aggregates):
+        if not added.multiset_aggregates or any(part.kind == "grown" for part in added.aggregates):
             return None
         return cls(view, added, step, between)
 
     @property
-    def are_there(self) -> bool:
+    def has_values(self) -> bool:
         """Whether there are values of some groups, of the versions at which the refresh begins, or that can be brought
         there.
         """
-        return self._known is not None
+        return self._versions is not None
 
-    def told(self, keys: pa.Table, is_present: Bools, changes: ChangesOf) -> TopKResult | None:
+    def lookup(self, keys: pa.Table, is_present: Bools, changes: ChangesOf) -> TopKResult | None:
         """Return the new values of groups with these keys, each once, behind the changes; None where nothing is kept,
         or too much changed. ``is_present`` tells of which of them the view has a row.
         """
-        self._touched = self._lists.stored(keys)
-        self._firsts = Firsts.of_unknown(len(self._touched), self._lists.types)
-        self._was_there = np.zeros(len(self._touched), np.bool_)
+        self._touched = self._lists.tablet_keys(keys)
+        self._top_k = TopKGroups.unknown(len(self._touched), self._lists.types)
+        self._was_stored = np.zeros(len(self._touched), np.bool_)
         self._apply_changes_since()
-        list_changes = self._lists.changes(changes) if self._known is not None else None
-        packed = self._found(self._touched) if list_changes is not None else None
+        list_changes = self._lists.convert_changes(changes) if self._versions is not None else None
+        packed = self._read_packed(self._touched) if list_changes is not None else None
         if list_changes is None or packed is None:
-            self._begin_anew()
+            self._reset()
             return None
-        self._was_there = np.array([value is not None for value in packed], np.bool_)
+        self._was_stored = np.array([value is not None for value in packed], np.bool_)
         if self._forward is not None:
-            list_changes = [_of(change, ~self._was_there[change.groups]) for change in list_changes]
-        firsts = self._packed.unpack(packed).without(is_present & ~self._was_there)
-        self._firsts = firsts.changed(list_changes, self._lists.orders)
-        return self.as_told()
+            list_changes = [_filter_changes(change, ~self._was_stored[change.groups]) for change in list_changes]
+        firsts = self._packed.unpack(packed).mark_unknown(is_present & ~self._was_stored)
+        self._top_k = firsts.apply_changes(list_changes, self._lists.orders)
+        return self.current_result()
 
-    def as_told(self) -> TopKResult:
+    def current_result(self) -> TopKResult:
         """Return the new values of the same groups, with those that were listed meanwhile."""
-        values = self._firsts.told(self._lists.orders)
-        return TopKResult(self._firsts.known, self._firsts.rows, dict(zip(self._lists.columns, values, strict=True)))
+        values = self._top_k.current_values(self._lists.orders)
+        return TopKResult(self._top_k.is_known, self._top_k.rows, dict(zip(self._lists.columns, values, strict=True)))
 
     def list_lost(self, groups: pa.Table, keys: pa.Table, num_rows: int, values: ListValues) -> bool:
         """List groups that have lost a value, and a share of the others; ``num_rows`` are those of all sources. Returns
         whether that was done: then all of them are known.
         """
-        is_known = self._firsts.known
+        is_known = self._top_k.is_known
         positions = {key: place for place, key in enumerate(self._touched)}
-        lost_positions = np.array([positions[key] for key in self._lists.stored(keys)], np.int64)
+        lost_positions = np.array([positions[key] for key in self._lists.tablet_keys(keys)], np.int64)
         groups, lost_positions = (
             groups.filter(pa.array(~is_known[lost_positions])),
             lost_positions[~is_known[lost_positions]],
         )
-        num_groups = rows_at_most(self._view.state)
+        num_groups = max_num_rows(self._view.state)
         if (
             not len(lost_positions)
             or num_groups > GROUPS_MAX
             or len(lost_positions) > max(LOST_MIN, num_groups * LOST_SHARE)
         ):
             return False
-        absent = np.flatnonzero(~self._was_there[lost_positions])
+        absent = np.flatnonzero(~self._was_stored[lost_positions])
         request = MinMaxRequest(
             groups,
-            int(self._firsts.room[lost_positions].max()),
+            int(self._top_k.room[lost_positions].max()),
             int(absent[0]) if len(absent) else None,
             _num_shares(num_rows, num_groups),
         )
-        self._take(self._lists.listed(values(request)), positions, request.room)
-        without_rows = lost_positions[~self._firsts.known[lost_positions]]
-        none = Firsts.of_none(len(without_rows), self._lists.types)
-        self._firsts = self._firsts.replaced(without_rows, none)
+        self._add_listed(self._lists.parse_listed(values(request)), positions, request.room)
+        without_rows = lost_positions[~self._top_k.is_known[lost_positions]]
+        none = TopKGroups.empty(len(without_rows), self._lists.types)
+        self._top_k = self._top_k.replace_groups(without_rows, none)
         return True
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Keep the values for the next refresh. To be called behind the commit of this one.
 
         Values of other versions than those at which the refresh began stay as they are if no group was asked for:
         nobody has brought them forward.
         """
-        if not self._has_listed and (self._known is None or self._is_elsewhere()):
+        if not self._has_listed and (self._versions is None or self._is_at_other_versions()):
             return
-        values = zip(self._touched, self._bytes_of(self._firsts), self._is_kept().tolist(), strict=True)
+        values = zip(self._touched, self._pack_groups(self._top_k), self._is_saved().tolist(), strict=True)
         touched = {key: value for key, value, is_kept in values if is_kept}
-        changed = (self._forward or {}) | dict.fromkeys(self._emptied) | self._others | touched
-        if self._known is None:
+        changed = (self._forward or {}) | dict.fromkeys(self._emptied) | self._listed_groups | touched
+        if self._versions is None:
             self._tablet.forget(self._extent)
             self._extent = self._extent._replace(begins=0, applied=0, history=None)
         self._tablet.apply(
-            changed, self._extent.applied, self._step.number, after=self._extent.history, history=self._mark()
+            changed, self._extent.applied, self._step.number, after=self._extent.history, history=self._encode_mark()
         )
 
     # -- the tablet -----------------------------------------------------------------------------------------------
@@ -189,32 +189,32 @@ class KeptExtremes:
         """Add the changes between the versions that the values are of and the new ones, where the refresh begins at
         others.
         """
-        if self._known is None or not self._is_elsewhere():
+        if self._versions is None or not self._is_at_other_versions():
             return
-        changes = self._between(self._known) if self._between is not None else None
-        list_changes = self._lists.changes(changes[1]) if changes is not None else None
-        stored = self._lists.stored(changes[0]) if changes is not None else []
-        values = self._found(stored) if list_changes is not None else None
+        changes = self._changes_between(self._versions) if self._changes_between is not None else None
+        list_changes = self._lists.convert_changes(changes[1]) if changes is not None else None
+        stored = self._lists.tablet_keys(changes[0]) if changes is not None else []
+        values = self._read_packed(stored) if list_changes is not None else None
         if list_changes is None or values is None:
-            self._begin_anew()
+            self._reset()
             return
-        firsts = self._packed.unpack(values).changed(list_changes, self._lists.orders)
+        firsts = self._packed.unpack(values).apply_changes(list_changes, self._lists.orders)
         new = zip(stored, self._packed.pack(firsts), values, strict=True)
         self._forward = {key: value for key, value, old in new if old is not None}
         self._emptied = [stored[place] for place in np.flatnonzero(firsts.rows == 0).tolist()]
 
-    def _is_elsewhere(self) -> bool:
+    def _is_at_other_versions(self) -> bool:
         """Tell whether the values are of other versions than those at which the refresh begins, still."""
-        if self._known is None or self._forward is not None:
+        if self._versions is None or self._forward is not None:
             return False
-        return self._step.old is None or self._known.sources != self._step.old.sources
+        return self._step.old is None or self._versions.sources != self._step.old.sources
 
-    def _begin_anew(self) -> None:
-        self._known = self._forward = None
+    def _reset(self) -> None:
+        self._versions = self._forward = None
         self._emptied = []
         self._extent = self._tablet.extent
 
-    def _found(self, stored: Sequence[bytes]) -> list[bytes | None] | None:
+    def _read_packed(self, stored: Sequence[bytes]) -> list[bytes | None] | None:
         """Return the values of keys, brought forward as far as they are; None where another process has changed the
         tablet.
         """
@@ -228,42 +228,42 @@ class KeptExtremes:
             values[place] = forward.get(stored[place], value)
         return values
 
-    def _take(self, listed: ValueLists, positions: Mapping[bytes, int], room: int) -> None:
+    def _add_listed(self, listed: ValueLists, positions: Mapping[bytes, int], room: int) -> None:
         """Take the values of groups, up to ``room`` of each, but of those that are known."""
         self._has_listed = True
         at = np.array([positions.get(key, -1) for key in listed.keys], np.int64)
         is_touched = at >= 0
         rooms = np.full(len(at), ROOM)
-        rooms[is_touched] = self._firsts.room[at[is_touched]]
-        firsts = listed.firsts(np.minimum(rooms, room), self._lists.orders)
+        rooms[is_touched] = self._top_k.room[at[is_touched]]
+        firsts = listed.top_k(np.minimum(rooms, room), self._lists.orders)
         missing = np.flatnonzero(is_touched)
-        missing = missing[~self._firsts.known[at[missing]]]
+        missing = missing[~self._top_k.is_known[at[missing]]]
         untouched = np.flatnonzero(~is_touched)
         keys = [listed.keys[place] for place in untouched.tolist()]
-        stored = self._found(keys) if self._known is not None else None
-        new = zip(keys, self._bytes_of(firsts.taken(untouched)), stored or [None] * len(keys), strict=True)
-        self._others = {key: value for key, value, old_value in new if old_value is None}
-        self._firsts = self._firsts.replaced(at[missing], firsts.taken(missing))
+        stored = self._read_packed(keys) if self._versions is not None else None
+        new = zip(keys, self._pack_groups(firsts.take(untouched)), stored or [None] * len(keys), strict=True)
+        self._listed_groups = {key: value for key, value, old_value in new if old_value is None}
+        self._top_k = self._top_k.replace_groups(at[missing], firsts.take(missing))
 
-    def _is_kept(self) -> Bools:
+    def _is_saved(self) -> Bools:
         """Tell which of the touched groups are written: unknown ones only to remember their room."""
-        is_kept: Bools = self._firsts.known | self._was_there
+        is_kept: Bools = self._top_k.is_known | self._was_stored
         return is_kept
 
-    def _bytes_of(self, firsts: Firsts) -> list[bytes | None]:
+    def _pack_groups(self, firsts: TopKGroups) -> list[bytes | None]:
         """Return the value of each group; None for one without rows."""
         empty = (firsts.rows == 0).tolist()
         return [None if is_empty else value for value, is_empty in zip(self._packed.pack(firsts), empty, strict=True)]
 
-    def _mark(self) -> bytes:
+    def _encode_mark(self) -> bytes:
         """Return a text of the rows that values are of: of these versions of the sources, by this query."""
-        return self._form + Lineage(self._step.new.sources).to_text().encode()
+        return self._format_digest + Lineage(self._step.new.sources).to_text().encode()
 
-    def _versions_of(self, mark: bytes | None) -> Lineage | None:
+    def _decode_mark(self, mark: bytes | None) -> Lineage | None:
         """Return the versions that values are of; None for those of another query."""
-        if mark is None or not mark.startswith(self._form):
+        if mark is None or not mark.startswith(self._format_digest):
             return None
-        return Lineage.from_text(mark[len(self._form) :].decode())
+        return Lineage.from_text(mark[len(self._format_digest) :].decode())
 
 
 def _num_shares(num_rows: int, num_groups: int) -> int:
@@ -273,12 +273,12 @@ def _num_shares(num_rows: int, num_groups: int) -> int:
     return max(NUM_SHARES, 1 << (-(-num_groups // LISTED_AT_ONCE) - 1).bit_length())
 
 
-def _of(changes: ValueChanges, chosen: Bools) -> ValueChanges:
+def _filter_changes(changes: ValueChanges, chosen: Bools) -> ValueChanges:
     return ValueChanges(changes.groups[chosen], changes.values.filter(pa.array(chosen)), changes.weights[chosen])
 
 
-def _form_of(added: IncrementalAggregate, types: Sequence[pa.DataType]) -> str:
+def _format_text(added: IncrementalAggregate, types: Sequence[pa.DataType]) -> str:
     """Return a text of all that the values depend on besides the rows of the sources."""
     root = added.root
-    lists = [[part.kind, part.of, str(kind)] for part, kind in zip(added.listed, types, strict=True)]
+    lists = [[part.kind, part.of, str(kind)] for part, kind in zip(added.multiset_aggregates, types, strict=True)]
     return json.dumps([lists, root.groups, list(added.key_columns), Writer("", ()).rows(root.child, "new")])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from streamhouse_spark.config.view_definition import ViewDefinition
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.views.query_analysis import ParsedQuery, parse_query, session_values, session_with
+from streamhouse_spark.views.query_analysis import ParsedQuery, parse_query, session_values, session_with_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.views.ivm.refresh_sql import Statements
 
 
-class Plans:
+class PlanCache:
     """Compiled queries of one session. Each view has one: a new definition or other columns take its place."""
 
     def __init__(self) -> None:
@@ -24,20 +24,20 @@ class Plans:
         self._sessions: dict[Hashable, SparkSession] = {}
 
     def session(self, spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
-        """Return a session with the settings of a view. Raises as `session_with`."""
+        """Return a session with the settings of a view. Raises as `session_with_settings`."""
         cache_key = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
         if cache_key not in self._sessions:
-            self._sessions[cache_key] = session_with(spark, view, settings)
+            self._sessions[cache_key] = session_with_settings(spark, view, settings)
         return self._sessions[cache_key]
 
-    def parsed(self, view: str, query: str) -> ParsedQuery:
+    def parse(self, view: str, query: str) -> ParsedQuery:
         """Return the parsed query. Raises as `parse_query`."""
         entry = self._parsed.get(view)
         if entry is None or entry[0] != query:
             entry = self._parsed[view] = (query, parse_query(view, query))
         return entry[1]
 
-    def compiled(
+    def compile(
         self,
         view: str,
         definition: ViewDefinition,

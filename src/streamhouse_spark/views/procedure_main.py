@@ -23,7 +23,7 @@ from streamhouse_spark.views.create import MaterializedTable, create_view_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_KNOWN: Final = "_instantiatedSession"
+_INSTANTIATED_SESSION: Final = "_instantiatedSession"
 """PySpark's own place for the session of a process."""
 
 
@@ -43,23 +43,23 @@ def _end_with_caller() -> None:
 
 def _reply(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return {"row": _row(request)}
+        return {"row": _run_procedure(request)}
     except StreamhouseError as error:
         return {"error": {"condition": error.condition, "message": str(error)}}
     except PySparkException as error:
         return {"error": {"condition": error.getCondition() or "SPARK_FAILED", "message": str(error)}}
     except Py4JJavaError as error:
-        return {"error": {"condition": "SPARK_FAILED", "message": _cause_of(error.java_exception)}}
+        return {"error": {"condition": "SPARK_FAILED", "message": _root_cause(error.java_exception)}}
 
 
-def _cause_of(thrown: Any) -> str:
+def _root_cause(thrown: Any) -> str:
     """Return the text of the error behind all others."""
     while thrown.getCause() is not None:
         thrown = thrown.getCause()
     return str(thrown.getMessage() or thrown.toString())
 
 
-def _row(request: Mapping[str, Any]) -> list[Any]:
+def _run_procedure(request: Mapping[str, Any]) -> list[Any]:
     spark = connect_session(request["session"])
     name, arguments = request["table"], request["arguments"]
     connection = catalog_connection(spark)
@@ -101,9 +101,9 @@ def connect_session(address: Mapping[str, Any]) -> SparkSession:
         raise StreamhouseError("the statement has ended", condition="JOB_ENDED")
     java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(java_session.sparkContext())
     context = SparkContext(conf=SparkConf(_jconf=java.getConf()), gateway=gateway, jsc=java)
-    setattr(SparkSession, _KNOWN, SimpleNamespace(_sc=context))
+    setattr(SparkSession, _INSTANTIATED_SESSION, SimpleNamespace(_sc=context))
     session = SparkSession(context, java_session)
-    setattr(SparkSession, _KNOWN, session)
+    setattr(SparkSession, _INSTANTIATED_SESSION, session)
     return session
 
 

@@ -51,10 +51,10 @@ class ParsedQuery:
     def text_over(self, relations: Mapping[str, str]) -> str:
         """Return the author's text over other relations: ``database.table`` → relation. All else stays as it is."""
         edits = [(c.parts[0].meta["start"], c.parts[-2].meta["start"], "") for c in self._columns_with_database()]
-        for table in self._named_tables():
+        for table in self._source_tables():
             first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
             alias = "" if table.alias else f" AS {quote_name(table.name)}"
-            edits.append((first, last, relations[self.tables[_name_of(table.parts)]] + alias))
+            edits.append((first, last, relations[self.tables[_dotted_name(table.parts)]] + alias))
         text = self.text
         for start, end, replacement in sorted(edits, reverse=True):
             text = text[:start] + replacement + text[end:]
@@ -70,19 +70,19 @@ class ParsedQuery:
         for column in parsed._columns_with_database():
             column.set("db", None)
             column.set("catalog", None)
-        for table in parsed._named_tables():
+        for table in parsed._source_tables():
             alias = table.alias or table.name
-            relation = relations[self.tables[_name_of(table.parts)]]
+            relation = relations[self.tables[_dotted_name(table.parts)]]
             table.set("db", None)
             table.set("catalog", None)
             table.set("this", exp.to_identifier(relation))
             table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
         return print_sql(parsed.tree)
 
-    def _named_tables(self) -> list[exp.Table]:
+    def _source_tables(self) -> list[exp.Table]:
         from sqlglot import exp
 
-        return [table for table in self.tree.find_all(exp.Table) if _name_of(table.parts) in self.tables]
+        return [table for table in self.tree.find_all(exp.Table) if _dotted_name(table.parts) in self.tables]
 
     def _columns_with_database(self) -> list[exp.Column]:
         """Return the columns that name the database of their table, which relations do not have."""
@@ -90,10 +90,10 @@ class ParsedQuery:
 
         names = {name.lower() for name in (*self.tables, *self.tables.values())}
         columns = (column for column in self.tree.find_all(exp.Column) if len(column.parts) > 2)
-        return [column for column in columns if _name_of(column.parts[:-1]).lower() in names]
+        return [column for column in columns if _dotted_name(column.parts[:-1]).lower() in names]
 
 
-def _name_of(parts: Sequence[exp.Expr]) -> str:
+def _dotted_name(parts: Sequence[exp.Expr]) -> str:
     return ".".join(part.name for part in parts)
 
 
@@ -121,7 +121,7 @@ def parse_query(view: str, query: str) -> ParsedQuery:
         from streamhouse_spark.views.ivm.query_parser import parse_query, table_names
 
         tree = parse_query(query)
-        names = {name: _table_name(view, name) for name in table_names(tree)}
+        names = {name: _resolve_table_name(view, name) for name in table_names(tree)}
         for table in tree.find_all(exp.Table):
             if table.args.get("version"):
                 raise UnsupportedQueryError(
@@ -136,7 +136,7 @@ def parse_query(view: str, query: str) -> ParsedQuery:
     return ParsedQuery(query, tree, names)
 
 
-def _table_name(view: str, name: str) -> str:
+def _resolve_table_name(view: str, name: str) -> str:
     parts = name.split(".")
     if len(parts) == 3 and parts[0] == CATALOG:
         parts = parts[1:]
@@ -151,7 +151,7 @@ def session_values(spark: SparkSession) -> dict[str, str]:
     return {name: str(spark.conf.get(name)) for name in SESSION}
 
 
-def session_with(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
+def session_with_settings(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
     """Return a session in which the query of a view has the values that it had when the view was made.
 
     That is ``spark`` if its settings are the same, else a new session of the same application with its other settings.
@@ -180,8 +180,8 @@ def compile_statements(
     """Return the statements of a query, with Spark's types. Raises `UnsupportedQueryError`."""
     from streamhouse_spark.views.ivm.delta_sql import Writer
     from streamhouse_spark.views.ivm.logical_plan import Group
-    from streamhouse_spark.views.ivm.refresh_sql import Statements, identity_of
-    from streamhouse_spark.views.ivm.types import without_size
+    from streamhouse_spark.views.ivm.refresh_sql import Statements, choose_identity
+    from streamhouse_spark.views.ivm.types import strip_length
 
     writer = Writer(relations.prefix, frozenset())
 
@@ -189,19 +189,19 @@ def compile_statements(
         fields: Any = relations.sql(writer.rows(node, "new")).schema.fields
         return {field.name: field.metadata.get(SIZE_METADATA) or field.dataType.simpleString() for field in fields}
 
-    root = _plan(parsed, sources, types_of)
+    root = _build_plan(parsed, sources, types_of)
     types = types_of(root)
     if isinstance(root, Group):
         types |= types_of(root.child)
-    types = {name: without_size(kind) for name, kind in types.items()}
-    return Statements(root, names, types, identity_of(root, types))
+    types = {name: strip_length(kind) for name, kind in types.items()}
+    return Statements(root, names, types, choose_identity(root, types))
 
 
-def _plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
+def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
     """Return the plan, of the columns that the query needs."""
     from streamhouse_spark.views.ivm.column_pruning import prune_columns
     from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-    from streamhouse_spark.views.ivm.query_parser import plan_of
+    from streamhouse_spark.views.ivm.query_parser import build_plan
 
     ids = {name: f"t{number}" for number, name in enumerate(parsed.sources)}
     columns = {}
@@ -210,4 +210,4 @@ def _plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: Typ
         not_null = {column.name for column in state.schema.columns if not column.nullable}
         columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(not_null))
     of_name = {query_name: ids[name] for query_name, name in parsed.tables.items()}
-    return prune_columns(plan_of(parsed.tree, columns, of_name, types_of))
+    return prune_columns(build_plan(parsed.tree, columns, of_name, types_of))

@@ -20,10 +20,10 @@ from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step, next_step
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.local_changes import is_mostly_changed
-from streamhouse_spark.views.plan_cache import Plans
+from streamhouse_spark.views.plan_cache import PlanCache
 from streamhouse_spark.views.query_analysis import ParsedQuery
 from streamhouse_spark.views.refresh_step import RefreshStepRun, new_relations
-from streamhouse_spark.views.step_planning import covers, nearer
+from streamhouse_spark.views.step_planning import choose_step, covers
 from streamhouse_spark.views.temp_views import TempViews
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -61,7 +61,7 @@ class Refresher:
 
     def __init__(self, spark: SparkSession, connection: Connection) -> None:
         self._spark, self._connection = spark, connection
-        self._plans = Plans()
+        self._plans = PlanCache()
 
     def __call__(self, name: str) -> RefreshReport:
         """Bring a view to the newest versions of its sources; see `refresh`."""
@@ -76,7 +76,7 @@ def refresh(
     spark: SparkSession,
     connection: Connection,
     name: str,
-    plans: Plans,
+    plans: PlanCache,
     before: RefreshReport | None = None,
     steps_max: int | None = None,
 ) -> RefreshReport:
@@ -94,7 +94,7 @@ def refresh(
     view = connection.table(name)
     definition = ViewDefinition.of(view.refresh().properties, view.name)
     spark = plans.session(spark, view.name, definition.session)
-    parsed = plans.parsed(view.name, definition.query)
+    parsed = plans.parse(view.name, definition.query)
     done = before or RefreshReport(changed=False)
     goal, done = done.goal, replace(done, goal=None)
     last_step = None if steps_max is None else done.steps + steps_max
@@ -107,7 +107,7 @@ def refresh(
         goal = goal or to_newest.new
         if done.changed and _is_done(to_newest, goal):
             return done
-        chosen = nearer(to_newest, sources, step_rows, goal)
+        chosen = choose_step(to_newest, sources, step_rows, goal)
         step = chosen.step
         is_last = not chosen.rows_left
         if is_last and not done.changed and _is_mostly_changed(step, sources):
@@ -115,17 +115,17 @@ def refresh(
         run = RefreshStepRun(spark, view, definition, plans, sources, step)
         races += 1
         try:
-            rows, is_delete = run.changes()
-            if _were_replaced(connection, step, run.read_by_name):
+            rows, is_delete = run.compute_changes()
+            if _are_replaced(connection, step, run.read_by_name):
                 continue
             if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
                 logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
             if commit_step(view, step, rows, is_delete):
-                run.keep()
-                done = _with(done, step, rows, is_delete)
+                run.save_cache()
+                done = _add_step(done, step, rows, is_delete)
                 if is_last:
                     return done
-                show_step(view.name, done.steps, chosen.rows_left)
+                report_step(view.name, done.steps, chosen.rows_left)
                 races = 0
                 if done.steps == last_step:
                     return done if covers(step.new, goal) else replace(done, goal=goal)
@@ -134,7 +134,7 @@ def refresh(
                 logger.warning("%s: the rest is one step, as it is no longer read in several: %s", view.name, error)
                 step_rows = None
                 continue
-            whole_because = _why_again(connection, step, error, whole_because)
+            whole_because = _recompute_reason(connection, step, error, whole_because)
             continue
         finally:
             run.close()
@@ -151,7 +151,7 @@ def _is_mostly_changed(step: RefreshStep, sources: Mapping[str, Table]) -> bool:
     return step.new.whole_because is None and is_mostly_changed(step, {n: s.state for n, s in sources.items()})
 
 
-def show_step(view: str, number: int, rows_left: int) -> None:
+def report_step(view: str, number: int, rows_left: int) -> None:
     """Tell that a step is done which is not the last one: the log, and people at a terminal."""
     text = f"{view}: step {number} is done, {rows_left:,} rows of its sources are left"
     logger.info("%s", text)
@@ -159,7 +159,7 @@ def show_step(view: str, number: int, rows_left: int) -> None:
         sys.stderr.write(f"{text}\n")
 
 
-def _with(done: RefreshReport, step: RefreshStep, rows: pa.Table, is_delete: pa.ChunkedArray) -> RefreshReport:
+def _add_step(done: RefreshReport, step: RefreshStep, rows: pa.Table, is_delete: pa.ChunkedArray) -> RefreshReport:
     """Return the report with one step more."""
     deleted = int(pa.compute.sum(is_delete).as_py() or 0)
     versions = {source.name: source.version for source in step.new.sources}
@@ -173,22 +173,24 @@ def _with(done: RefreshReport, step: RefreshStep, rows: pa.Table, is_delete: pa.
     )
 
 
-def _why_again(connection: Connection, step: RefreshStep, error: Exception, whole_because: str | None) -> str | None:
+def _recompute_reason(
+    connection: Connection, step: RefreshStep, error: Exception, whole_because: str | None
+) -> str | None:
     """Return the reason for which another try computes the whole query, None where it need not. Raises the error where
     another try would meet it again.
     """
-    if _were_replaced(connection, step, [source.name for source in step.new.sources]):
+    if _are_replaced(connection, step, [source.name for source in step.new.sources]):
         return whole_because
     if isinstance(error, TableNotFoundError) or not any(word in str(error) for word in _NO_LONGER_READ):
         raise error
     if whole_because is None and not step.new.whole_because:
         return "an older version of a source can no longer be read"
-    if not _went_on(connection, step):
+    if not _has_newer_source(connection, step):
         raise error
     return whole_because
 
 
-def _were_replaced(connection: Connection, step: RefreshStep, names: Collection[str]) -> bool:
+def _are_replaced(connection: Connection, step: RefreshStep, names: Collection[str]) -> bool:
     """Tell whether one of these names means another table than the step's by now, so that its rows may have been read:
     a version of a table that was made again is not the old one's version of that number.
     """
@@ -197,12 +199,12 @@ def _were_replaced(connection: Connection, step: RefreshStep, names: Collection[
     return any(table is None or table.uuid != uuids[name] for name, table in tables)
 
 
-def _went_on(connection: Connection, step: RefreshStep) -> bool:
+def _has_newer_source(connection: Connection, step: RefreshStep) -> bool:
     """Tell whether a source is newer than the version that the step reads, of which files may be gone."""
     return any(connection.table(source.name).state.version > source.version for source in step.new.sources)
 
 
-def begin(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
+def begin_creation(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
     """Return the relations of sources as they are now, for a view that is about to be made."""
     relations = new_relations(spark, parsed, sources)
     states = {name: source.refresh() for name, source in sources.items()}

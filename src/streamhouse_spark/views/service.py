@@ -85,11 +85,11 @@ class ViewStatus:
     """Age of the oldest change that the view lacked then."""
 
 
-_NONE_YET: Final = RefreshReport(changed=False)
+_NO_REFRESH: Final = RefreshReport(changed=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class _RefreshProgress:
     """A refresh of which some steps are made."""
 
     marks: _Marks
@@ -98,7 +98,7 @@ class _Steps:
     """Time of the service's clock at which the first one began."""
     duration_ms: int = 0
     """Time of the steps alone."""
-    report: RefreshReport = _NONE_YET
+    report: RefreshReport = _NO_REFRESH
 
 
 @dataclass
@@ -109,7 +109,7 @@ class _Entry:
     status: ViewStatus
     began_ms: int | None = None
     """Time of the service's clock at which the step under way began."""
-    steps: _Steps | None = None
+    steps: _RefreshProgress | None = None
     """The refresh that has more steps to make; None where there is none."""
     number: int | None = None
     """Number of its last refresh when this service was last at it."""
@@ -122,7 +122,7 @@ class ViewService:
     """Refreshes the views of a warehouse. An error of one view is logged and tried again later; the others go on.
 
     ``run`` makes a step. ``on_view`` is called with the status of a view when a step begins, and when that has ended;
-    ``begin`` at the begin of a thread that is the service's own.
+    ``begin`` at the start of a thread that is the service's own.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ViewService:
         self._run_step, self._connection, self._clock = run, connection, clock
         self._names, self._on_view = names, on_view
         self._service_id = connection.warehouse().world.ids.new_uuid()
-        self._known = TableDiscovery(connection)
+        self._discovery = TableDiscovery(connection)
         self._entries: dict[str, _Entry] = {}
         self._unopened: dict[str, str] = {}
         self._listed_ms: int | None = None
@@ -200,32 +200,32 @@ class ViewService:
         now_ms = self._clock.boot_ms()
         if self._listed_ms is None or now_ms - self._listed_ms >= self._list_interval_ms():
             self._listed_ms = now_ms
-            self._list(now_ms)
+            self._discover_views(now_ms)
         due = [entry for entry in self._entries.values() if entry.status.due_ms <= now_ms]
         if not due:
             return False
-        self._attend(min(due, key=lambda entry: entry.status.due_ms), now_ms)
+        self._process_view(min(due, key=lambda entry: entry.status.due_ms), now_ms)
         return True
 
     # -- one view -------------------------------------------------------------------------------------------------
 
-    def _attend(self, entry: _Entry, now_ms: int) -> None:
+    def _process_view(self, entry: _Entry, now_ms: int) -> None:
         """Look at a view, and make a step if it is behind, not paused, and nobody else refreshes it."""
         try:
-            states = self._look(entry, now_ms)
+            states = self._check_view(entry, now_ms)
             if states is None:
                 return
             table = entry.table
             with claim_work(table.storage, table.uuid, self._service_id, work="refresh") as is_ours:
                 if is_ours:
-                    self._step(entry, states)
+                    self._refresh_step(entry, states)
                 else:
                     due_ms = now_ms + max(POLL_MS, min(entry.status.freshness_ms, ELSEWHERE_MS))
-                    self._note(entry, doing="elsewhere", due_ms=due_ms)
+                    self._update_status(entry, doing="elsewhere", due_ms=due_ms)
         except Exception as error:  # noqa: BLE001 - of Spark, of storage, of the query: the other views go on
-            self._failed(entry, error)
+            self._record_failure(entry, error)
 
-    def _look(self, entry: _Entry, now_ms: int) -> Mapping[str, TableState] | None:
+    def _check_view(self, entry: _Entry, now_ms: int) -> Mapping[str, TableState] | None:
         """Learn how the view stands. Returns its sources as they are, where a refresh is wanted; else decides when to
         look again, and returns None.
         """
@@ -233,29 +233,34 @@ class ViewService:
         definition = ViewDefinition.of(state.properties, state.name)
         freshness_ms = definition.freshness_ms
         later_ms = now_ms + max(freshness_ms, POLL_MS)
-        self._note(entry, name=state.name, freshness_ms=freshness_ms)
+        self._update_status(entry, name=state.name, freshness_ms=freshness_ms)
         number, lineage = last_refresh(state)
-        states = self._sources(lineage)
-        marks = _marks_of(states)
+        states = self._source_states(lineage)
+        marks = _source_marks(states)
         is_changed_elsewhere = entry.number not in (None, number)
         if is_changed_elsewhere:
             entry.seen = None
         entry.number = number
-        is_done = bool(states) and lineage is not None and marks in (entry.seen, _marks_in(lineage))
+        is_done = bool(states) and lineage is not None and marks in (entry.seen, _lineage_marks(lineage))
         self._note_lag(entry, None if is_done else lineage, states)
         if definition.paused or is_done:
             entry.steps = None
             doing: Doing = "paused" if definition.paused else "waiting"
-            self._note(entry, doing=doing, due_ms=later_ms, error=None, failures=0, steps=0)
+            self._update_status(entry, doing=doing, due_ms=later_ms, error=None, failures=0, steps=0)
             return None
-        if is_changed_elsewhere and (left_ms := _last_ms(state) + freshness_ms - entry.table.storage.now_ms()) > 0:
-            is_amid = lineage is not None and _is_cut(lineage)
+        if (
+            is_changed_elsewhere
+            and (left_ms := _last_refresh_ms(state) + freshness_ms - entry.table.storage.now_ms()) > 0
+        ):
+            is_amid = lineage is not None and _ends_within_commit(lineage)
             due_ms = now_ms + (min(left_ms, CLAIM_MS) if is_amid else left_ms)
-            self._note(entry, doing="elsewhere" if is_amid else "waiting", due_ms=due_ms, error=None, failures=0)
+            self._update_status(
+                entry, doing="elsewhere" if is_amid else "waiting", due_ms=due_ms, error=None, failures=0
+            )
             return None
         return states
 
-    def _sources(self, lineage: Lineage | None) -> Mapping[str, TableState]:
+    def _source_states(self, lineage: Lineage | None) -> Mapping[str, TableState]:
         """Return the states of the sources; none where one is gone, which the refresh tells better."""
         states: dict[str, TableState] = {}
         for source in lineage.sources if lineage is not None else ():
@@ -270,42 +275,42 @@ class ViewService:
 
     def _note_lag(self, entry: _Entry, lineage: Lineage | None, states: Mapping[str, TableState]) -> None:
         if lineage is None or not states:
-            self._note(entry, commits_behind=0, rows_behind=0, lag_ms=0)
+            self._update_status(entry, commits_behind=0, rows_behind=0, lag_ms=0)
             return
         lag = lag_behind(lineage, states)
         lag_ms = 0 if lag.oldest_ms is None else max(0, entry.table.storage.now_ms() - lag.oldest_ms)
         commits, rows = sum(lag.commits.values()), sum(lag.rows.values())
-        self._note(entry, commits_behind=commits, rows_behind=rows, lag_ms=lag_ms)
+        self._update_status(entry, commits_behind=commits, rows_behind=rows, lag_ms=lag_ms)
 
-    def _step(self, entry: _Entry, states: Mapping[str, TableState]) -> None:
+    def _refresh_step(self, entry: _Entry, states: Mapping[str, TableState]) -> None:
         """Make a step of the refresh under way, or of a new one. Of a view between two steps nothing is known to be
         seen: its sources may stand still, and yet it lacks rows of them.
         """
         began_ms = entry.began_ms = self._clock.boot_ms()
-        self._note(entry, doing="refreshing")
-        self._tell(entry)
-        marks = _marks_of(states)
-        before = entry.steps or _Steps(marks, began_ms)
+        self._update_status(entry, doing="refreshing")
+        self._notify(entry)
+        marks = _source_marks(states)
+        before = entry.steps or _RefreshProgress(marks, began_ms)
         report = self._run_step(entry.status.name, before.report)
         now_ms, entry.began_ms = self._clock.boot_ms(), None
         steps = replace(before, report=report, duration_ms=before.duration_ms + now_ms - began_ms)
         entry.number, lineage = last_refresh(entry.table.state)
-        self._note(entry, failures=0, error=None, **_add_counts(entry.status, before.report, report))
+        self._update_status(entry, failures=0, error=None, **_add_counts(entry.status, before.report, report))
         if report.goal is not None:
             entry.steps, entry.seen = steps, None
-            self._note(entry, doing="between steps", due_ms=now_ms, steps=report.steps)
-            self._note_lag(entry, lineage, states or self._sources(lineage))
+            self._update_status(entry, doing="between steps", due_ms=now_ms, steps=report.steps)
+            self._note_lag(entry, lineage, states or self._source_states(lineage))
         else:
-            self._ended(entry, steps, now_ms if entry.steps is not None else 0)
+            self._finish_refresh(entry, steps, now_ms if entry.steps is not None else 0)
             self._note_lag(entry, None if marks == steps.marks else lineage, states)
-        self._tell(entry)
+        self._notify(entry)
 
-    def _ended(self, entry: _Entry, steps: _Steps, earliest_ms: int) -> None:
+    def _finish_refresh(self, entry: _Entry, steps: _RefreshProgress, earliest_ms: int) -> None:
         """Note that a refresh has the rows that its sources had when it began, and decide when the next one is due."""
         entry.steps, entry.seen = None, steps.marks
         due_ms = max(earliest_ms, steps.began_ms + max(entry.status.freshness_ms, POLL_MS))
         report, duration_ms = steps.report, steps.duration_ms
-        self._note(entry, doing="waiting", due_ms=due_ms, steps=0, last=report, last_duration_ms=duration_ms)
+        self._update_status(entry, doing="waiting", due_ms=due_ms, steps=0, last=report, last_duration_ms=duration_ms)
         if report.changed:
             numbers = {"written": report.rows_written, "deleted": report.rows_deleted, "duration_ms": duration_ms}
             log_fields = {
@@ -314,18 +319,18 @@ class ViewService:
             }
             logger.info("view %s: %d rows written", entry.status.name, report.rows_written, extra=log_fields)
 
-    def _failed(self, entry: _Entry, error: Exception) -> None:
+    def _record_failure(self, entry: _Entry, error: Exception) -> None:
         was_refreshing, entry.began_ms = entry.began_ms is not None, None
         failures = entry.status.failures + 1
         pause_ms = min(max(entry.status.freshness_ms, 1_000) * 2 ** min(failures, 16), PAUSE_MAX_MS)
-        text = _first_words(error)
+        text = _first_line(error)
         logger.warning("refreshing %s failed %d times in a row: %s", entry.status.name, failures, text)
         due_ms = self._clock.boot_ms() + pause_ms
-        self._note(entry, doing="failed", failures=failures, error=text, due_ms=due_ms)
+        self._update_status(entry, doing="failed", failures=failures, error=text, due_ms=due_ms)
         if was_refreshing:
-            self._tell(entry)
+            self._notify(entry)
 
-    def _tell(self, entry: _Entry) -> None:
+    def _notify(self, entry: _Entry) -> None:
         if self._on_view is None:
             return
         try:
@@ -333,7 +338,7 @@ class ViewService:
         except Exception:  # who listens is not what is served
             logger.exception("on_view failed, and the views are refreshed all the same")
 
-    def _note(self, entry: _Entry, **changed: object) -> None:
+    def _update_status(self, entry: _Entry, **changed: object) -> None:
         with self._lock:
             entry.status = replace(entry.status, **changed)  # type: ignore[arg-type]
 
@@ -343,10 +348,10 @@ class ViewService:
         is_local = self._connection.warehouse().storage.local_path("") is not None
         return LISTING_MS if is_local else REMOTE_LISTING_MS
 
-    def _list(self, now_ms: int) -> None:
+    def _discover_views(self, now_ms: int) -> None:
         """Look for new and dropped views, and for those that were paused or resumed."""
         try:
-            listing = self._known.found(self._names)
+            listing = self._discovery.discover(self._names)
         except StreamhouseError as error:
             logger.warning("views of %s could not be listed, trying again: %s", self._connection.location, error)
             return
@@ -357,18 +362,18 @@ class ViewService:
         entries: dict[str, _Entry] = {}
         views = [table for table in listing.tables if VIEW in table.state.properties]
         storage = self._connection.warehouse().storage
-        for table, definition in zip(views, at_once(storage, _definition, views), strict=True):
-            if (entry := self._listed(table, definition, now_ms)) is not None:
+        for table, definition in zip(views, at_once(storage, _read_definition, views), strict=True):
+            if (entry := self._update_entry(table, definition, now_ms)) is not None:
                 entries[table.uuid] = entry
         retained = {u: e for u, e in self._entries.items() if u not in entries and e.status.name in self._unopened}
         with self._lock:
             self._entries = {**entries, **retained}
 
-    def _listed(self, table: Table, definition: ViewDefinition | StreamhouseError, now_ms: int) -> _Entry | None:
+    def _update_entry(self, table: Table, definition: ViewDefinition | StreamhouseError, now_ms: int) -> _Entry | None:
         """Return the entry of a view, due at once where it is new or was resumed; None where the view is gone."""
         entry = self._entries.get(table.uuid)
         if isinstance(definition, TableNotFoundError):
-            self._known.forget(table)
+            self._discovery.forget(table)
             return None
         if isinstance(definition, StreamhouseError):
             logger.warning("%s cannot be looked at: %s", table.name, definition)
@@ -378,9 +383,9 @@ class ViewService:
         is_paused = entry.status.doing == "paused"
         if definition.paused and not is_paused:
             entry.steps = None
-            self._note(entry, doing="paused", error=None, failures=0, steps=0)
+            self._update_status(entry, doing="paused", error=None, failures=0, steps=0)
         elif is_paused and not definition.paused:
-            self._note(entry, doing="waiting", due_ms=now_ms)
+            self._update_status(entry, doing="waiting", due_ms=now_ms)
         return entry
 
 
@@ -398,7 +403,7 @@ def _is_whole(report: RefreshReport) -> bool:
     return report.changed and report.whole_because is not None
 
 
-def _definition(table: Table) -> ViewDefinition | StreamhouseError:
+def _read_definition(table: Table) -> ViewDefinition | StreamhouseError:
     try:
         state = table.refresh()
         return ViewDefinition.of(state.properties, state.name)
@@ -406,7 +411,7 @@ def _definition(table: Table) -> ViewDefinition | StreamhouseError:
         return error
 
 
-def _first_words(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Return the first line of an error's text, of an error of the JVM the first one that tells something."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
@@ -414,22 +419,22 @@ def _first_words(error: Exception) -> str:
     return lines[0].strip(": ") if lines else type(error).__name__
 
 
-def _marks_of(states: Mapping[str, TableState]) -> _Marks:
+def _source_marks(states: Mapping[str, TableState]) -> _Marks:
     return {name: (state.table_uuid, state.version, state.attempt) for name, state in states.items()}
 
 
-def _is_cut(lineage: Lineage) -> bool:
+def _ends_within_commit(lineage: Lineage) -> bool:
     return any(source.is_cut for source in lineage.sources)
 
 
-def _marks_in(lineage: Lineage) -> _Marks:
+def _lineage_marks(lineage: Lineage) -> _Marks:
     """Return the versions of a lineage; none for one amid a commit, so that a refresh goes on with it."""
-    if _is_cut(lineage):
+    if _ends_within_commit(lineage):
         return {}
     return {source.name: (source.uuid, source.version, source.attempt) for source in lineage.sources}
 
 
-def _last_ms(state: TableState) -> int:
+def _last_refresh_ms(state: TableState) -> int:
     """Return the store time of the view's last refresh that made a commit; 0 where nothing tells it."""
     last = state.transactions.get(REFRESHES)
     return 0 if last is None else last.time_ms

@@ -11,8 +11,8 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.views.index_lookup import rows_beside
-from streamhouse_spark.views.local_changes import LocalChanges, columns_read, may_be_local, read_changes
+from streamhouse_spark.views.index_lookup import lookup_joined_rows
+from streamhouse_spark.views.local_changes import LocalChanges, columns_to_read, may_be_local, read_changes
 from streamhouse_spark.views.temp_views import TempViews
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class StepInputs:
         self._sources, self.step = sources, step
         self._states = {name: source.state for name, source in sources.items()}
         self._ids = relations.ids
-        self._beside: dict[str, pa.Table] = {}
+        self._looked_up_rows: dict[str, pa.Table] = {}
         self.local: LocalRows | None = None
         """The rows that the driver has, from `writer` on."""
 
@@ -55,48 +55,50 @@ class StepInputs:
         from streamhouse_spark.views.ivm.indexed_join import find_indexed_sides
         from streamhouse_spark.views.local_executor import LocalRows
 
-        changes = self._read(root)
+        changes = self._read_changes(root)
         for name, change in changes.items():
-            self._relations.offer(f"{self._ids[name]}_delta", change.net)
+            self._relations.register_local(f"{self._ids[name]}_delta", change.net)
         unchanged = {name for name, change in changes.items() if not change.net.num_rows}
         changed = {self._ids[name] for name in self.step.changed - unchanged}
         uses = {
             use: side
-            for use, side in find_indexed_sides(root, changed, self._keys()).items()
-            if self._looked_up(use, side, changes)
+            for use, side in find_indexed_sides(root, changed, self._lookup_keys()).items()
+            if self._look_up(use, side, changes)
         }
         of_sources = {self._ids[name]: change.net for name, change in changes.items()}
-        self.local = LocalRows(changed, of_sources, {use: self._beside[use] for use in uses})
+        self.local = LocalRows(changed, of_sources, {use: self._looked_up_rows[use] for use in uses})
         return Writer(self._relations.prefix, frozenset(changed), frozenset(uses))
 
-    def _read(self, root: Node) -> dict[str, _Changes]:
+    def _read_changes(self, root: Node) -> dict[str, _Changes]:
         """Read the changes of the sources that have few."""
-        from streamhouse_spark.views.ivm.indexed_join import scans_of
+        from streamhouse_spark.views.ivm.indexed_join import iter_scans
 
         before = {source.name: source.ends for source in self.step.old.sources} if self.step.old is not None else {}
         new = {source.name: source.ends for source in self.step.new.sources}
         changes_by_source = {}
         for name in sorted(self.step.changed):
             state = self._states[name]
-            scans = (scan for scan in scans_of(root) if scan.table == self._ids[name])
+            scans = (scan for scan in iter_scans(root) if scan.table == self._ids[name])
             columns = {column for scan in scans for column in scan.of.values()}
-            if not columns or not self._is_at(name) or not may_be_local(state, columns):  # a WITH clause may be unused
+            if (
+                not columns or not self._is_at_step_version(name) or not may_be_local(state, columns)
+            ):  # a WITH clause may be unused
                 continue
-            changes = read_changes(self._sources[name], state, before[name], new[name], columns_read(state, columns))
+            changes = read_changes(self._sources[name], state, before[name], new[name], columns_to_read(state, columns))
             if changes is not None:
                 net = changes.net([column for column in state.schema.names if column in columns])
                 changes_by_source[name] = _Changes(changes, net)
         return changes_by_source
 
-    def _keys(self) -> dict[str, tuple[str, ...]]:
+    def _lookup_keys(self) -> dict[str, tuple[str, ...]]:
         """Return the primary keys of the sources whose rows the driver may look up."""
         return {
             self._ids[name]: state.primary_key
             for name, state in self._states.items()
-            if state.primary_key and self._is_at(name) and may_be_local(state, state.primary_key)
+            if state.primary_key and self._is_at_step_version(name) and may_be_local(state, state.primary_key)
         }
 
-    def _looked_up(self, use: str, side: IndexedSide, changes: Mapping[str, _Changes]) -> bool:
+    def _look_up(self, use: str, side: IndexedSide, changes: Mapping[str, _Changes]) -> bool:
         """Make the relations of the rows that changes name by key. Returns False where Spark has to read them."""
         of_id = {of: name for name, of in self._ids.items()}
         name, naming_changes = of_id[side.table], changes.get(of_id[side.changed])
@@ -107,17 +109,17 @@ class StepInputs:
             or not may_be_local(state, side.columns)
         ):
             return False
-        rows = rows_beside(
+        rows = lookup_joined_rows(
             side, self._sources[name], state, naming_changes.net, own_changes.all if own_changes is not None else None
         )
         if rows is None:
             return False
-        self._beside[use] = rows.new
-        self._relations.offer(f"{side.table}_old_by_{use}", rows.old)
-        self._relations.offer(f"{side.table}_new_by_{use}", rows.new)
+        self._looked_up_rows[use] = rows.new
+        self._relations.register_local(f"{side.table}_old_by_{use}", rows.old)
+        self._relations.register_local(f"{side.table}_new_by_{use}", rows.new)
         return True
 
-    def _is_at(self, name: str) -> bool:
+    def _is_at_step_version(self, name: str) -> bool:
         """Tell whether the known state of a source is the version that the step reads: others may read the table on."""
         versions = {source.name: source.version for source in self.step.new.sources}
         return versions[name] == self._states[name].version

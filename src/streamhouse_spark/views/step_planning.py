@@ -28,12 +28,12 @@ from streamhouse_spark.read.planner import ScanRequest, plan_pin, scan_pinned
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.table.refresh_commit import RefreshStep, source_version, why_whole
 from streamhouse_spark.table.tags import list_pinned_segments
-from streamhouse_spark.views.local_changes import rows_at_most
+from streamhouse_spark.views.local_changes import max_num_rows
 
 Ends = Mapping[int, int]
 """Bucket → the offset behind the last row."""
 
-NO_LONGER_READ: Final = (OffsetsTrimmedError, SnapshotExpiredError)
+EXPIRED_ERRORS: Final = (OffsetsTrimmedError, SnapshotExpiredError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class IntermediateVersion:
     """Rows that are left for later steps. Nothing is left of a step to the newest versions."""
 
 
-def nearer(
+def choose_step(
     step: RefreshStep, sources: Mapping[str, TableHandle], step_rows: int | None, goal: Lineage | None = None
 ) -> IntermediateVersion:
     """Return the step to take of one to the newest versions: that one, or one of about ``step_rows`` rows of the
@@ -57,18 +57,20 @@ def nearer(
     """
     if step_rows is None:
         return IntermediateVersion(step, 0)
-    progress = {new.name: _Source(step, new, sources[new.name], goal) for new in step.new.sources}
-    if sum(source.all for source in progress.values()) <= step_rows:
+    progress = {new.name: _SourceProgress(step, new, sources[new.name], goal) for new in step.new.sources}
+    if sum(source.num_rows for source in progress.values()) <= step_rows:
         return IntermediateVersion(step, 0)
-    if goal is not None and not any(source.left for source in progress.values()):
-        return nearer(step, sources, step_rows)
+    if goal is not None and not any(source.num_rows_to_goal for source in progress.values()):
+        return choose_step(step, sources, step_rows)
     versions: dict[str, SourceVersion] = {}
-    for name, share in shares({name: source.left for name, source in progress.items()}, step_rows).items():
-        has_moved = any(progress[other].rows_of(version.ends) > 0 for other, version in versions.items())
-        versions[name] = progress[name].taken(share, must_move=share > 0 and not has_moved)
+    for name, share in allocate_rows(
+        {name: source.num_rows_to_goal for name, source in progress.items()}, step_rows
+    ).items():
+        has_moved = any(progress[other].count_rows(version.ends) > 0 for other, version in versions.items())
+        versions[name] = progress[name].choose_version(share, must_move=share > 0 and not has_moved)
     new = tuple(versions[source.name] for source in step.new.sources)
-    rows_left = sum(progress[source.name].rows_of(source.ends) for source in step.new.sources)
-    rows_left -= sum(progress[source.name].rows_of(source.ends) for source in new)
+    rows_left = sum(progress[source.name].count_rows(source.ends) for source in step.new.sources)
+    rows_left -= sum(progress[source.name].count_rows(source.ends) for source in new)
     if rows_left <= 0:
         return IntermediateVersion(step, 0)
     return IntermediateVersion(RefreshStep(step.number, step.old, Lineage(new, step.new.whole_because)), rows_left)
@@ -87,7 +89,7 @@ def covers(lineage: Lineage, goal: Lineage) -> bool:
     )
 
 
-def shares(left: Mapping[str, int], limit: int) -> dict[str, int]:
+def allocate_rows(left: Mapping[str, int], limit: int) -> dict[str, int]:
     """Return how many rows of each source are taken, those with the fewest first: of one at most a part is."""
     rows = {}
     for name in sorted(left, key=lambda name: (left[name], name)):
@@ -96,7 +98,7 @@ def shares(left: Mapping[str, int], limit: int) -> dict[str, int]:
     return rows
 
 
-def ends_within(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
+def allocate_ends(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
     """Return ends that are ``limit`` rows behind ``starts``, of each bucket its share."""
     total = sum(end - starts[bucket] for bucket, end in ends.items())
     chosen_ends, before, assigned = {}, 0, 0
@@ -108,7 +110,7 @@ def ends_within(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
     return chosen_ends
 
 
-class _Source:
+class _SourceProgress:
     """A source, and the rows of it that a step may take."""
 
     def __init__(self, step: RefreshStep, new: SourceVersion, table: TableHandle, goal: Lineage | None) -> None:
@@ -122,34 +124,36 @@ class _Source:
         self._starts = {
             bucket: min(max(first[bucket], old_ends.get(bucket, 0)), end) for bucket, end in new.ends.items()
         }
-        self._until = dict(new.ends)
+        self._goal_ends = dict(new.ends)
         for end in goal.sources if goal is not None else ():
             if (end.name, end.uuid) == (new.name, new.uuid):
-                self._until = {b: max(start, min(end.ends.get(b, 0), new.ends[b])) for b, start in self._starts.items()}
-        self.all = self._count(new.ends)
+                self._goal_ends = {
+                    b: max(start, min(end.ends.get(b, 0), new.ends[b])) for b, start in self._starts.items()
+                }
+        self.num_rows = self._count(new.ends)
         """Rows behind those that the view has: changes of a table with a primary key, or all rows where these are read
         instead and are fewer."""
-        self.left = self._count(self._until)
+        self.num_rows_to_goal = self._count(self._goal_ends)
         """The same up to the goal."""
 
     def _count(self, ends: Ends) -> int:
-        rows = self.rows_of(ends)
-        return min(rows, rows_at_most(self._state)) if self._is_whole and self._state.primary_key else rows
+        rows = self.count_rows(ends)
+        return min(rows, max_num_rows(self._state)) if self._is_whole and self._state.primary_key else rows
 
-    def rows_of(self, ends: Ends) -> int:
+    def count_rows(self, ends: Ends) -> int:
         """Count the rows up to ends, behind those that the view has."""
         return sum(end - self._starts[bucket] for bucket, end in ends.items() if bucket in self._starts)
 
-    def taken(self, limit: int, *, must_move: bool) -> SourceVersion:
+    def choose_version(self, limit: int, *, must_move: bool) -> SourceVersion:
         """Return the version that has about ``limit`` more rows. With ``must_move`` it has more, whatever is there."""
-        if limit >= self.all:
+        if limit >= self.num_rows:
             return self._new
         if self._is_dense():
             ends = self._ends_of_commit(limit) if limit else None
-            return self._cut(ends or ends_within(self._starts, self._until, limit))
+            return self._cut_at(ends or allocate_ends(self._starts, self._goal_ends, limit))
         if self._old is not None and not self._is_whole and not limit:
             return self._old
-        return self._version(limit, must_move=must_move)
+        return self._choose_commit(limit, must_move=must_move)
 
     # -- by offsets -----------------------------------------------------------------------------------------------
 
@@ -169,12 +173,12 @@ class _Source:
             return False
         try:
             scan = scan_pinned(self._table, take_latest_snapshot(state), ScanRequest(state.schema.names[:1]))
-        except NO_LONGER_READ:
+        except EXPIRED_ERRORS:
             return False
         rows = [file.num_live if parse_file_offsets(file.location) is not None else None for file in scan.files]
         return None not in rows and sum(filter(None, rows)) == of_log  # other engines' rows have no offsets
 
-    def _cut(self, ends: Ends) -> SourceVersion:
+    def _cut_at(self, ends: Ends) -> SourceVersion:
         return replace(self._new, ends=dict(ends), is_cut=ends != self._new.ends)
 
     def _ends_of_commit(self, limit: int) -> Ends | None:
@@ -185,38 +189,38 @@ class _Source:
             return begins_elsewhere or any(state.ends[bucket] < start for bucket, start in self._starts.items())
 
         def is_within(state: TableState) -> bool:
-            return is_before(state) or self.rows_of(state.ends) <= limit
+            return is_before(state) or self.count_rows(state.ends) <= limit
 
         newest, _ = newest_within(self._table.log, self._table.storage, self._state, is_within)
-        return newest.ends if newest is not None and not is_before(newest) and self.rows_of(newest.ends) else None
+        return newest.ends if newest is not None and not is_before(newest) and self.count_rows(newest.ends) else None
 
     # -- by versions ----------------------------------------------------------------------------------------------
 
-    def _version(self, limit: int, *, must_move: bool) -> SourceVersion:
+    def _choose_commit(self, limit: int, *, must_move: bool) -> SourceVersion:
         def is_within(state: TableState) -> bool:
-            return not self._fits(state) or self._rows_read(state) <= limit
+            return not self._is_reachable(state) or self._rows_read(state) <= limit
 
         within, beyond = newest_within(self._table.log, self._table.storage, self._state, is_within)
-        if within is not None and not (self._fits(within) and (self._is_whole or self.rows_of(within.ends))):
+        if within is not None and not (self._is_reachable(within) and (self._is_whole or self.count_rows(within.ends))):
             within = None
         if within is None and self._old is not None and not self._is_whole and not must_move:
             return self._old
         for candidate in (within, beyond):
-            if candidate is not None and self._can_be_read(candidate):
-                return self._told(candidate)
+            if candidate is not None and self._is_readable(candidate):
+                return self._to_source_version(candidate)
         _, oldest = newest_within(
             self._table.log,
             self._table.storage,
             self._state,
-            lambda state: not self._fits(state) or not self._can_be_read(state),
+            lambda state: not self._is_reachable(state) or not self._is_readable(state),
         )
-        return self._told(oldest)
+        return self._to_source_version(oldest)
 
     def _rows_read(self, state: TableState) -> int:
-        rows = self.rows_of(state.ends)
-        return min(rows, rows_at_most(state)) if self._is_whole and state.primary_key else rows
+        rows = self.count_rows(state.ends)
+        return min(rows, max_num_rows(state)) if self._is_whole and state.primary_key else rows
 
-    def _fits(self, state: TableState) -> bool:
+    def _is_reachable(self, state: TableState) -> bool:
         """Tell whether a state is one to which changes lead, and from which they lead on to the newest one."""
         now = self._state
         if (state.schema_id, state.first_offsets, state.former_partitionings) != (
@@ -232,16 +236,16 @@ class _Source:
         retained_starts = change_starts(now) if now.primary_key else {}
         return all(state.ends[bucket] >= start for bucket, start in retained_starts.items())
 
-    def _can_be_read(self, state: TableState) -> bool:
+    def _is_readable(self, state: TableState) -> bool:
         try:
             pin = take_latest_snapshot(state)
             require_kept(self._table.log, state, list_pinned_segments(pin))
             plan_pin(self._table, pin, ScanRequest(state.schema.names[:1]))
-        except NO_LONGER_READ:
+        except EXPIRED_ERRORS:
             return False
         return True
 
-    def _told(self, state: TableState) -> SourceVersion:
+    def _to_source_version(self, state: TableState) -> SourceVersion:
         """Return a state as the version of a source, or the newest one where the changes between do not tell all:
         from there the whole query would be computed once more.
         """

@@ -160,9 +160,9 @@ def test_the_audit_log(app, tmp_path):
 def test_an_audit_log_that_is_moved_away_begins_anew(tmp_path):
     file = tmp_path / "audit.log"
     audit = AuditLog(str(file), SimClock())
-    audit.note({"n": 1, "path": "/100%s"})
+    audit.write({"n": 1, "path": "/100%s"})
     file.rename(tmp_path / "audit.log.1")
-    audit.note({"n": 2})
+    audit.write({"n": 2})
     audit.close()
     assert [json.loads((tmp_path / name).read_text())["n"] for name in ("audit.log.1", "audit.log")] == [1, 2]
     with pytest.raises(InvalidOptionError, match=r"--audit-log .* cannot be written"):

@@ -133,14 +133,14 @@ def test_many_that_ask_share_what_is_made(warehouse, held, monkeypatch):
 
     monkeypatch.setattr(ServedTable, "newest", counted)
     served, stand_ins, asked = VirtualTables(warehouse).table("s.t"), StaleFallback(60, ServerCounters()), []
-    original = stand_ins._asked
+    original = stand_ins._request_document
 
     def counted_asking(table):
         found = original(table)
         asked.append(found)
         return found
 
-    monkeypatch.setattr(stand_ins, "_asked", counted_asking)
+    monkeypatch.setattr(stand_ins, "_request_document", counted_asking)
     with ThreadPoolExecutor(20) as pool:
         first = pool.submit(stand_ins.document, served)
         wait_for(lambda: len(calls) == 1, "the first making")

@@ -344,7 +344,7 @@ def test_a_list_that_fails_leaves_the_views_as_they_were(place, monkeypatch, cap
     def fail(*_):
         raise StorageError("the store is away")
 
-    monkeypatch.setattr(TableDiscovery, "found", fail)
+    monkeypatch.setattr(TableDiscovery, "discover", fail)
     assert place.later(LISTING_MS) == ["v"]
     assert "could not be listed, trying again" in caplog.text
 

@@ -39,7 +39,7 @@ def rejection_error(refusal: Refusal) -> flight.FlightError:
     return _error(refusal.status, condition, kind, f"{condition}: {refusal.text}{wait}")
 
 
-def internal(request_id: str) -> flight.FlightError:
+def internal_error(request_id: str) -> flight.FlightError:
     """Return the error of a defect. It tells nothing of it; the server's log does."""
     text = f"INTERNAL: the server failed, its log has the reason under request {request_id}"
     return _error(500, "INTERNAL", "internal", text)

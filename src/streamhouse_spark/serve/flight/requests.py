@@ -61,34 +61,34 @@ _FIELDS: Final = tuple(field.name for field in fields(ReadRequest))
 _PLACE: Final = ("uuid", "plan", "part")
 
 
-def request_of_path(path: Sequence[bytes]) -> ReadRequest:
+def parse_path(path: Sequence[bytes]) -> ReadRequest:
     """Parse a descriptor's path: a table's name, in one word or as database and table. Raises `InvalidOptionError`."""
     if not 1 <= len(path) <= 2 or sum(map(len, path)) > _BYTES_MAX:
         raise InvalidOptionError(
             f"a path of {len(path)} words is no table: send ['sales.orders'] or ['sales', 'orders'], or a command"
         )
-    return ReadRequest(".".join(_text(word) for word in path))
+    return ReadRequest(".".join(_decode_word(word) for word in path))
 
 
-def request_of_command(command: bytes) -> ReadRequest:
+def parse_command(command: bytes) -> ReadRequest:
     """Parse a descriptor's command. Raises `InvalidOptionError`."""
-    return _request(_object(command, "the command"), "the command", _FIELDS)
+    return _parse_request(_parse_object(command, "the command"), "the command", _FIELDS)
 
 
-def ticket_of(ticket: bytes) -> ReadTicket:
+def parse_ticket(ticket: bytes) -> ReadTicket:
     """Parse a ticket: one that the server gave, or a command. Raises `InvalidOptionError`."""
-    document = _object(ticket, "the ticket")
-    request = _request(document, "the ticket", (*_FIELDS, *_PLACE))
+    document = _parse_object(ticket, "the ticket")
+    request = _parse_request(document, "the ticket", (*_FIELDS, *_PLACE))
     if not any(name in document for name in _PLACE):
         return ReadTicket(request)
-    uuid, plan = (_optional_text(document, "the ticket", name, str) for name in ("uuid", "plan"))
-    part = _number(document, "the ticket", "part", 0)
+    uuid, plan = (_parse_text(document, "the ticket", name, str) for name in ("uuid", "plan"))
+    part = _parse_number(document, "the ticket", "part", 0)
     if uuid is None or plan is None or part is None:
         raise InvalidOptionError("the ticket has uuid, plan and part in part only; ask for the flight's info again")
     return ReadTicket(request, uuid, plan, part)
 
 
-def _object(text: bytes, of: str) -> Mapping[str, Any]:
+def _parse_object(text: bytes, of: str) -> Mapping[str, Any]:
     if len(text) > _BYTES_MAX:
         raise InvalidOptionError(f"{of} has {len(text)} bytes, and {_BYTES_MAX} are the most; ask for less at once")
     try:
@@ -102,27 +102,27 @@ def _object(text: bytes, of: str) -> Mapping[str, Any]:
     return document
 
 
-def _request(document: Mapping[str, Any], of: str, allowed: Sequence[str]) -> ReadRequest:
+def _parse_request(document: Mapping[str, Any], of: str, allowed: Sequence[str]) -> ReadRequest:
     for name in document:
         if name not in allowed:
             near = nearest(name, _FIELDS)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(_FIELDS)}"
             raise InvalidOptionError(f"{of} has an unknown field {quote(name)}; {hint}")
-    table = _optional_text(document, of, "table", str)
+    table = _parse_text(document, of, "table", str)
     if table is None:
         raise InvalidOptionError(f'{of} names no table; say for example {{"table": "sales.orders"}}')
     return ReadRequest(
         table,
-        _columns(document, of),
-        _optional_text(document, of, "where", str),
-        _number(document, of, "limit", 0),
-        _version(document, of),
-        _number(document, of, "snapshot", -_NUMBER_MAX),
-        _number(document, of, "parts", 1, PARTS_MAX) or PARTS_DEFAULT,
+        _parse_columns(document, of),
+        _parse_text(document, of, "where", str),
+        _parse_number(document, of, "limit", 0),
+        _parse_version(document, of),
+        _parse_number(document, of, "snapshot", -_NUMBER_MAX),
+        _parse_number(document, of, "parts", 1, PARTS_MAX) or PARTS_DEFAULT,
     )
 
 
-def _columns(document: Mapping[str, Any], of: str) -> tuple[str, ...] | None:
+def _parse_columns(document: Mapping[str, Any], of: str) -> tuple[str, ...] | None:
     value = document.get("columns")
     if value is None:
         return None
@@ -131,19 +131,19 @@ def _columns(document: Mapping[str, Any], of: str) -> tuple[str, ...] | None:
     return tuple(value)
 
 
-def _version(document: Mapping[str, Any], of: str) -> int | str | None:
+def _parse_version(document: Mapping[str, Any], of: str) -> int | str | None:
     value = document.get("version")
-    return value if isinstance(value, str) else _number(document, of, "version", 1)
+    return value if isinstance(value, str) else _parse_number(document, of, "version", 1)
 
 
-def _optional_text(document: Mapping[str, Any], of: str, name: str, kind: type[str]) -> str | None:
+def _parse_text(document: Mapping[str, Any], of: str, name: str, kind: type[str]) -> str | None:
     value = document.get(name)
     if value is not None and not isinstance(value, kind):
         raise InvalidOptionError(f"{of}: {name} is {quote(value)}, expected a text")
     return value
 
 
-def _number(document: Mapping[str, Any], of: str, name: str, least: int, most: int = _NUMBER_MAX) -> int | None:
+def _parse_number(document: Mapping[str, Any], of: str, name: str, least: int, most: int = _NUMBER_MAX) -> int | None:
     value = document.get(name)
     if value is None:
         return None
@@ -152,7 +152,7 @@ def _number(document: Mapping[str, Any], of: str, name: str, least: int, most: i
     return value
 
 
-def _text(word: bytes) -> str:
+def _decode_word(word: bytes) -> str:
     try:
         return word.decode()
     except UnicodeDecodeError as error:

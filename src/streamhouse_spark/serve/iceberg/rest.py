@@ -22,8 +22,8 @@ from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.validators import is_current
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor, VendedCredentials
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
-from streamhouse_spark.serve.responses import iceberg_answer, iceberg_error
-from streamhouse_spark.serve.rights import absent_database, client_of, require, table_asked_for, without_hidden_names
+from streamhouse_spark.serve.responses import iceberg_error, iceberg_error_response
+from streamhouse_spark.serve.rights import client_of, database_not_found, hide_names, requested_table, require
 from streamhouse_spark.table.system_views import LAKE
 
 LAKE_ONLY: Final = "lake"
@@ -41,7 +41,7 @@ _ENDPOINTS: Final = [
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
 ]
-_REFUSED: Final = [
+_REJECTED_ENDPOINTS: Final = [
     "POST /v1/{prefix}/namespaces",
     "DELETE /v1/{prefix}/namespaces/{namespace}",
     "POST /v1/{prefix}/namespaces/{namespace}/properties",
@@ -56,8 +56,8 @@ _REFUSED: Final = [
 and pyiceberg send nothing that a server does not name, and say no more than that."""
 _CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 _DELEGATION: Final = "x-iceberg-access-delegation"
-_VENDED: Final = "vended-credentials"
-_READS: Final = ("GET", "HEAD")
+_VENDED_CREDENTIALS: Final = "vended-credentials"
+_READ_METHODS: Final = ("GET", "HEAD")
 _SNAPSHOTS: Final = ("all", "refs")
 _NO_NAMESPACE: Final = "NoSuchNamespaceException"
 _Handler = Callable[[Request], Response]
@@ -88,7 +88,7 @@ class _Catalog:
         self._client_config = dict(client_config)
         self._vending = vending
         self._system = system
-        self._stand_ins = stand_ins
+        self._fallback = stand_ins
 
     def routes(self) -> list[Route]:
         routes = [self._route("/v1/config", self._config)]
@@ -101,14 +101,21 @@ class _Catalog:
                 self._route(f"{below}/{{namespace}}/views", self._views, _NO_NAMESPACE),
                 self._route(f"{below}/{{namespace}}/views/{{view}}", self._view, "NoSuchViewException"),
                 self._route(f"{below}/{{namespace}}/tables/{{table}}", self._load),
-                self._route(f"{below}/{{namespace}}/tables/{{table}}/metrics", self._reported, methods=("POST",)),
+                self._route(f"{below}/{{namespace}}/tables/{{table}}/metrics", self._report_metrics, methods=("POST",)),
             ]
             if self._vending is not None:
                 routes.append(self._route(f"{below}/{{namespace}}/tables/{{table}}/credentials", self._credentials))
-        return [*routes, Route("/{path:path}", _refuse, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])]
+        return [
+            *routes,
+            Route("/{path:path}", _refuse_write, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]),
+        ]
 
     def _route(
-        self, path: str, handler: _Handler, absent: str = "NoSuchTableException", methods: tuple[str, ...] = _READS
+        self,
+        path: str,
+        handler: _Handler,
+        absent: str = "NoSuchTableException",
+        methods: tuple[str, ...] = _READ_METHODS,
     ) -> Route:
         """Return a route whose errors are Iceberg's; ``absent`` is the type for an object that is not there."""
 
@@ -116,8 +123,8 @@ class _Catalog:
             try:
                 return handler(request)
             except StreamhouseError as error:
-                client, table = client_of(request), table_asked_for(request)
-                return iceberg_answer(without_hidden_names(error, client, table, self._warehouse.exists), absent)
+                client, table = client_of(request), requested_table(request)
+                return iceberg_error_response(hide_names(error, client, table, self._warehouse.exists), absent)
 
         return Route(path, answered, methods=methods)
 
@@ -130,67 +137,67 @@ class _Catalog:
         return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": self._endpoints()})
 
     def _endpoints(self) -> list[str]:
-        return [*_ENDPOINTS, *_REFUSED, *([_CREDENTIALS] if self._vending is not None else [])]
+        return [*_ENDPOINTS, *_REJECTED_ENDPOINTS, *([_CREDENTIALS] if self._vending is not None else [])]
 
     def _namespaces(self, request: Request) -> Response:
         client, parent = client_of(request), request.query_params.get("parent")
         if parent:
-            self._require_seen(request, parent)  # and no namespace is inside of another one
+            self._require_visible(request, parent)  # and no namespace is inside of another one
             return JSONResponse({"namespaces": []})
-        names = [name for name in self._warehouse.databases() if client.knows_database(name)]
+        names = [name for name in self._warehouse.databases() if client.can_see_database(name)]
         return JSONResponse({"namespaces": [[name] for name in names]})
 
     def _namespace(self, request: Request) -> Response:
-        name = self._seen_namespace(request)
+        name = self._visible_namespace(request)
         return (
             _no_content(request) if request.method == "HEAD" else JSONResponse({"namespace": [name], "properties": {}})
         )
 
-    def _seen_namespace(self, request: Request) -> str:
-        return self._require_seen(request, str(request.path_params["namespace"]))
+    def _visible_namespace(self, request: Request) -> str:
+        return self._require_visible(request, str(request.path_params["namespace"]))
 
-    def _require_seen(self, request: Request, name: str) -> str:
+    def _require_visible(self, request: Request, name: str) -> str:
         """Return the namespace. Raises `TableNotFoundError` alike where it is absent, and where the client has no right
         on a table of it.
         """
         client = client_of(request)
-        if not client.knows_database(name) or name not in self._warehouse.databases():
-            raise absent_database(client, name)
+        if not client.can_see_database(name) or name not in self._warehouse.databases():
+            raise database_not_found(client, name)
         return name
 
     def _list(self, request: Request) -> Response:
-        name = self._seen_namespace(request)
-        readable = client_of(request).readable_of(self._warehouse.tables(name))
-        loadable = self._tables.loadable_of(readable, lake_alone=_is_lake_alone(request))
+        name = self._visible_namespace(request)
+        readable = client_of(request).filter_readable(self._warehouse.tables(name))
+        loadable = self._tables.list_loadable(readable, lake_alone=_is_lake_catalog(request))
         names = [table.partition(".")[2] for table in loadable]
         return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in names]})
 
     def _views(self, request: Request) -> Response:
         """Answer that a database has no views: engines ask before they look for tables."""
-        self._seen_namespace(request)
+        self._visible_namespace(request)
         return JSONResponse({"identifiers": []})
 
     def _view(self, request: Request) -> Response:
-        name = f"{self._seen_namespace(request)}.{request.path_params['view']}"
+        name = f"{self._visible_namespace(request)}.{request.path_params['view']}"
         raise TableNotFoundError(f"there is no view {name[:200]} in this catalog: it shows tables; load a table")
 
-    def _readable(self, request: Request) -> tuple[ServedTable, str | None]:
+    def _require_readable(self, request: Request) -> tuple[ServedTable, str | None]:
         """Return the table that a request is for, which its client may read, and the suffix: `LAKE` for the lake."""
         database, name = request.path_params["namespace"], request.path_params["table"]
         base, _, suffix = name.partition("$")
         require(request, "read", f"{database}.{base}")
-        if not suffix and _is_lake_alone(request):
+        if not suffix and _is_lake_catalog(request):
             suffix = LAKE
         return self._tables.table(f"{database}.{base}"), suffix.lower() or None
 
     def _document(self, table: ServedTable, suffix: str | None) -> tuple[Document, str | None]:
         """Return the document, and why it is of the lake alone where it should not be."""
         if suffix is None:
-            return self._stand_ins.document(table) if self._stand_ins is not None else (table.newest(), None)
+            return self._fallback.document(table) if self._fallback is not None else (table.newest(), None)
         return table.lake() if suffix == LAKE else self._system.newest(table.table, suffix), None
 
     def _load(self, request: Request) -> Response:
-        table, suffix = self._readable(request)
+        table, suffix = self._require_readable(request)
         snapshots = request.query_params.get("snapshots", "all")
         if snapshots not in _SNAPSHOTS:
             raise InvalidOptionError(f"snapshots={snapshots[:60]!r}: expected {' or '.join(_SNAPSHOTS)}")
@@ -199,7 +206,7 @@ class _Catalog:
             return _no_content(request)
         document, fallback_reason = self._document(table, suffix)
         delegations = {word.strip().lower() for word in request.headers.get(_DELEGATION, "").split(",")}
-        vended = self._vend_credentials(request, table, suffix) if _VENDED in delegations else None
+        vended = self._vend_credentials(request, table, suffix) if _VENDED_CREDENTIALS in delegations else None
         version = f"{document.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
         headers = {"ETag": f'W/"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'}
         if fallback_reason is not None:
@@ -219,7 +226,7 @@ class _Catalog:
         return f'{{"metadata-location":{json.dumps(document.location)},"metadata":{text},{json.dumps(more)[1:]}'
 
     def _credentials(self, request: Request) -> Response:
-        table, suffix = self._readable(request)
+        table, suffix = self._require_readable(request)
         self._require_loadable(table, suffix)
         vended = self._vend_credentials(request, table, suffix)
         if vended is None or request.method == "HEAD":
@@ -236,17 +243,17 @@ class _Catalog:
         else:
             self._system.require_shown(table.table, suffix)
 
-    def _reported(self, request: Request) -> Response:
+    def _report_metrics(self, request: Request) -> Response:
         """Take the report of an engine about its scan of a table, and keep nothing of it."""
-        self._require_loadable(*self._readable(request))
+        self._require_loadable(*self._require_readable(request))
         return _no_content(request)
 
     def _vend_credentials(self, request: Request, table: ServedTable, suffix: str | None) -> VendedCredentials | None:
         if self._vending is None:
             return None
         if suffix not in (None, LAKE):
-            return self._vending.vended(client_of(request).name, table.table, of="virtual")
-        return self._vending.vended(client_of(request).name, table.table, of="lake" if suffix == LAKE else "both")
+            return self._vending.vend(client_of(request).name, table.table, of="virtual")
+        return self._vending.vend(client_of(request).name, table.table, of="lake" if suffix == LAKE else "both")
 
 
 def _audit_credentials(request: Request, vended: VendedCredentials) -> dict[str, str]:
@@ -269,7 +276,7 @@ def _with_refs_only(text: str) -> str:
     return json.dumps(metadata, separators=(",", ":"))
 
 
-def _is_lake_alone(request: Request) -> bool:
+def _is_lake_catalog(request: Request) -> bool:
     """Return whether the request is to the catalog of lake tables."""
     return bool(request.scope["path"].startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/"))
 
@@ -278,7 +285,7 @@ def _no_content(request: Request) -> Response:  # noqa: ARG001 - a handler
     return Response(status_code=204)
 
 
-def _refuse(request: Request) -> Response:
+def _refuse_write(request: Request) -> Response:
     if request.method in ("GET", "HEAD"):
         return iceberg_error(404, "NotFoundException", f"there is nothing at {request.scope['path']}")
     return iceberg_error(403, "ForbiddenException", _READ_ONLY)

@@ -28,7 +28,7 @@ class StaleFallback:
         self._wait_s = wait_s
         self._counts = counts
         self._lock = new_lock()
-        self._turns: WeakKeyDictionary[ServedTable, threading.RLock] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[ServedTable, threading.RLock] = WeakKeyDictionary()
         self._waiting: dict[ServedTable, Future[Document]] = {}
 
     def document(self, table: ServedTable) -> tuple[Document, str | None]:
@@ -38,7 +38,7 @@ class StaleFallback:
         stand in: its answer waits, and its errors are raised; so are those of a name or an option. Raises as
         `ServedTable.newest`.
         """
-        future = self._asked(table)
+        future = self._request_document(table)
         try:
             return future.result(self._wait_s), None
         except TimeoutError:
@@ -48,24 +48,24 @@ class StaleFallback:
         except StreamhouseError as error:
             reason = f"its hot rows cannot be shown: {error}"
         try:
-            document = table.lake_in_its_place()
+            document = table.lake_as_fallback()
         except StreamhouseError:
             return future.result(), None
         self._counts.count_lake_only_answer(table.table.name)
         logger.warning("%s is answered with its lake alone: %s", table.table.name, reason)
         return document, reason
 
-    def _asked(self, table: ServedTable) -> Future[Document]:
+    def _request_document(self, table: ServedTable) -> Future[Document]:
         """Return a document that somebody begins to look for from now on."""
         with self._lock:
             future = self._waiting.get(table)
             if future is None:
                 future = self._waiting[table] = Future()
-                turn = self._turns.setdefault(table, new_lock())
-                threading.Thread(target=self._make, args=(table, turn, future), daemon=True).start()
+                turn = self._locks.setdefault(table, new_lock())
+                threading.Thread(target=self._run, args=(table, turn, future), daemon=True).start()
             return future
 
-    def _make(self, table: ServedTable, turn: threading.RLock, future: Future[Document]) -> None:
+    def _run(self, table: ServedTable, turn: threading.RLock, future: Future[Document]) -> None:
         with turn:
             with self._lock:
                 del self._waiting[table]  # who asks from now on wants a later look

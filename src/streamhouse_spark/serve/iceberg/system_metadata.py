@@ -29,12 +29,12 @@ PAUSE_MS: Final = 1_000
 """Age that a document may have although the table has moved on: each one costs a few writes."""
 ROWS_MAX: Final = 100_000
 """Rows of a document. Of `$history` they are the newest ones."""
-SHOWN: Final = (*SYSTEM_TABLES, PARTITIONS)
-_KEPT_MAX: Final = 1_000
+SYSTEM_SUFFIXES: Final = (*SYSTEM_TABLES, PARTITIONS)
+_CACHED_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedDocument:
     lock: threading.RLock = field(default_factory=new_lock)
     document: Document | None = None
     epoch: int = 0
@@ -47,7 +47,7 @@ class SystemDocuments:
     def __init__(self, *, grace_ms: int = GRACE_MS) -> None:
         self._epoch_ms = max(1, grace_ms // 2)
         self._lock = new_lock()
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], _CachedDocument] = OrderedDict()
 
     def newest(self, table: Table, suffix: str) -> Document:
         """Return the document of a system table. **Commit point:** the last version of a table that nobody else has.
@@ -57,10 +57,10 @@ class SystemDocuments:
         """
         self.require_shown(table, suffix)
         with self._lock:
-            entry = self._kept.setdefault((table.uuid, suffix), _Kept())
-            self._kept.move_to_end((table.uuid, suffix))
-            while len(self._kept) > _KEPT_MAX:
-                self._kept.popitem(last=False)
+            entry = self._cache.setdefault((table.uuid, suffix), _CachedDocument())
+            self._cache.move_to_end((table.uuid, suffix))
+            while len(self._cache) > _CACHED_MAX:
+                self._cache.popitem(last=False)
         with entry.lock:
             state, clock = table.refresh(), table.world.clock
             epoch = table.storage.now_ms() // self._epoch_ms
@@ -69,22 +69,23 @@ class SystemDocuments:
                 document.version == state.version or clock.boot_ms() - entry.made_ms < PAUSE_MS
             )
             if document is None or not is_new or epoch != entry.epoch:
-                document = entry.document = self._made(table, state, suffix, epoch)
+                document = entry.document = self._write_document(table, state, suffix, epoch)
                 entry.epoch, entry.made_ms = epoch, clock.boot_ms()
             return document
 
     @staticmethod
     def require_shown(table: Table, suffix: str) -> None:
         """Raise `TableNotFoundError` for a suffix that an Iceberg catalog does not show."""
-        if suffix not in SHOWN or (suffix == PARTITIONS and not table.state.partition_by):
+        if suffix not in SYSTEM_SUFFIXES or (suffix == PARTITIONS and not table.state.partition_by):
             raise TableNotFoundError(
                 f"there is no {table.name}${suffix} in this catalog: load {table.name}, {table.name}$lake or "
-                f"{', '.join(f'${name}' for name in SHOWN)}; changes are read by Arrow Flight, Python or Spark"
+                f"{', '.join(f'${name}' for name in SYSTEM_SUFFIXES)}; changes are read by Arrow Flight, "
+                "Python or Spark"
             )
 
     @staticmethod
-    def _made(table: Table, state: TableState, suffix: str, epoch: int) -> Document:
-        rows = _rows(table, state, suffix)
+    def _write_document(table: Table, state: TableState, suffix: str, epoch: int) -> Document:
+        rows = _read_rows(table, state, suffix)
         if rows.num_rows > ROWS_MAX:
             raise InvalidOptionError(
                 f"{table.name}${suffix} has {rows.num_rows:,} rows, and an Iceberg catalog shows {ROWS_MAX:,} at most; "
@@ -98,7 +99,7 @@ class SystemDocuments:
         )
 
 
-def _rows(table: Table, state: TableState, suffix: str) -> pa.Table:
+def _read_rows(table: Table, state: TableState, suffix: str) -> pa.Table:
     if suffix == PARTITIONS:
         return open_view(table, suffix).to_arrow()
     return SystemTables(table.storage, state, limit=ROWS_MAX).read(suffix)

@@ -25,7 +25,7 @@ from streamhouse_spark.storage.s3.sts import StsRoles, TemporaryCredentials, par
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-_KEPT_MAX: Final = 1_000
+_CACHED_MAX: Final = 1_000
 
 
 class StsClient(Protocol):
@@ -60,7 +60,7 @@ class VendedCredentials:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedCredentials:
     vended: VendedCredentials
     until_boot_ms: int
 
@@ -76,11 +76,9 @@ class CredentialVendor:
         self._clock = warehouse.world.clock
         self._roles = roles or StsRoles(warehouse.settings)
         self._lock = new_lock()
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], _CachedCredentials] = OrderedDict()
 
-    def vended(
-        self, client: str, table: Table, *, of: Literal["both", "lake", "virtual"] = "both"
-    ) -> VendedCredentials:
+    def vend(self, client: str, table: Table, *, of: Literal["both", "lake", "virtual"] = "both") -> VendedCredentials:
         """Return credentials for the files that the table's newest state names, or its lake alone, or its virtual
         tables alone, as those of system tables are.
 
@@ -96,23 +94,23 @@ class CredentialVendor:
         policy = read_policy(self._partition, url.netloc, [f"{root}/{key}" if root else key for key in keys])
         key = client, policy
         with self._lock:
-            cached = self._kept.get(key)
+            cached = self._cache.get(key)
         if cached is not None and self._clock.boot_ms() < cached.until_boot_ms:
             return cached.vended
         if of != "virtual":
-            self._require_at_home(table)
+            self._require_files_in_place(table)
         began_ms, seconds = self._clock.boot_ms(), self._options.seconds
         credentials = self._roles.assume(self._options.role_arn, f"streamhouse-{client}", policy, seconds)
         vended = VendedCredentials(credentials, tuple(f"{table.storage.url.rstrip('/')}/{prefix}" for prefix in keys))
         with self._lock:
-            self._kept[key] = _Kept(vended, began_ms + seconds * 500)
-            self._kept.move_to_end(key)
-            while len(self._kept) > _KEPT_MAX:
-                self._kept.popitem(last=False)
+            self._cache[key] = _CachedCredentials(vended, began_ms + seconds * 500)
+            self._cache.move_to_end(key)
+            while len(self._cache) > _CACHED_MAX:
+                self._cache.popitem(last=False)
         return vended
 
     @staticmethod
-    def _require_at_home(table: Table) -> None:
+    def _require_files_in_place(table: Table) -> None:
         state = table.state
         if not state.has_lake:
             return

@@ -69,18 +69,18 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _CachedDocument:
     document: Document
     lake_location: str | None
     epoch: int
     generation: int
     rest_until_ms: int
-    look: int = 0
+    observation: int = 0
     """Number of the last look that found it to be the newest."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _Observation:
     lake: IcebergMetadata | None
     recorded: int | None
     """The snapshot that the log had recorded before the lake was looked at: this has it, or had it."""
@@ -88,7 +88,7 @@ class _Looked:
     epoch: int
 
 
-def _snapshot_of(state: TableState) -> int | None:
+def _recorded_snapshot(state: TableState) -> int | None:
     return state.lake.snapshot_id if state.lake is not None else None
 
 
@@ -100,20 +100,20 @@ class ServedTable:
         self._epoch_ms = max(1, grace_ms // 2)
         self._pause_ms = pause_ms
         self._lock = new_lock()
-        self._made: _Made | None = None
-        self._looks = 0
+        self._cached: _CachedDocument | None = None
+        self._num_observations = 0
         """Number of looks at the table that began. A call may take what a later one found."""
 
     def require_shown(self) -> TableState:
         """Return the newest state. Raises where an Iceberg catalog cannot show it, as `newest` does; makes nothing."""
-        return self._checked(self.table.refresh())
+        return self._require_iceberg(self.table.refresh())
 
     def lake(self) -> Document:
         """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
         metadata, state = self._newest_lake()
         return Document(metadata.location, metadata.metadata.model_dump_json(), state.version)
 
-    def lake_in_its_place(self) -> Document:
+    def lake_as_fallback(self) -> Document:
         """Return the lake's rows as a document of this table: an engine that has had its hot rows takes both for one
         table. Makes nothing. Raises as `lake`.
         """
@@ -125,7 +125,7 @@ class ServedTable:
         )
 
     def _newest_lake(self) -> tuple[IcebergMetadata, TableState]:
-        state = self._checked(self.table.refresh())
+        state = self._require_iceberg(self.table.refresh())
         metadata = self._lake_document(state)
         if metadata is None:
             raise TableNotFoundError(
@@ -138,40 +138,40 @@ class ServedTable:
 
         **Commit point:** a snapshot of the virtual table; nothing else is written. Raises as tiering does.
         """
-        before = self._looks
+        before = self._num_observations
         with self._lock:
-            cached = self._made
-            if cached is not None and cached.look > before:  # somebody looked since this call began
+            cached = self._cached
+            if cached is not None and cached.observation > before:  # somebody looked since this call began
                 return cached.document
-            self._looks = number = self._looks + 1
-            observation = self._look()
-            if cached is not None and self._is_of(cached, observation):
-                self._made = replace(cached, look=number)
+            self._num_observations = number = self._num_observations + 1
+            observation = self._observe()
+            if cached is not None and self._is_current(cached, observation):
+                self._cached = replace(cached, observation=number)
                 return cached.document
             if cached is not None and (left_ms := cached.rest_until_ms - self._boot_ms()) > 0:
                 self.table.world.clock.sleep_ms(left_ms)
-                self._looks = number = self._looks + 1
-                observation = self._look()
+                self._num_observations = number = self._num_observations + 1
+                observation = self._observe()
             try:
-                self._made = replace(self._make(observation), look=number)
+                self._cached = replace(self._build(observation), observation=number)
             except StorageRefusedError as error:
-                return self._without_files(observation.state, error)
-            return self._made.document
+                return self._fall_back_to_lake(observation.state, error)
+            return self._cached.document
 
-    def _without_files(self, state: TableState, error: StorageRefusedError) -> Document:
+    def _fall_back_to_lake(self, state: TableState, error: StorageRefusedError) -> Document:
         """Return the document of a table whose store takes no files: the lake's, if it has all rows.
 
         Raises `StorageRefusedError` for a table with hot rows.
         """
-        if self._has_tiered_all(state):
-            return self.lake_in_its_place()
+        if self._is_fully_tiered(state):
+            return self.lake_as_fallback()
         raise StorageRefusedError(
             f"the hot rows of {state.name} cannot be shown, because the store refuses their files: {error}; load "
             f"{state.name}$lake, which has the tiered rows, or tier the table first, or let the server write below "
             f"{VIRTUAL_PREFIX}"
         ) from error
 
-    def _has_tiered_all(self, state: TableState) -> bool:
+    def _is_fully_tiered(self, state: TableState) -> bool:
         if not state.has_lake:
             return False
         lake = self.table.open_lake()
@@ -179,14 +179,14 @@ class ServedTable:
             newest = lake.newest()
             return newest is not None and not plan_round(state, newest, state.ends).is_due
 
-    def _look(self) -> _Looked:
+    def _observe(self) -> _Observation:
         """Look at the lake, and then at the log, which so is never behind it."""
-        before = self._checked(self.table.state)
+        before = self._require_iceberg(self.table.state)
         lake = self._lake_document(before)
-        state = self._checked(self.table.refresh())
-        return _Looked(lake, _snapshot_of(before), state, self.table.storage.now_ms() // self._epoch_ms)
+        state = self._require_iceberg(self.table.refresh())
+        return _Observation(lake, _recorded_snapshot(before), state, self.table.storage.now_ms() // self._epoch_ms)
 
-    def _is_of(self, cached: _Made, observation: _Looked) -> bool:
+    def _is_current(self, cached: _CachedDocument, observation: _Observation) -> bool:
         location = observation.lake.location if observation.lake is not None else None
         state = observation.state
         return (cached.document.version, cached.lake_location, cached.epoch) == (
@@ -195,20 +195,20 @@ class ServedTable:
             observation.epoch,
         )
 
-    def _make(self, observation: _Looked) -> _Made:
+    def _build(self, observation: _Observation) -> _CachedDocument:
         table, began_ms = self.table, self._boot_ms()
         run_tasks = run_tasks_in_threads(table.storage, table.settings, table.world)
         for attempt in range(_ATTEMPTS_MAX):
             if attempt:
-                observation = self._look()
+                observation = self._observe()
             real, epoch = observation.lake, observation.epoch
             location = real.location if real is not None else None
-            before = self._made
+            before = self._cached
             is_same = before is not None and (before.lake_location, before.epoch) == (location, epoch)
             generation = before.generation if before and is_same else 0
-            virtual, generation = self._begun(observation.state, real, epoch, generation)
+            virtual, generation = self._begin_virtual_table(observation.state, real, epoch, generation)
             try:
-                state = tier_ahead(table.log, virtual, run_tasks, partial(self._require_not_behind, observation))
+                state = tier_ahead(table.log, virtual, run_tasks, partial(self._require_lake_current, observation))
             except (OffsetsTrimmedError, LakeRolledBackError, CommitConflictError):
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
@@ -217,17 +217,19 @@ class ServedTable:
             text = backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms())
             document = Document(metadata.location, text, state.version)
             now_ms = self._boot_ms()
-            return _Made(document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms))
+            return _CachedDocument(
+                document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms)
+            )
         raise AssertionError
 
-    def _require_not_behind(self, observation: _Looked, state: TableState) -> None:
+    def _require_lake_current(self, observation: _Observation, state: TableState) -> None:
         """Require that the lake that was looked at has what the log says that a lake has: the log forgets deleted rows,
         and dropped partitions, as soon as it knows a snapshot without them.
 
         Raises `LakeRolledBackError`: the lake is to be looked at again.
         """
-        self._checked(state)
-        recorded = _snapshot_of(state)
+        self._require_iceberg(state)
+        recorded = _recorded_snapshot(state)
         if recorded is None or recorded == observation.recorded:
             return
         if observation.lake is not None and any(
@@ -238,7 +240,7 @@ class ServedTable:
             f"the lake of {state.name} moved on to snapshot {recorded} while its hot rows were looked for; ask again"
         )
 
-    def _begun(
+    def _begin_virtual_table(
         self, state: TableState, real: IcebergMetadata | None, epoch: int, generation: int
     ) -> tuple[VirtualTable, int]:
         """Return a virtual table that goes on from the lake's version and has room for a round."""
@@ -259,7 +261,7 @@ class ServedTable:
         assert isinstance(lake, IcebergLake)
         return newest_document(lake)
 
-    def _checked(self, state: TableState) -> TableState:
+    def _require_iceberg(self, state: TableState) -> TableState:
         self.table.require_there(state)
         if state.parsed.datalake_format != "iceberg":
             raise TableNotFoundError(
@@ -317,7 +319,7 @@ class VirtualTables:
             self._served[name] = served
         return served
 
-    def loadable_of(self, names: Sequence[str], *, lake_alone: bool) -> list[str]:
+    def list_loadable(self, names: Sequence[str], *, lake_alone: bool) -> list[str]:
         """Return those of the tables that an Iceberg catalog can show, or whose lake it can show. A table whose state
         cannot be read now is among them: to load it says why.
         """

@@ -67,18 +67,18 @@ class Aggregate:
         return old_name(self.column)
 
     @property
-    def _came(self) -> str:
+    def _inserted(self) -> str:
         return f"__streamhouse_came_{self.column}"
 
     @property
-    def _gone(self) -> str:
+    def _deleted(self) -> str:
         return f"__streamhouse_gone_{self.column}"
 
     @property
     def _count(self) -> str:
         return f"__streamhouse_count_{self.column}"
 
-    def changes(self) -> list[str]:
+    def change_columns(self) -> list[str]:
         """Return the columns that tell what came and what went."""
         inserted, deleted = (f"CASE WHEN {WEIGHT} {sign} 0 THEN {self.of} END" for sign in "><")
         count = f"COALESCE(SUM(CASE WHEN ({self.of}) IS NOT NULL THEN {WEIGHT} ELSE 0 END), 0) AS {self._count}"
@@ -88,17 +88,17 @@ class Aggregate:
             case "count":
                 return [count]
             case "sum":
-                return [f"SUM({inserted}) AS {self._came}", f"SUM({deleted}) AS {self._gone}", count]
+                return [f"SUM({inserted}) AS {self._inserted}", f"SUM({deleted}) AS {self._deleted}", count]
             case "grown":
-                return [f"SUM({inserted}) AS {self._came}", f"COUNT({deleted}) AS {self._gone}"]
+                return [f"SUM({inserted}) AS {self._inserted}", f"COUNT({deleted}) AS {self._deleted}"]
             case "min" | "max":
-                return [f"{self.kind}({inserted}) AS {self._came}", f"{self.kind}({deleted}) AS {self._gone}"]
+                return [f"{self.kind}({inserted}) AS {self._inserted}", f"{self.kind}({deleted}) AS {self._deleted}"]
             case "distinct":
                 return [f"COUNT({self.of}) AS {self._count}"]
 
-    def value(self) -> str:
+    def value_sql(self) -> str:
         """Return the new value as far as it is known; of a sum that of no values is 0."""
-        old, inserted, none = self._old, self._came, f"CAST(0 AS {self.type})"
+        old, inserted, none = self._old, self._inserted, f"CAST(0 AS {self.type})"
         match self.kind:
             case "rows":
                 return f"COALESCE({old}, 0L) + {ROWS}"
@@ -106,7 +106,7 @@ class Aggregate:
                 return f"COALESCE({old}, 0L) + {self._count}"
             case "sum":
                 increased = f"CAST(COALESCE({old}, {none}) + COALESCE({inserted}, {none}) AS {self.type})"
-                return f"CAST({increased} - COALESCE({self._gone}, {none}) AS {self.type})"
+                return f"CAST({increased} - COALESCE({self._deleted}, {none}) AS {self.type})"
             case "grown":
                 unless_null = f"WHEN {inserted} IS NULL THEN {old} ELSE {old} + {inserted} END"
                 return f"CASE WHEN {old} IS NULL THEN {inserted} {unless_null}"
@@ -115,7 +115,7 @@ class Aggregate:
             case "distinct":
                 return f"COALESCE({old}, 0L)"
 
-    def shown(self) -> str:
+    def result_sql(self) -> str:
         """Return the new value, over that of `value`."""
         value = value_name(self.column)
         if self.kind != "sum":
@@ -126,7 +126,7 @@ class Aggregate:
             f"{none_left} ELSE {value} END"
         )
 
-    def is_known(self) -> str:
+    def is_known_sql(self) -> str:
         """Return whether the new value is that of `shown`."""
         value = value_name(self.column)
         match self.kind:
@@ -139,14 +139,14 @@ class Aggregate:
                     f" WHEN {value} <> 0 THEN TRUE{counted} ELSE FALSE END"
                 )
             case "grown":
-                return f"{self._gone} = 0"
+                return f"{self._deleted} = 0"
             case "min" | "max":
                 sign = ">" if self.kind == "min" else "<"
-                return f"({self._gone} IS NULL OR COALESCE({self._gone} {sign} {value}, FALSE))"
+                return f"({self._deleted} IS NULL OR COALESCE({self._deleted} {sign} {value}, FALSE))"
             case "distinct":
                 return f"{self._count} = 0"
 
-    def proof(self) -> str:
+    def nonempty_sql(self) -> str:
         """Return a condition under which the group surely has a row."""
         value = value_name(self.column)
         match self.kind:
@@ -155,9 +155,9 @@ class Aggregate:
             case "sum":
                 return f"{value} <> 0"
             case "grown" | "min" | "max":
-                return f"{self.is_known()} AND {value} IS NOT NULL"
+                return f"{self.is_known_sql()} AND {value} IS NOT NULL"
             case "distinct":
-                return f"{self.is_known()} AND {value} > 0"
+                return f"{self.is_known_sql()} AND {value} > 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,25 +165,27 @@ class DerivedColumn:
     """A column that follows from the group's own columns and from aggregates that are shown."""
 
     sql: str
-    sure: str = "TRUE"
+    is_exact_sql: str = "TRUE"
     """Whether it is the value that Spark computes from the rows."""
 
 
 Part = Aggregate | DerivedColumn
 
 
-def parts_of(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
+def plan_aggregates(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
     """Return how the new value of each column is found; None if that of one is not. ``types`` are Spark's."""
     base: dict[str, Aggregate] = {}
     for column, expression in root.exprs.items():
-        aggregate = _aggregate(column, expression, types[column], root) or _distinct(column, expression, types)
+        aggregate = _parse_aggregate(column, expression, types[column], root) or _parse_count_distinct(
+            column, expression, types
+        )
         if aggregate is not None:
             base[column] = aggregate
     counts = {part.of: column for column, part in base.items() if part.kind == "count"}
     rows = next((column for column, part in base.items() if part.kind == "rows"), None)
     for column, part in base.items():
         if part.kind == "sum":
-            row_count_column = rows if _is_firm(root.exprs[column].this, root) else None
+            row_count_column = rows if _is_not_null(root.exprs[column].this, root) else None
             base[column] = replace(part, counted=counts.get(part.of) or row_count_column)
     parts: dict[str, Part] = {}
     for column, expression in root.exprs.items():
@@ -194,34 +196,34 @@ def parts_of(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
     return parts
 
 
-def _aggregate(column: str, expression: exp.Expr, kind: str, root: Group) -> Aggregate | None:
+def _parse_aggregate(column: str, expression: exp.Expr, kind: str, root: Group) -> Aggregate | None:
     this = expression.this if isinstance(expression, exp.AggFunc) else None
     if this is None or isinstance(this, exp.Distinct) or expression.args.get("expressions"):
         return None
     of = print_sql(this)
     match expression:
         case exp.Count():
-            is_rows = isinstance(this, exp.Star | exp.Literal) or _is_firm(this, root)
+            is_rows = isinstance(this, exp.Star | exp.Literal) or _is_not_null(this, root)
             return Aggregate(column, "rows" if is_rows else "count", "" if is_rows else of, kind)
         case exp.CountIf():
             return Aggregate(column, "count", f"CASE WHEN {of} THEN 1 END", kind)
-        case exp.Sum() if kind == "bigint" or _digits(kind) in range(1, _DECIMAL_DIGITS_MAX + 1):
+        case exp.Sum() if kind == "bigint" or _decimal_digits(kind) in range(1, _DECIMAL_DIGITS_MAX + 1):
             return Aggregate(column, "sum", of, kind)
         case exp.Sum() if kind == "double":
             return Aggregate(column, "grown", of, kind)
-        case exp.Min() | exp.Max() if kind in _ORDERED or _digits(kind):
+        case exp.Min() | exp.Max() if kind in _ORDERED or _decimal_digits(kind):
             return Aggregate(column, "min" if isinstance(expression, exp.Min) else "max", of, kind)
     return None
 
 
-def _distinct(column: str, expression: exp.Expr, types: Mapping[str, str]) -> Aggregate | None:
+def _parse_count_distinct(column: str, expression: exp.Expr, types: Mapping[str, str]) -> Aggregate | None:
     """A number of distinct values of a column."""
     this = expression.this if isinstance(expression, exp.Count) else None
     if not isinstance(this, exp.Distinct) or len(this.expressions) != 1 or this.args.get("on"):
         return None
     (of,) = this.expressions
     kind = types.get(of.name, "") if isinstance(of, exp.Column) else ""
-    if kind in _ORDERED or _digits(kind):
+    if kind in _ORDERED or _decimal_digits(kind):
         return Aggregate(column, "distinct", print_sql(of), types[column], of_type=kind)
     return None
 
@@ -230,7 +232,7 @@ def _derived_column(
     expression: exp.Expr, kind: str, root: Group, base: Mapping[str, Aggregate]
 ) -> DerivedColumn | None:
     if isinstance(expression, exp.Avg):
-        return _average(expression, kind, base)
+        return _derive_average(expression, kind, base)
     shown = {print_sql(root.exprs[column]): column for column in base}
 
     def replace_aggregate(node: exp.Expr) -> exp.Expr:
@@ -244,7 +246,7 @@ def _derived_column(
     return DerivedColumn(f"({print_sql(replaced)})")
 
 
-def _average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> DerivedColumn | None:
+def _derive_average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> DerivedColumn | None:
     """An average of whole numbers is that of their sum and number, where both are shown."""
     of = print_sql(expression.this)
     total = next(
@@ -257,11 +259,11 @@ def _average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> D
     return DerivedColumn(average, f"{value} BETWEEN -{_EXACT_MAX} AND {_EXACT_MAX}")
 
 
-def _is_firm(expression: exp.Expr, root: Group) -> bool:
+def _is_not_null(expression: exp.Expr, root: Group) -> bool:
     """Tell whether an expression is a column of the child that is never null."""
     return isinstance(expression, exp.Column) and expression.name in root.child.not_null
 
 
-def _digits(kind: str) -> int:
+def _decimal_digits(kind: str) -> int:
     """Return the digits of a DECIMAL; 0 for another type."""
     return int(kind[len("decimal(") :].partition(",")[0]) if kind.startswith("decimal(") else 0

@@ -53,13 +53,13 @@ SCALAR_FUNCTIONS: Final = frozenset(_SCALARS.split())
 AGGREGATE_FUNCTIONS: Final = frozenset(_AGGREGATES.split())
 """Spark's aggregates whose value does not depend on the order of rows, besides those that have a class."""
 _ALLOWED_CLASSES: Final = frozenset(_CLASSES.split())
-_OF_THE_ORDER: Final = frozenset(_ORDERED_AGGREGATES.split())
+_ORDER_DEPENDENT: Final = frozenset(_ORDERED_AGGREGATES.split())
 _NOW_WITHOUT_ARGUMENTS: Final = frozenset({"to_unix_timestamp", "unix_timestamp"})
 _SPECIAL_MOMENTS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
 """Texts that a typed literal of a moment may have: Spark takes the moment at which it reads the query."""
 
 
-def require_plain(expression: exp.Expr) -> None:
+def require_deterministic(expression: exp.Expr) -> None:
     """Raise `UnsupportedQueryError` unless the value depends on the row alone, or of an aggregate on the bag of its
     rows.
     """
@@ -71,16 +71,16 @@ def require_plain(expression: exp.Expr) -> None:
                 "a subquery here (only EXISTS, NOT EXISTS and IN in WHERE, joined by AND)", node
             )
         if type(node) is exp.Anonymous:
-            _require_plain_function(node)
+            _require_deterministic_function(node)
         elif isinstance(node, TypedLiteral) and node.this.name.strip().lower() in _SPECIAL_MOMENTS:
             raise UnsupportedQueryError("a moment that moves on", node)
         elif type(node).__name__ not in _ALLOWED_CLASSES:
             raise UnsupportedQueryError("not known to have one value for the same rows for ever", node)
 
 
-def _require_plain_function(function: exp.Anonymous) -> None:
+def _require_deterministic_function(function: exp.Anonymous) -> None:
     name = function.name.lower()
-    if name in _OF_THE_ORDER:
+    if name in _ORDER_DEPENDENT:
         raise UnsupportedQueryError("an aggregate that depends on the order of rows", function)
     if name in _NOW_WITHOUT_ARGUMENTS and not function.expressions:
         raise UnsupportedQueryError("a moment that moves on", function)

@@ -17,11 +17,11 @@ from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType
 
-_KNOWN: Final = ("SUM", "COUNT", "MIN", "MAX", "AVG", "COUNT_IF")
+_CLASS_FUNCTIONS: Final = ("SUM", "COUNT", "MIN", "MAX", "AVG", "COUNT_IF")
 """Functions that sqlglot knows by class: the aggregates that views add up."""
-_WITH_WORDS: Final = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION", "OVERLAY")
+_KEYWORD_FUNCTIONS: Final = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION", "OVERLAY")
 """Functions with words among their arguments."""
-_WITH_UNITS: Final = ("DATEADD", "DATE_ADD", "DATEDIFF", "DATE_DIFF", "TIMESTAMPADD", "TIMESTAMPDIFF")
+_UNIT_FUNCTIONS: Final = ("DATEADD", "DATE_ADD", "DATEDIFF", "DATE_DIFF", "TIMESTAMPADD", "TIMESTAMPDIFF")
 _LITERAL_TYPES: Final = {
     exp.DType.DATE: "DATE",
     exp.DType.TIME: "TIME",
@@ -44,14 +44,14 @@ class SuffixedNumber(exp.Expression):
     arg_types: ClassVar = {"this": True}
 
 
-def _of_unit(name: str, arguments: Sequence[exp.Expr]) -> exp.Expr:
+def _parse_unit_function(name: str, arguments: Sequence[exp.Expr]) -> exp.Expr:
     """Make a function whose first of three arguments is a unit of time, and no column."""
     unit, *rest = arguments
     is_unit = len(arguments) == 3 and isinstance(unit, exp.Column)
     return exp.Anonymous(this=name, expressions=[exp.var(unit.name) if is_unit else unit, *rest])
 
 
-def _typed_literal(_parser: Any, this: exp.Expr, data_type: exp.DataType) -> exp.Expr:
+def _parse_typed_literal(_parser: Any, this: exp.Expr, data_type: exp.DataType) -> exp.Expr:
     return TypedLiteral(this=this, kind=_LITERAL_TYPES[data_type.this])
 
 
@@ -63,15 +63,15 @@ class QueryDialect(Spark):
 
     class Parser(SparkParser):
         FUNCTIONS: ClassVar = {
-            **{name: make for name, make in SparkParser.FUNCTIONS.items() if name in _KNOWN},
-            **{name: partial(_of_unit, name) for name in _WITH_UNITS},
+            **{name: make for name, make in SparkParser.FUNCTIONS.items() if name in _CLASS_FUNCTIONS},
+            **{name: partial(_parse_unit_function, name) for name in _UNIT_FUNCTIONS},
         }
         FUNCTION_PARSERS: ClassVar = {
-            name: parse for name, parse in SparkParser.FUNCTION_PARSERS.items() if name in _WITH_WORDS
+            name: parse for name, parse in SparkParser.FUNCTION_PARSERS.items() if name in _KEYWORD_FUNCTIONS
         }
         TYPE_LITERAL_PARSERS: ClassVar = {
             **SparkParser.TYPE_LITERAL_PARSERS,
-            **dict.fromkeys(_LITERAL_TYPES, _typed_literal),
+            **dict.fromkeys(_LITERAL_TYPES, _parse_typed_literal),
         }
 
         def _parse_primary(self) -> exp.Expr | None:

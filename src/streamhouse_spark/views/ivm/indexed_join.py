@@ -25,7 +25,7 @@ class IndexedSide:
     """Its columns that the plan reads."""
     changed: str
     """The source whose changes name the keys."""
-    given: tuple[str, ...]
+    lookup_columns: tuple[str, ...]
     """Columns of that source, in the order of the key."""
 
 
@@ -34,7 +34,7 @@ def scan_name(scan: Scan) -> str:
     return next(iter(scan.of))
 
 
-def only_scan(node: Node) -> Scan | None:
+def single_scan(node: Node) -> Scan | None:
     """Return the source whose rows, filtered and projected, a node is; None for any other node."""
     while isinstance(node, FilterProject):
         node = node.child
@@ -48,12 +48,12 @@ def find_indexed_sides(
     source in which rows can be looked up.
     """
     sides = {}
-    for join in _joins(root):
+    for join in _iter_joins(root):
         for side, other in ((join.left, join.right), (join.right, join.left)):
-            scan = only_scan(other)
+            scan = single_scan(other)
             if scan is None or not (key := keys.get(scan.table)):
                 continue
-            changed_scans = [sides for sides in scans_of(side) if sides.table in changed]
+            changed_scans = [sides for sides in iter_scans(side) if sides.table in changed]
             key_columns = (
                 _matching_key_columns(join.on, side, changed_scans[0], other, key) if len(changed_scans) == 1 else None
             )
@@ -71,14 +71,14 @@ def _matching_key_columns(
     Returns None if ``on`` does not cover the key.
     """
     by_key = {}
-    for mine, theirs in equal_columns(on, side, other):
-        source, column = _origin(side, mine), _origin(other, theirs)
+    for mine, theirs in iter_equal_columns(on, side, other):
+        source, column = _resolve_origin(side, mine), _resolve_origin(other, theirs)
         if source is not None and source[0] is changed_scan and column is not None:
             by_key[column[1]] = source[1]
     return tuple(by_key[name] for name in key) if all(name in by_key for name in key) else None
 
 
-def equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, str]]:
+def iter_equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, str]]:
     """Give the pairs of columns of two nodes that a condition demands to be equal."""
     for part in on.flatten() if isinstance(on, exp.And) else [on]:
         equal = part.unnest()
@@ -89,43 +89,43 @@ def equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, 
                 yield from ((a, b) for a, b in pairs if a in side.columns and b in other.columns)
 
 
-def _joins(node: Node) -> Iterator[Join]:
+def _iter_joins(node: Node) -> Iterator[Join]:
     match node:
         case FilterProject() | Group():
-            yield from _joins(node.child)
+            yield from _iter_joins(node.child)
         case Join():
             yield node
-            yield from _joins(node.left)
-            yield from _joins(node.right)
+            yield from _iter_joins(node.left)
+            yield from _iter_joins(node.right)
         case Union(parts):
             for part in parts:
-                yield from _joins(part)
+                yield from _iter_joins(part)
 
 
-def scans_of(node: Node) -> Iterator[Scan]:
+def iter_scans(node: Node) -> Iterator[Scan]:
     """Return all uses of sources below a node."""
     match node:
         case Scan():
             yield node
         case FilterProject() | Group():
-            yield from scans_of(node.child)
+            yield from iter_scans(node.child)
         case Join():
-            yield from scans_of(node.left)
-            yield from scans_of(node.right)
+            yield from iter_scans(node.left)
+            yield from iter_scans(node.right)
         case Union(parts):
             for part in parts:
-                yield from scans_of(part)
+                yield from iter_scans(part)
 
 
-def _origin(node: Node, name: str) -> tuple[Scan, str] | None:
+def _resolve_origin(node: Node, name: str) -> tuple[Scan, str] | None:
     """Return the source and its column that a column's values are, where no expression stands between."""
     match node:
         case Scan():
             return node, node.of[name]
         case FilterProject(child, exprs):
             expression = exprs[name]
-            return _origin(child, expression.name) if isinstance(expression, exp.Column) else None
+            return _resolve_origin(child, expression.name) if isinstance(expression, exp.Column) else None
         case Join():
-            return _origin(node.left if name in node.left.columns else node.right, name)
+            return _resolve_origin(node.left if name in node.left.columns else node.right, name)
         case _:
             return None

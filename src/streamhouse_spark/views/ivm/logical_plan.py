@@ -111,14 +111,14 @@ class Group:
 Node = Scan | FilterProject | Join | Union | Group
 
 
-def tables_of(node: Node) -> frozenset[str]:
+def source_tables(node: Node) -> frozenset[str]:
     """Return the sources that a node reads."""
     match node:
         case Scan(table):
             return frozenset({table})
         case FilterProject() | Group():
-            return tables_of(node.child)
+            return source_tables(node.child)
         case Join():
-            return tables_of(node.left) | tables_of(node.right)
+            return source_tables(node.left) | source_tables(node.right)
         case Union(parts):
-            return frozenset().union(*map(tables_of, parts))
+            return frozenset().union(*map(source_tables, parts))

@@ -60,37 +60,39 @@ class TopKState:
     """How many rows have each value."""
     lengths: Numbers
     """How many values each group has."""
-    behind: Numbers
+    overflow: Numbers
     """How many rows of each group have a value behind the last kept one."""
 
-    def shown(self) -> pa.Array:
+    def first_values(self) -> pa.Array:
         """Return the very first value of each group, null where there is none."""
         nonempty = self.lengths > 0
         positions = np.where(nonempty, np.cumsum(self.lengths) - self.lengths, 0)
         return self.values.take(pa.array(positions, mask=~nonempty))
 
-    def number(self) -> pa.Array:
+    def count_values(self) -> pa.Array:
         """Return how many values each group has, null where not all are kept."""
-        return pa.array(self.lengths, pa.int64(), mask=self.behind > 0)
+        return pa.array(self.lengths, pa.int64(), mask=self.overflow > 0)
 
-    def followed_by(self, other: TopKState) -> TopKState:
+    def concat(self, other: TopKState) -> TopKState:
         """Return these groups, and the other ones behind them."""
         values = pa.concat_arrays([self.values, other.values])
         counts, lengths, overflow = (
-            np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("counts", "lengths", "behind")
+            np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("counts", "lengths", "overflow")
         )
         return TopKState(values, counts, lengths, overflow)
 
-    def taken(self, positions: Numbers) -> TopKState:
+    def take(self, positions: Numbers) -> TopKState:
         """Return the groups at ``positions``, in their order."""
         starts, lengths = np.cumsum(self.lengths) - self.lengths, self.lengths[positions]
         shift = starts[positions] - (np.cumsum(lengths) - lengths)
         of_values = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
-        return TopKState(self.values.take(pa.array(of_values)), self.counts[of_values], lengths, self.behind[positions])
+        return TopKState(
+            self.values.take(pa.array(of_values)), self.counts[of_values], lengths, self.overflow[positions]
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Firsts:
+class TopKGroups:
     """The rows of some groups as far as they are known."""
 
     rows: Numbers
@@ -99,78 +101,82 @@ class Firsts:
     lists: tuple[TopKState, ...]
 
     @classmethod
-    def of_none(cls, num_groups: int, types: Sequence[pa.DataType]) -> Firsts:
+    def empty(cls, num_groups: int, types: Sequence[pa.DataType]) -> TopKGroups:
         """Return groups without rows."""
         none = np.zeros(num_groups, np.int64)
         return cls(none, np.full(num_groups, ROOM), tuple(_empty_state(num_groups, kind) for kind in types))
 
     @classmethod
-    def of_rows(
+    def from_values(
         cls, rows: Numbers, room: Numbers, orders: Sequence[Order], listed: Sequence[tuple[ValueChanges, Numbers]]
-    ) -> Firsts:
+    ) -> TopKGroups:
         """Return groups that have so many rows. For each list there are the values that have room, and perhaps others,
         and how many rows have a value at all.
         """
         lists = []
         for (values, filled), order in zip(listed, orders, strict=True):
             state, _ = _apply_changes(_empty_state(len(rows), values.values.type), values, order, room)
-            kept_rows = _sums(np.repeat(np.arange(len(rows)), state.lengths), state.counts, len(rows))
+            kept_rows = _sum_by_group(np.repeat(np.arange(len(rows)), state.lengths), state.counts, len(rows))
             lists.append(TopKState(state.values, state.counts, state.lengths, filled - kept_rows))
         return cls(rows, room, tuple(lists))
 
     @classmethod
-    def of_unknown(cls, num_groups: int, types: Sequence[pa.DataType]) -> Firsts:
+    def unknown(cls, num_groups: int, types: Sequence[pa.DataType]) -> TopKGroups:
         """Return groups of which nothing is known."""
-        return cls.of_none(num_groups, types).without(np.ones(num_groups, np.bool_))
+        return cls.empty(num_groups, types).mark_unknown(np.ones(num_groups, np.bool_))
 
     @property
-    def known(self) -> Bools:
+    def is_known(self) -> Bools:
         return self.rows >= 0
 
-    def without(self, chosen: Bools) -> Firsts:
+    def mark_unknown(self, chosen: Bools) -> TopKGroups:
         """Return the groups with the chosen ones as unknown."""
-        lists = tuple(_of(~chosen, first) for first in self.lists)
-        return Firsts(np.where(chosen, UNKNOWN, self.rows), self.room, lists)
+        lists = tuple(_keep_known(~chosen, first) for first in self.lists)
+        return TopKGroups(np.where(chosen, UNKNOWN, self.rows), self.room, lists)
 
-    def replaced(self, positions: Numbers, replacements: Firsts) -> Firsts:
+    def replace_groups(self, positions: Numbers, replacements: TopKGroups) -> TopKGroups:
         """Return the groups with those at ``positions`` replaced by the others, in their order."""
         size = len(self.rows)
         chosen = np.arange(size)
         chosen[positions] = size + np.arange(len(replacements.rows))
         lists = tuple(
-            state.followed_by(other).taken(chosen) for state, other in zip(self.lists, replacements.lists, strict=True)
+            state.concat(other).take(chosen) for state, other in zip(self.lists, replacements.lists, strict=True)
         )
         rows, room = (
             np.concatenate(pair)[chosen] for pair in ((self.rows, replacements.rows), (self.room, replacements.room))
         )
-        return Firsts(rows, room, lists)
+        return TopKGroups(rows, room, lists)
 
-    def taken(self, positions: Numbers) -> Firsts:
+    def take(self, positions: Numbers) -> TopKGroups:
         """Return the groups at ``positions``, in their order."""
-        return Firsts(self.rows[positions], self.room[positions], tuple(first.taken(positions) for first in self.lists))
+        return TopKGroups(
+            self.rows[positions], self.room[positions], tuple(first.take(positions) for first in self.lists)
+        )
 
-    def shown(self) -> list[pa.Array]:
+    def first_values(self) -> list[pa.Array]:
         """Return the very first value of each group in each order; null for unknown groups."""
-        return [first.shown() for first in self.lists]
+        return [first.first_values() for first in self.lists]
 
-    def told(self, orders: Sequence[Order]) -> list[pa.Array]:
+    def current_values(self, orders: Sequence[Order]) -> list[pa.Array]:
         """Return the very first value of each group, or where all are asked for their number; null for unknown ones."""
         values = []
         for first, order in zip(self.lists, orders, strict=True):
-            values.append(first.number() if order == "all" else first.shown())
+            values.append(first.count_values() if order == "all" else first.first_values())
         return values
 
-    def changed(self, changes: Sequence[ValueChanges], orders: Sequence[Order]) -> Firsts:
+    def apply_changes(self, changes: Sequence[ValueChanges], orders: Sequence[Order]) -> TopKGroups:
         """Return the groups behind some changes, as each list has them: all are of the same rows."""
         rows = self.rows.copy()
         np.add.at(rows, changes[0].groups, changes[0].weights)
-        are_right, lists = self.known & (rows >= 0), []
+        are_right, lists = self.is_known & (rows >= 0), []
         for first, change, order in zip(self.lists, changes, orders, strict=True):
             state, is_right = _apply_changes(first, change, order, self.room)
             lists.append(state)
             are_right = are_right & is_right
-        room = np.where(self.known & ~are_right, np.minimum(self.room * _GROWTH, ROOM_MAX), self.room)
-        return Firsts(np.where(are_right, rows, UNKNOWN), room, tuple(_of(are_right, first) for first in lists))
+        room = np.where(self.is_known & ~are_right, np.minimum(self.room * _GROWTH, ROOM_MAX), self.room)
+        return TopKGroups(
+            np.where(are_right, rows, UNKNOWN), room, tuple(_keep_known(are_right, first) for first in lists)
+        )
 
 
 def _empty_state(num_groups: int, kind: pa.DataType) -> TopKState:
@@ -185,13 +191,13 @@ def _apply_changes(first: TopKState, changes: ValueChanges, order: Order, room: 
     values = pa.concat_arrays([first.values, changes.values.filter(pa.array(valid))])
     groups = np.concatenate([np.repeat(np.arange(size), first.lengths), changes.groups[valid]])
     weights = np.concatenate([first.counts, changes.weights[valid]])
-    ranks = ranks_of(values, order)
-    inside = ranks <= _bounds(first, ranks)[groups]
-    overflow = first.behind + _sums(groups[~inside], weights[~inside], size)
+    ranks = rank_values(values, order)
+    inside = ranks <= _rank_bounds(first, ranks)[groups]
+    overflow = first.overflow + _sum_by_group(groups[~inside], weights[~inside], size)
 
     positions = np.flatnonzero(inside)
     positions = positions[np.lexsort((ranks[positions], groups[positions]))]
-    begins = begins_of(groups[positions], ranks[positions])
+    begins = run_starts(groups[positions], ranks[positions])
     totals = np.add.reduceat(weights[positions], begins) if len(begins) else weights[:0]
     right = np.ones(size, np.bool_)
     right[groups[positions[begins]][totals < 0]] = False  # more went than there were
@@ -199,14 +205,14 @@ def _apply_changes(first: TopKState, changes: ValueChanges, order: Order, room: 
     stay = totals > 0
     positions, totals = positions[begins][stay], totals[stay]
     of_group = groups[positions]
-    is_kept = place_within(of_group, size) < (ALL_ROOM if order == "all" else room[of_group])
-    overflow = overflow + _sums(of_group[~is_kept], totals[~is_kept], size)
+    is_kept = positions_in_groups(of_group, size) < (ALL_ROOM if order == "all" else room[of_group])
+    overflow = overflow + _sum_by_group(of_group[~is_kept], totals[~is_kept], size)
     lengths = np.bincount(of_group[is_kept], minlength=size)
     right &= (overflow >= 0) & ~((lengths == 0) & (overflow > 0))
     return TopKState(values.take(pa.array(positions[is_kept])), totals[is_kept], lengths, overflow), right
 
 
-def ranks_of(values: pa.Array, order: Order) -> Numbers:
+def rank_values(values: pa.Array, order: Order) -> Numbers:
     """Return numbers in the order of the values, equal ones for equal values. NaN is the largest, and -0.0 is 0.0."""
     kind = values.type
     if pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
@@ -219,16 +225,16 @@ def ranks_of(values: pa.Array, order: Order) -> Numbers:
     return ~ranks if order == "max" else ranks
 
 
-def _bounds(first: TopKState, ranks: Numbers) -> Numbers:
+def _rank_bounds(first: TopKState, ranks: Numbers) -> Numbers:
     """Return the rank up to which all values of a group are kept: that of the last one, where rows are behind it."""
     bounds = np.full(len(first.lengths), _NO_BOUND)
     ends = np.cumsum(first.lengths)
-    cut = (first.behind > 0) & (first.lengths > 0)
+    cut = (first.overflow > 0) & (first.lengths > 0)
     bounds[cut] = ranks[ends[cut] - 1]
     return bounds
 
 
-def begins_of(*sorted_columns: Numbers) -> Numbers:
+def run_starts(*sorted_columns: Numbers) -> Numbers:
     """Return the places at which a row differs from the one before it."""
     size = len(sorted_columns[0])
     differs = np.ones(size, np.bool_)
@@ -239,26 +245,26 @@ def begins_of(*sorted_columns: Numbers) -> Numbers:
     return np.flatnonzero(differs)
 
 
-def place_within(groups: Numbers, size: int) -> Numbers:
+def positions_in_groups(groups: Numbers, size: int) -> Numbers:
     """Return the place of each row within its group, for rows in the order of their groups."""
     counts = np.bincount(groups, minlength=size)
     return np.arange(len(groups)) - (np.cumsum(counts) - counts)[groups]
 
 
-def _sums(groups: Numbers, weights: Numbers, size: int) -> Numbers:
+def _sum_by_group(groups: Numbers, weights: Numbers, size: int) -> Numbers:
     totals = np.zeros(size, np.int64)
     np.add.at(totals, groups, weights)
     return totals
 
 
-def _of(is_known: Bools, first: TopKState) -> TopKState:
+def _keep_known(is_known: Bools, first: TopKState) -> TopKState:
     """Return the values without those of groups that are not known."""
     if is_known.all():
         return first
     stays = np.repeat(is_known, first.lengths)
     values = first.values.filter(pa.array(stays))
     return TopKState(
-        values, first.counts[stays], np.where(is_known, first.lengths, 0), np.where(is_known, first.behind, 0)
+        values, first.counts[stays], np.where(is_known, first.lengths, 0), np.where(is_known, first.overflow, 0)
     )
 
 
@@ -269,7 +275,7 @@ def _of(is_known: Bools, first: TopKState) -> TopKState:
 class TopKResult:
     """The facts about groups that their first values tell."""
 
-    known: Bools
+    is_known: Bools
     rows: Numbers
     """How many rows each known group has."""
     values: dict[str, pa.Array]
@@ -278,26 +284,26 @@ class TopKResult:
 
 ChangesOf = Callable[[str], ValueChanges | None]
 """Gives the changes of the values of a column of the plan; None where they are too many."""
-Tell = Callable[[pa.Table, Bools, ChangesOf], TopKResult | None]
+TopKLookup = Callable[[pa.Table, Bools, ChangesOf], TopKResult | None]
 """Tells the new values of groups with the given keys, of each of which the view has a row or not; None where nothing is
 kept.
 """
 
 
-def group_numbers(groups: pa.Table, rows: pa.Table) -> Numbers:
+def match_groups(groups: pa.Table, rows: pa.Table) -> Numbers:
     """Return for each row which of the groups it is of. Both have the same columns, and each group is there once."""
     size = groups.num_rows
     columns = {
         name: pa.concat_arrays([one_array(part.column(name)) for part in (groups, rows)])
         for name in groups.column_names
     }
-    numbers = codes_of(pa.table(columns)) if columns else np.zeros(size + rows.num_rows, np.int64)
+    numbers = encode_rows(pa.table(columns)) if columns else np.zeros(size + rows.num_rows, np.int64)
     place = np.zeros(int(numbers.max(initial=0)) + 1, np.int64)
     place[numbers[:size]] = np.arange(size)
     return place[numbers[size:]]
 
 
-def codes_of(rows: pa.Table) -> Numbers:
+def encode_rows(rows: pa.Table) -> Numbers:
     """Return a number of each row, from 0 on: the same for rows that are equal, nulls counting as equal."""
     numbers = np.zeros(rows.num_rows, np.int64)
     for place, column in enumerate(rows.columns):

@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.views.ivm.delta_sql import WEIGHT, Writer, in_one_task, list_columns, quote_name, same
+from streamhouse_spark.views.ivm.delta_sql import (
+    WEIGHT,
+    Writer,
+    coalesce_tasks,
+    list_columns,
+    null_safe_equal,
+    quote_name,
+)
 from streamhouse_spark.views.ivm.logical_plan import Group, Node, UnsupportedQueryError
 
 GONE: Final = "__streamhouse_gone"
@@ -18,7 +25,7 @@ KEY: Final = "_key"
 ORDINAL: Final = "_ord"
 COUNT: Final = "__streamhouse_count"
 """The number of equal rows that the view has."""
-_THERE: Final = "__streamhouse_there"
+_EXISTS: Final = "__streamhouse_there"
 Identity = Literal["natural", "hash", "bag"]
 """A row's key: columns of the query, a hash of them, or a hash of all and an ordinal number, as rows may be equal."""
 _PLAIN_KEYS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
@@ -31,7 +38,7 @@ _JSON_OPTIONS: Final = (
 )
 
 
-def identity_of(root: Node, types: Mapping[str, str]) -> Identity:
+def choose_identity(root: Node, types: Mapping[str, str]) -> Identity:
     """Return how the rows of a plan are told apart. ``types`` are Spark's, of the plan's columns."""
     if root.key and all(name in root.not_null and types[name] in _PLAIN_KEYS for name in root.key):
         return "natural"
@@ -64,14 +71,14 @@ def hash_sql(
         elif kind in _HASHED or kind.startswith("decimal"):
             text = f"CAST({value} AS STRING)"
         elif takes_nested and kind.startswith(_NESTED):
-            text = _json(value)
+            text = _json_sql(value)
         else:
             raise UnsupportedQueryError("a column whose values cannot tell rows apart", f"{name} of type {kind}")
         parts.append(f"CASE WHEN {value} IS NULL THEN 'n' ELSE concat(length({text}), ':', {text}) END")
     return f"sha2(concat({', '.join(parts)}), 256)" if parts else "sha2('', 256)"
 
 
-def _json(value: str) -> str:
+def _json_sql(value: str) -> str:
     return f"to_json({value}, {_JSON_OPTIONS})"
 
 
@@ -101,26 +108,26 @@ class Statements:
         """The columns of the view's table."""
         return self.names if self.identity == "natural" else (*self.key_columns, *self.names)
 
-    def whole(self, writer: Writer) -> str:
+    def full_sql(self, writer: Writer) -> str:
         """Return the whole result at the new versions, with its keys."""
         rows, root = writer.rows(self.root, "new"), self.root
         if self.identity == "natural":
-            return f"SELECT {self._shown()} FROM ({rows}) q"
+            return f"SELECT {self._select_list()} FROM ({rows}) q"
         if self.identity == "hash" and isinstance(root, Group):
             key = f"{hash_sql(root.groups, self.types)} AS {KEY}"
             rows = writer.groups(root, writer.rows(root.child, "new"), key)
-            return f"SELECT {KEY}, {self._shown()} FROM ({rows}) q"
+            return f"SELECT {KEY}, {self._select_list()} FROM ({rows}) q"
         if self.identity == "hash":
-            return f"SELECT {hash_sql(root.key or (), self.types)} AS {KEY}, {self._shown()} FROM ({rows}) q"
-        return self.whole_of(rows)
+            return f"SELECT {hash_sql(root.key or (), self.types)} AS {KEY}, {self._select_list()} FROM ({rows}) q"
+        return self.keyed_rows_sql(rows)
 
-    def whole_of(self, rows: str) -> str:
+    def keyed_rows_sql(self, rows: str) -> str:
         """Return rows with the columns of the plan as rows of the view, each with a key by all of its columns."""
         key = hash_sql(self.root.columns, self.types, is_exact=True, takes_nested=self.is_whole)
         number = f"CAST(row_number() OVER (PARTITION BY {key} ORDER BY {key}) AS BIGINT)"
-        return f"SELECT {key} AS {KEY}, {number} AS {ORDINAL}, {self._shown()} FROM ({rows}) q"
+        return f"SELECT {key} AS {KEY}, {number} AS {ORDINAL}, {self._select_list()} FROM ({rows}) q"
 
-    def difference(self, whole: str, view: str) -> str:
+    def difference_sql(self, whole: str, view: str) -> str:
         """Return what brings the relation ``view``, the rows of the view's table, to the result ``whole``."""
         on = " AND ".join(f"n.{quote_name(c)} = v.{quote_name(c)}" for c in self.key_columns)
         shown = [
@@ -130,38 +137,38 @@ class Statements:
             for c in self.columns
         ]
         shown_as = dict(zip(self.root.columns, self.names, strict=True))
-        floats = [quote_name(shown_as[name]) for name in self._with_floats()]
+        floats = [quote_name(shown_as[name]) for name in self._float_columns()]
         maps = {shown_as[name] for name in self.root.columns if "map<" in self.types[name]}  # Spark compares none
 
         def row(of: str) -> str:
             values = {name: f"{of}.{quote_name(name)}" for name in self.columns}
-            columns = [_json(value) if name in maps else value for name, value in values.items()]
+            columns = [_json_sql(value) if name in maps else value for name, value in values.items()]
             return f"struct({', '.join([*columns, *(f'CAST({of}.{name} AS STRING)' for name in floats)])})"
 
-        differs = f"n.{_THERE} IS NULL OR v.{_THERE} IS NULL OR NOT ({row('n')} <=> {row('v')})"
-        marked = f"SELECT *, TRUE AS {_THERE} FROM"
+        differs = f"n.{_EXISTS} IS NULL OR v.{_EXISTS} IS NULL OR NOT ({row('n')} <=> {row('v')})"
+        marked = f"SELECT *, TRUE AS {_EXISTS} FROM"
         return (
-            f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM ({marked} ({whole})) n "
+            f"SELECT {', '.join(shown)}, n.{_EXISTS} IS NULL AS {GONE} FROM ({marked} ({whole})) n "
             f"FULL JOIN ({marked} {view}) v ON {on} WHERE {differs}"
         )
 
-    def rows_of_touched(self, writer: Writer, touched: str, condition: str = "") -> str:
+    def touched_rows_sql(self, writer: Writer, touched: str, condition: str = "") -> str:
         """Return the rows below the groups in the relation ``touched``, at the new versions.
 
         ``condition`` is a condition that all of them satisfy, by which less is read.
         """
         assert isinstance(self.root, Group)
-        return writer.of_groups(self.root, "new", f"SELECT * FROM {touched}", condition)
+        return writer.rows_of_groups(self.root, "new", f"SELECT * FROM {touched}", condition)
 
-    def of_touched(self, writer: Writer, touched: str, rows: str) -> str:
+    def touched_groups_sql(self, writer: Writer, touched: str, rows: str) -> str:
         """Return the new rows of the groups in the relation ``touched``, and the keys of those that are no more.
 
-        ``rows`` are those of `rows_of_touched`.
+        ``rows`` are those of `touched_rows_sql`.
         """
         root = self.root
         assert isinstance(root, Group)
         group_rows = writer.groups(root, rows, *root.groups)
-        inner = f"SELECT {', '.join([*root.groups, *root.columns])}, TRUE AS {_THERE} FROM ({group_rows}) q"
+        inner = f"SELECT {', '.join([*root.groups, *root.columns])}, TRUE AS {_EXISTS} FROM ({group_rows}) q"
         of_group = {name: e.name for name, e in root.exprs.items() if name in (root.key or ())}
         shown = [
             f"{'t.' + of_group[column] if column in of_group else 'n.' + column} AS {quote_name(name)}"
@@ -169,29 +176,31 @@ class Statements:
         ]
         if self.identity == "hash":
             shown.insert(0, f"{hash_sql(root.groups, self.types, 't.')} AS {KEY}")
-        on = same(root.groups, "t", "n")
-        return f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM {touched} t LEFT JOIN ({inner}) n ON {on}"
+        on = null_safe_equal(root.groups, "t", "n")
+        return (
+            f"SELECT {', '.join(shown)}, n.{_EXISTS} IS NULL AS {GONE} FROM {touched} t LEFT JOIN ({inner}) n ON {on}"
+        )
 
-    def of_delta(self, writer: Writer, *, one_task: bool = False) -> str:
+    def delta_sql(self, writer: Writer, *, one_task: bool = False) -> str:
         """Return the rows that come and the keys that go, of a plan whose rows have a key and that ends in no GROUP BY.
 
         ``one_task`` computes all in one task: right for few rows, whose shuffle costs more than they do.
         """
-        net = self._net(writer, one_task=one_task)
-        key = "" if self.identity == "natural" else f"{self._row_key()} AS {KEY}, "
+        net = self._net_sql(writer, one_task=one_task)
+        key = "" if self.identity == "natural" else f"{self._row_key_sql()} AS {KEY}, "
         # A row of weight 2 is written twice, so that a key that is none is found out and not lost in silence.
-        each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_THERE} FROM ({net}) q"
-        return f"SELECT {key}{self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
+        each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_EXISTS} FROM ({net}) q"
+        return f"SELECT {key}{self._select_list()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
 
-    def net_of_bag(self, writer: Writer, *, one_task: bool = False) -> str:
+    def bag_net_sql(self, writer: Writer, *, one_task: bool = False) -> str:
         """Return the rows that came and went, with weights, and `KEY`, of a plan whose rows may be equal."""
-        net = self._net(writer, one_task=one_task)
+        net = self._net_sql(writer, one_task=one_task)
         return f"SELECT *, {hash_sql(self.root.columns, self.types, is_exact=True)} AS {KEY} FROM ({net}) q"
 
-    def of_bag(self, net: str, counts: str) -> str:
+    def bag_delta_sql(self, net: str, counts: str) -> str:
         """Return the ordinals that equal rows get, behind those that are there, and the last ones that go.
 
-        ``net`` are rows as those of `net_of_bag`, and ``counts`` the `COUNT` of each `KEY` that the view has.
+        ``net`` are rows as those of `bag_net_sql`, and ``counts`` the `COUNT` of each `KEY` that the view has.
         """
         old_count = f"COALESCE(v.{COUNT}, 0L)"
         first = f"CASE WHEN d.{WEIGHT} > 0 THEN {old_count} + 1 ELSE {old_count} + d.{WEIGHT} + 1 END"
@@ -200,24 +209,24 @@ class Statements:
             f"SELECT d.*, explode(sequence({first}, {last})) AS {ORDINAL} FROM ({net}) d "
             f"LEFT JOIN ({counts}) v ON d.{KEY} = v.{KEY}"
         )
-        return f"SELECT {KEY}, {ORDINAL}, {self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
+        return f"SELECT {KEY}, {ORDINAL}, {self._select_list()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
 
-    def _net(self, writer: Writer, *, one_task: bool) -> str:
+    def _net_sql(self, writer: Writer, *, one_task: bool) -> str:
         """Return the rows that came and went, equal ones added up. -0.0 and 0.0 are one group, and two values."""
         columns, delta = self.root.columns, writer.delta(self.root)
         assert delta is not None
-        rows, total = in_one_task(delta, one_task=one_task), f"SUM({WEIGHT})"
-        floats = self._with_floats()
+        rows, total = coalesce_tasks(delta, one_task=one_task), f"SUM({WEIGHT})"
+        floats = self._float_columns()
         shown = list_columns([f"first({name}) AS {name}" if name in floats else name for name in columns])
         groups = list_columns([*columns, *(f"CAST({name} AS STRING)" for name in floats)])
         return f"SELECT {shown}, {total} AS {WEIGHT} FROM ({rows}) q GROUP BY {groups} HAVING {total} <> 0"
 
-    def _with_floats(self) -> list[str]:
+    def _float_columns(self) -> list[str]:
         """Return the columns of the plan whose values may be -0.0, which equals 0.0."""
         return [name for name in self.root.columns if _FLOATS.search(self.types[name])]
 
-    def _row_key(self) -> str:
+    def _row_key_sql(self) -> str:
         return hash_sql(self.root.key or (), self.types, is_exact=True)
 
-    def _shown(self) -> str:
+    def _select_list(self) -> str:
         return ", ".join(f"{c} AS {quote_name(n)}" for c, n in zip(self.root.columns, self.names, strict=True))

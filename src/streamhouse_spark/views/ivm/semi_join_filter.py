@@ -16,7 +16,7 @@ VALUES_MAX: Final = 1_000
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
-def in_filter_of_rows(rows: pa.Table) -> str:
+def build_filter(rows: pa.Table) -> str:
     """Return a condition in SQL that each of the rows satisfies: of each column one of its values, of many values that
     it lies between the least and the greatest; empty where there is none.
     """
@@ -25,12 +25,12 @@ def in_filter_of_rows(rows: pa.Table) -> str:
         values = column.unique()
         if not is_beyond_python(values):
             conditions.append(
-                in_filter(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between(name, values)
+                in_filter(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between_filter(name, values)
             )
     return " AND ".join(filter(None, conditions))
 
 
-def _between(column: str, values: pa.Array) -> str:
+def _between_filter(column: str, values: pa.Array) -> str:
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
         return ""

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.arrow_chunking import one_array
-from streamhouse_spark.views.ivm.min_max import ALL_ROOM, Bools, Numbers, begins_of, codes_of, place_within, ranks_of
+from streamhouse_spark.views.ivm.min_max import (
+    ALL_ROOM,
+    Bools,
+    Numbers,
+    encode_rows,
+    positions_in_groups,
+    rank_values,
+    run_starts,
+)
 
 LIST: Final = "__streamhouse_list"
 """The list that a value is of, by its number; `ALL_ROWS` for the number of all rows of a group."""
@@ -47,65 +55,69 @@ class FirstValues:
             pending.append(batch)
             num_rows += batch.num_rows
             if num_rows >= _STEP_ROWS:
-                partial, pending, num_rows = self._cut(partial, pending), [], 0
+                partial, pending, num_rows = self._merge_batches(partial, pending), [], 0
         if num_rows:
-            partial = self._cut(partial, pending)
+            partial = self._merge_batches(partial, pending)
         if partial is not None:
             yield from partial.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
 
-    def _cut(self, partial: pa.Table | None, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    def _merge_batches(self, partial: pa.Table | None, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """Return what is kept of rows, and of those that were cut before."""
         rows = pa.Table.from_batches(batches)
         rows = pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))  # each column may have nulls
         if partial is None:
-            partial = _with_numbers(rows.schema).empty_table()
+            partial = _output_schema(rows.schema).empty_table()
         all_rows = pa.concat_tables([partial.select(rows.column_names), rows])
         lists = _merge_numbers(partial.column(LIST), np.zeros(rows.num_rows, np.int64))
         numbers = _merge_numbers(partial.column(NUMBER), np.ones(rows.num_rows, np.int64))
-        groups = codes_of(all_rows.select(self._groups))
+        groups = encode_rows(all_rows.select(self._groups))
         is_new = np.arange(all_rows.num_rows) >= partial.num_rows
-        parts = [self._counted(all_rows, groups, numbers, is_new | (lists == ALL_ROWS))]
+        parts = [self._count_rows(all_rows, groups, numbers, is_new | (lists == ALL_ROWS))]
         for place, name in enumerate(self._values):
             chosen = is_new | (lists == place)
-            parts.append(self._ends(all_rows.filter(pa.array(chosen)), groups[chosen], numbers[chosen], place, name))
+            parts.append(
+                self._extreme_values(all_rows.filter(pa.array(chosen)), groups[chosen], numbers[chosen], place, name)
+            )
         return pa.concat_tables(parts)
 
-    def _counted(self, rows: pa.Table, groups: Numbers, numbers: Numbers, chosen: Bools) -> pa.Table:
+    def _count_rows(self, rows: pa.Table, groups: Numbers, numbers: Numbers, chosen: Bools) -> pa.Table:
         """Return how many rows each group has."""
         totals = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
         np.add.at(totals, groups[chosen], numbers[chosen])
         present, first = np.unique(groups[chosen], return_index=True)
-        return self._given(rows, np.flatnonzero(chosen)[first], totals[present], ALL_ROWS, None)
+        return self._build_rows(rows, np.flatnonzero(chosen)[first], totals[present], ALL_ROWS, None)
 
-    def _ends(self, rows: pa.Table, groups: Numbers, numbers: Numbers, place: int, name: str) -> pa.Table:
+    def _extreme_values(self, rows: pa.Table, groups: Numbers, numbers: Numbers, place: int, name: str) -> pa.Table:
         """Return the distinct values from either end of each group that have room, and null."""
         values = one_array(rows.column(name))
         valid = values.is_valid().to_numpy(zero_copy_only=False)
-        ranks = ranks_of(values.filter(pa.array(valid)), "min")
+        ranks = rank_values(values.filter(pa.array(valid)), "min")
         size = int(groups.max(initial=-1)) + 1
         filled, of_group = np.flatnonzero(valid), groups[valid]
         order = np.lexsort((ranks, of_group))
-        begins = begins_of(of_group[order], ranks[order])
+        begins = run_starts(of_group[order], ranks[order])
         totals = np.add.reduceat(numbers[filled[order]], begins) if len(begins) else numbers[:0]
         of_value = of_group[order][begins]
-        within, counts = place_within(of_value, size), np.bincount(of_value, minlength=size)[of_value]
+        within, counts = positions_in_groups(of_value, size), np.bincount(of_value, minlength=size)[of_value]
         stay = (within < self._rooms[name]) | (within >= counts - self._rooms[name])
         nulls = np.zeros(size, np.int64)
         np.add.at(nulls, groups[~valid], numbers[~valid])
         empty, first = np.unique(groups[~valid], return_index=True)
         places = np.concatenate([filled[order][begins][stay], np.flatnonzero(~valid)[first]])
-        return self._given(rows, places, np.concatenate([totals[stay], nulls[empty]]), place, name)
+        return self._build_rows(rows, places, np.concatenate([totals[stay], nulls[empty]]), place, name)
 
-    def _given(self, rows: pa.Table, positions: Numbers, numbers: Numbers, number: int, name: str | None) -> pa.Table:
+    def _build_rows(
+        self, rows: pa.Table, positions: Numbers, numbers: Numbers, number: int, name: str | None
+    ) -> pa.Table:
         selected = rows.select([*self._groups, *([] if name is None else [name])]).take(pa.array(positions))
         columns = {c: selected.column(c) for c in selected.column_names}
-        schema = _with_numbers(rows.schema)
+        schema = _output_schema(rows.schema)
         columns |= {field.name: pa.nulls(len(positions), field.type) for field in schema if field.name not in columns}
         columns |= {LIST: pa.array(np.full(len(positions), number, np.int32)), NUMBER: pa.array(numbers, pa.int64())}
         return pa.Table.from_arrays([columns[field.name] for field in schema], schema=schema)
 
 
-def _with_numbers(schema: pa.Schema) -> pa.Schema:
+def _output_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*schema, (LIST, pa.int32()), (NUMBER, pa.int64())])
 
 

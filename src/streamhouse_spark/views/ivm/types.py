@@ -26,12 +26,12 @@ _EXACT_AS: Final = {
 """Type → the other types whose values stay distinct in a comparison with it. A time zone may skip a DATE."""
 
 
-def without_size(kind: str) -> str:
+def strip_length(kind: str) -> str:
     """Return the type in which Spark computes: texts of a length are texts."""
     return "string" if kind.startswith(("char(", "varchar(")) else kind
 
 
-def padded_as(kind: str) -> str | None:
+def char_padding(kind: str) -> str | None:
     """Return the CHAR as which Spark pads what is compared with a column; None where it pads nothing."""
     return kind if kind.startswith("char(") else None
 
@@ -40,26 +40,26 @@ def is_equal_as_in(kind: str, other: str) -> bool:
     """Tell whether ``=`` compares two types as IN and a subquery does, which pads no CHAR, and casts a text and another
     type to that of their union.
     """
-    are_texts = without_size(kind) == "string", without_size(other) == "string"
-    return are_texts[0] == are_texts[1] and padded_as(kind) is None and padded_as(other) is None
+    are_texts = strip_length(kind) == "string", strip_length(other) == "string"
+    return are_texts[0] == are_texts[1] and char_padding(kind) is None and char_padding(other) is None
 
 
 def stays_distinct(kind: str, other: str) -> bool:
     """Tell whether a value of type ``other`` equals at most one key of type ``kind``: Spark casts one or both of them,
     by which '5' and '05' become one number. Keys that are -0.0 are stored as 0.0.
     """
-    kind, other = without_size(kind), without_size(other)
+    kind, other = strip_length(kind), strip_length(other)
     if kind == other:
         return True
     if kind in _INTEGERS and other in _INTEGERS:
         return True
-    digits, other_digits = _digits(kind), _digits(other)
+    digits, other_digits = _decimal_digits(kind), _decimal_digits(other)
     if digits is not None and other_digits is not None:
         return max(digits[0], other_digits[0]) + max(digits[1], other_digits[1]) <= _DECIMAL_DIGITS_MAX
     return kind in _EXACT_AS.get(other, ())
 
 
-def _digits(kind: str) -> tuple[int, int] | None:
+def _decimal_digits(kind: str) -> tuple[int, int] | None:
     """Return the digits before and behind the point; None for a type that is not exact."""
     if kind in _INTEGERS:
         return _INTEGERS[kind], 0
