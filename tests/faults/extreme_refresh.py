@@ -19,7 +19,7 @@ from kit.warehouses import open_warehouse
 from streamhouse_spark import Table
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import min_max_cache, top_k_packing
+from streamhouse_spark.views import min_max_cache
 from streamhouse_spark.views.delta_range import DeltaRange
 from streamhouse_spark.views.index_lookup import lookup_view_rows
 from streamhouse_spark.views.ivm import min_max, top_k
@@ -61,7 +61,7 @@ ADDED = compiled()
 
 def with_room(patched: pytest.MonkeyPatch, room: int) -> None:
     """Keep so many values of each group at first."""
-    for module in (min_max, min_max_cache, top_k_packing):
+    for module in (min_max, min_max_cache):
         patched.setattr(module, "ROOM", room)
 
 

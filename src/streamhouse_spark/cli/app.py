@@ -45,7 +45,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "drop-branch": ("tag_commands", "End a branch of a table, and lose its changes."),
         "drop": ("table_commands", "Drop a table and its lake table, after asking."),
-        "undrop": ("dropped_commands", "Bring a dropped table back, with all rows, offsets and its lake."),
+        "undrop": ("table_commands", "Bring a dropped table back, with all rows, offsets and its lake."),
     },
     "Rows": {
         "head": ("row_commands", "Print rows of a table or of one of its views."),

@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 import click
 import pyarrow as pa
 from rich.console import Console
 
 from streamhouse_spark.cli.costs import parse_prices, render_costs
-from streamhouse_spark.cli.dropped_commands import list_dropped
 from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_fields, take_names, take_pairs
 from streamhouse_spark.config.view_definition import view_facts
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.handle import log_url
 from streamhouse_spark.log.lifecycle.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.archive_scan import count_archived_bytes
@@ -509,3 +508,50 @@ def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
         raise click.Abort
     opened.truncate()
     session.output.document({**facts, "truncated": True}, lambda c: c.print(f"removed {subject}", markup=False))
+
+
+_DROPPED: Final = pa.schema([
+    ("table", pa.string()),
+    ("uuid", pa.string()),
+    ("dropped", pa.timestamp("ms", "UTC")),
+    ("rows", pa.int64()),
+])  # fmt: skip
+
+
+def list_dropped(session: Session, database: str | None) -> None:
+    """Return the dropped tables of a warehouse, or of one database, as rows."""
+    database_name = None if database is None else parse_database(database)
+    rows = [
+        {"table": table.name, "uuid": table.uuid, "dropped": table.dropped_ms, "rows": table.rows}
+        for table in session.warehouse.dropped_tables()
+        if database_name in (None, table.name.partition(".")[0])
+    ]
+    session.output.rows(pa.Table.from_pylist(rows, schema=_DROPPED))
+    if not rows:
+        session.output.remark(f"no dropped table in {session.warehouse.url} can be brought back")
+
+
+@click.command(
+    "undrop",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse ls --dropped
+streamhouse -w ./warehouse undrop sales.orders
+streamhouse -w ./warehouse undrop sales.orders --to sales.orders_before
+""",
+)
+@click.argument("table")
+@click.option("--uuid", help="Which one, where several tables were dropped under this name. Default: the last.")
+@click.option("--to", metavar="NAME", help="The name to give it. Default: the one that it had.")
+@click.pass_obj
+def undrop(session: Session, table: str, *, uuid: str | None, to: str | None) -> None:
+    """Bring a dropped table back, with all rows, offsets and its lake.
+
+    That works until `streamhouse maintain` cleans it up, a day after the drop or more.
+    """
+    opened = session.warehouse.undrop_table(table, uuid=uuid, to=to)
+    unit = "changes" if opened.state.primary_key else "rows"
+    facts = {"table": opened.name, "uuid": opened.uuid, "rows": opened.state.num_rows}
+    session.output.document(
+        facts, lambda console: console.print(f"{opened.name} is back, with {facts['rows']:,} {unit}", markup=False)
+    )

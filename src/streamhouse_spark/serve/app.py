@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.serve.admission import Admission
 from streamhouse_spark.serve.app_context import AppContext
-from streamhouse_spark.serve.counters import ServerCounters
 from streamhouse_spark.serve.guard import HEALTH, ICEBERG, Guard
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
 from streamhouse_spark.serve.iceberg.stale_fallback import StaleFallback
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
+from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.openapi import openapi
 from streamhouse_spark.serve.options import ServeOptions

@@ -13,8 +13,7 @@ from starlette.routing import Route
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.metrics.metrics import Measure, process_measures, store_measures
-from streamhouse_spark.serve.counters import ServerCounters
-from streamhouse_spark.serve.metrics import server_measures
+from streamhouse_spark.serve.metrics import ServerCounters, server_measures
 from streamhouse_spark.serve.parameters import parse_parameters
 from streamhouse_spark.serve.responses import error_response
 from streamhouse_spark.serve.rights import Client, client_of

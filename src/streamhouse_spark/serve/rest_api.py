@@ -34,8 +34,8 @@ from streamhouse_spark.schema.default_functions import StatementContext
 from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import row_texts
 from streamhouse_spark.serve.body_codecs import body_type, media_type, parse_rows, write_rows
-from streamhouse_spark.serve.counters import ServerCounters
 from streamhouse_spark.serve.followers import Followers, FollowResponse
+from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.parameters import parse_parameters
 from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight

@@ -19,9 +19,14 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, Ta
 from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh, pause_refreshes, resume_refreshes
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.views.query_analysis import compile_statements, parse_query, reject_unsupported, session_values
+from streamhouse_spark.views.query_analysis import (
+    compile_statements,
+    parse_query,
+    reject_unsupported,
+    require_same_meaning,
+    session_values,
+)
 from streamhouse_spark.views.refresh import Refresher, RefreshReport, begin_creation
-from streamhouse_spark.views.round_trip import require_same_meaning
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:

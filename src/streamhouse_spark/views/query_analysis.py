@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from streamhouse_spark.views.ivm.delta_sql import quote_name
 from streamhouse_spark.views.temp_views import CATALOG, TempViews
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from sqlglot import exp
 
     from streamhouse_spark.views.ivm.logical_plan import Node
@@ -211,3 +212,37 @@ def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_o
         columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(not_null))
     of_name = {query_name: ids[name] for query_name, name in parsed.tables.items()}
     return prune_columns(build_plan(parsed.tree, columns, of_name, types_of))
+
+
+def require_same_meaning(view: str, query: str, printed_query: str, written: DataFrame, printed: DataFrame) -> None:
+    """Raise `InvalidOptionError` unless the text of a query and what is printed from its parsed form have equal plans.
+
+    ``written`` is the analysed text, ``printed`` the analysed print, over the same relations.
+    """
+    if have_equal_plans(written, printed):
+        return
+    if not hasattr(written, "_jdf") and re.search(r"\bwith\b", query, re.IGNORECASE):
+        raise InvalidOptionError(
+            f"the query of {view} has WITH, and Spark Connect cannot compare plans of it; write subqueries in FROM, "
+            "create the view by CALL streamhouse.system.materialize, or use mode='full'"
+        )
+    raise InvalidOptionError(
+        f"the query of {view} cannot be kept: it is read as {_first_difference(query, printed_query)}, which Spark "
+        "analyses differently; write this part otherwise, or use mode='full', which runs the text as it is"
+    )
+
+
+def have_equal_plans(left: DataFrame, right: DataFrame) -> bool:
+    """Return whether Spark's analysed plans are equal, but for the ids of their expressions."""
+    if not hasattr(left, "_jdf"):  # Spark Connect has no other comparison; it tells common table expressions apart
+        return bool(left.sameSemantics(right))
+    plans: list[Any] = [frame._jdf.queryExecution().normalized() for frame in (left, right)]  # noqa: SLF001 - of no API
+    return bool(plans[0].sameResult(plans[1]))
+
+
+def _first_difference(query: str, printed_query: str) -> str:
+    """Return the words around the first difference of two texts of one query, without regard to case and layout."""
+    words, printed_words = (text.replace("`", "").split() for text in (query, printed_query))
+    pairs = zip(words, printed_words, strict=False)
+    place = next((i for i, (a, b) in enumerate(pairs) if a.lower() != b.lower()), min(len(words), len(printed_words)))
+    return " ".join(printed_words[max(place - 2, 0) : place + 6])

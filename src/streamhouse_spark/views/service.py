@@ -15,13 +15,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.core.clock import Clock, SystemClock
 from streamhouse_spark.core.fork_safety import new_event, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.datasource.session_warehouse import catalog_connection
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError, quote
 from streamhouse_spark.log.commits.source_versions import REFRESHES, Lineage
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.claims import CLAIM_MS, claim_work
@@ -30,8 +32,11 @@ from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING
 from streamhouse_spark.storage.prefetch import at_once
 from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.views.refresh import RefreshReport
+from streamhouse_spark.views.refresh import Refresher, RefreshReport
 from streamhouse_spark.warehouse.process_cache import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 POLL_MS: Final = 200
 ELSEWHERE_MS: Final = 5_000
@@ -438,3 +443,34 @@ def _last_refresh_ms(state: TableState) -> int:
     """Return the store time of the view's last refresh that made a commit; 0 where nothing tells it."""
     last = state.transactions.get(REFRESHES)
     return 0 if last is None else last.time_ms
+
+
+POOL: Final = "streamhouse-views"
+"""Pool of Spark's scheduler in which refreshes run beside rounds, where its mode is FAIR."""
+
+
+def session_views(
+    spark: SparkSession,
+    warehouse: str,
+    names: Sequence[str] | None,
+    on_view: Callable[[ViewStatus], None] | None = None,
+) -> ViewService:
+    """Return the service of these views; of all where there are no names. Raises `InvalidOptionError` where the
+    session's catalog ``streamhouse`` is of another warehouse.
+    """
+    connection = catalog_connection(spark)
+    if connection.location != warehouse:
+        raise InvalidOptionError(
+            f"warehouse is {quote(warehouse)}, and the session's catalog streamhouse is of "
+            f"{quote(connection.location)}; use one"
+        )
+    begin = partial(_enter_pool, spark)
+    run = Refresher(spark, connection).step
+    return ViewService(run, connection, SystemClock(), names, on_view=on_view, begin=begin)
+
+
+def _enter_pool(spark: SparkSession) -> None:
+    """Have the jobs of this thread run in a pool of their own: long ones of others leave it its share."""
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    if context is not None:
+        context.setLocalProperty("spark.scheduler.pool", POOL)

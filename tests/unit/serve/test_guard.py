@@ -14,10 +14,10 @@ from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, Warehouse
 from streamhouse_spark.serve import admission
 from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.admission import RateLimit
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rate_limit import RateLimit
 from streamhouse_spark.serve.rights import Client, parse_pattern
 
 TOKENS = {"none": "token-of-none", "shop": "token-of-shop", "board": "token-of-board"}

@@ -23,8 +23,7 @@ from streamhouse_spark.views import delta_range as between_module
 from streamhouse_spark.views import min_max_cache
 from streamhouse_spark.views.ivm.min_max import ROOM, TopKGroups, TopKState, ValueChanges
 from streamhouse_spark.views.ivm.refresh_sql import KEY
-from streamhouse_spark.views.min_max_cache import MinMaxCache
-from streamhouse_spark.views.top_k_packing import TopKCodec
+from streamhouse_spark.views.min_max_cache import MinMaxCache, TopKCodec
 
 SEVERAL = {
     "int": (pa.int32(), [1, -2, 3, 0, 9]),

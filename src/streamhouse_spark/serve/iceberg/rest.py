@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -19,7 +20,6 @@ from starlette.routing import Route
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.serve.iceberg.stale_fallback import StaleFallback
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
-from streamhouse_spark.serve.iceberg.validators import is_current
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor, VendedCredentials
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
 from streamhouse_spark.serve.responses import iceberg_error, iceberg_error_response
@@ -289,3 +289,19 @@ def _refuse_write(request: Request) -> Response:
     if request.method in ("GET", "HEAD"):
         return iceberg_error(404, "NotFoundException", f"there is nothing at {request.scope['path']}")
     return iceberg_error(403, "ForbiddenException", _READ_ONLY)
+
+
+_TAG: Final = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_LIST: Final = re.compile(rf"[ \t,]*(?:{_TAG.pattern}[ \t]*(?:,[ \t,]*|$))+")
+
+
+def is_current(if_none_match: Sequence[str], etag: str) -> bool:
+    """Return whether the header's values name the document of an entity tag.
+
+    ``*`` names any document. Tags are compared weakly, as is done for reads: ``"a"`` names ``W/"a"``. A malformed value
+    names none.
+    """
+    value = ",".join(if_none_match).strip()
+    if value == "*":
+        return True
+    return _LIST.fullmatch(value) is not None and etag.removeprefix("W/") in _TAG.findall(value)

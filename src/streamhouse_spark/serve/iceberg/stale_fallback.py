@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.serve.counters import ServerCounters
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable
+from streamhouse_spark.serve.metrics import ServerCounters
 
 logger = logging.getLogger(__name__)
 

@@ -13,15 +13,20 @@ from typing import Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import virtual_location
+from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.virtual_table import IcebergMetadata
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.serve.iceberg.inline_table import write_inline_table
 from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, Document, backdate_snapshots
 from streamhouse_spark.serve.options import GRACE_MS
+from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.system_views import PARTITIONS, open_view
 from streamhouse_spark.table.table import Table
 
@@ -103,3 +108,21 @@ def _read_rows(table: Table, state: TableState, suffix: str) -> pa.Table:
     if suffix == PARTITIONS:
         return open_view(table, suffix).to_arrow()
     return SystemTables(table.storage, state, limit=ROWS_MAX).read(suffix)
+
+
+def write_inline_table(storage: Storage, world: World, location: str, rows: pa.Table) -> IcebergMetadata:
+    """Make the table at a location that nobody else has, of `virtual_location`. **Commit point:** its last version.
+
+    Raises `StorageError`, `WarehouseMovedError`.
+    """
+    folder = location.removeprefix(VIRTUAL_PREFIX)
+    if folder == location:
+        raise ValueError(f"{location} is no location of a virtual table")
+    WarehouseIdentity(storage).require(f"making the table {folder}")
+    catalog = FileCatalog(storage, world=world)
+    namespace = VIRTUAL_PREFIX.rstrip("/").rpartition("/")[2]
+    with commit_answers(f"making the table {folder}"):
+        table = catalog.create_table((namespace, folder), rows.schema, properties={"format-version": "2"})
+        if rows.num_rows:
+            table.append(rows)
+    return IcebergMetadata(table.metadata_location, table.metadata)

@@ -2,7 +2,7 @@
 
 sqlglot turns the functions of many databases into common ones, and prints them as it thinks best: ``log10(x)`` as
 ``LOG(10, x)``. A view's query must mean what Spark reads, so here a function keeps its name and its arguments, a quote
-within a string is Spark's, and literals stay as they are. `views.round_trip` proves it of each query.
+within a string is Spark's, and literals stay as they are. `views.query_analysis` proves it for each query.
 """
 
 from __future__ import annotations
