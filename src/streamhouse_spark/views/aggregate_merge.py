@@ -1,4 +1,4 @@
-"""New rows of the groups that changed, from the rows that a view has of them: by the driver, or by Spark."""
+"""Merge of changes into the view's rows of the changed groups, by the driver or by Spark."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class _ChangedGroups:
     """The groups that changed."""
 
     rows: pa.Table
-    """The columns of `IncrementalAggregate.changes`."""
+    """The columns of `IncrementalAggregate.changes_sql`."""
     schema: StructType
     keys: pa.Table
 
 
 class AggregateMerge:
-    """Adds what came and went to the view's own rows. What it reads it reads once, however often rows are asked for."""
+    """Merges inserted and deleted rows into the view's own rows. Reads its inputs once, even if called twice."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class AggregateMerge:
         self._cached_view_rows: tuple[pa.Table, pa.Table] | None = None
 
     def merge_rows(self, tell: TopKLookup | None) -> pa.Table | None:
-        """Return the rows of `IncrementalAggregate.merged`; None where nothing changed. ``tell`` says what kept values
-        tell.
+        """Return the rows of `IncrementalAggregate.merge_sql`; None if nothing changed. ``tell`` looks up cached
+        values.
         """
         from streamhouse_spark.views.local_executor import merge_aggregates
 
@@ -64,7 +64,7 @@ class AggregateMerge:
         return self._merge_with_spark(tell)
 
     def _read_view_rows(self, keys: pa.Table) -> pa.Table:
-        """Return the view's rows of these keys, which are looked up once."""
+        """Return the view's rows with these keys, cached for the next call."""
         if self._cached_view_rows is None or not self._cached_view_rows[0].equals(keys):
             self._cached_view_rows = keys, lookup_view_rows(self._view, keys)
         return self._cached_view_rows[1]

@@ -1,5 +1,6 @@
-"""The changes of a view's groups between earlier versions of its sources and those of a step, whichever refreshes came
-between. They bring values that a host kept to the step.
+"""Changes of a view's groups between older source versions and those of a step, across any refreshes in between.
+
+They bring the values in this host's cache up to date with the step.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from streamhouse_spark.views.ivm.min_max import ChangesOf
 
 COMMITS_MAX: Final = 1_000
-"""Commits of a source between: of more, groups are listed anew as they are needed."""
+"""Largest number of source commits to read; beyond it, groups are listed again on demand."""
 
 logger = logging.getLogger(__name__)
 
 
 class DeltaRange:
-    """The changes up to one step, of at most so many rows as the driver reads itself."""
+    """Changes up to one step, if they are few enough for the driver to read."""
 
     def __init__(
         self,
@@ -42,13 +43,15 @@ class DeltaRange:
         sources: Mapping[str, Table],
         added: IncrementalAggregate,
     ) -> None:
-        """``relations`` makes new ones, which are dropped behind the changes. ``inputs`` are those of the step."""
+        """``relations`` creates temporary views, which are dropped after the changes are read; ``inputs`` are the
+        step's.
+        """
         self._relations, self._inputs, self._sources, self._added = relations, inputs, sources, added
         self._step = inputs.step
 
     def __call__(self, versions: Lineage) -> tuple[pa.Table, ChangesOf] | None:
-        """Return the keys of groups that changed, each once, and their changes; None where these are many, or are not
-        told.
+        """Return the distinct keys of changed groups and their changes; None if there are too many or some are
+        unknown.
         """
         old_sources = {source.name: source for source in versions.sources}
         if old_sources.keys() != self._sources.keys() or self._has_too_many_changes(versions):
@@ -61,7 +64,7 @@ class DeltaRange:
         relations = self._relations()
         try:
             return self._compute_changes(relations, RefreshStep(self._step.number, versions, self._step.new))
-        except PySparkException as error:  # a version that no longer can be read
+        except PySparkException as error:  # a version that can no longer be read
             logger.info("changes since older versions are not read: %s", error)
             return None
         finally:

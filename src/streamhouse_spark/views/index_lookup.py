@@ -1,7 +1,7 @@
-"""Rows that a refresh looks up by key instead of reading a table: rows beside changes, and the view's own.
+"""Index lookups of a refresh: the unchanged side of a join, and the view's own rows, by primary key.
 
-A lookup gives the newest rows. Those of a source are brought back to the version that the refresh reads, by the changes
-since. Those of the view need nothing: where another refresh changed them meanwhile, the commit of this one is refused.
+A lookup returns the latest rows. Rows of a source are rewound, by the changes since, to the version that the refresh
+reads. Rows of the view need no rewind: if another refresh changed them meanwhile, this commit conflicts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from streamhouse_spark.views.ivm.refresh_sql import KEY, ORDINAL
 from streamhouse_spark.views.local_changes import LocalChanges, columns_to_read, read_changes, rewind_rows
 
 _STALENESS_MS: Final = 600_000
-"""The first lookup of a `Lookup` reads the log to its end; those behind it need no newer rows."""
+"""The first lookup of a `Lookup` reads the log to its end; later lookups need no newer rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedRows:
-    """The rows of a use of a source that changes of another one name, at both versions."""
+    """Rows of one use of a source that match changes of another source, at the old and the new version."""
 
     old: pa.Table
     new: pa.Table
@@ -39,9 +39,9 @@ class JoinedRows:
 def lookup_joined_rows(
     use: IndexedSide, table: Table, state: TableState, naming_changes: pa.Table, own_changes: LocalChanges | None
 ) -> JoinedRows | None:
-    """Look up the rows whose keys the changes ``naming_changes`` have; None where a read of the table has to do.
+    """Look up the rows whose keys appear in ``naming_changes``; None if Spark must read the table instead.
 
-    ``own_changes`` are the changes of the table itself between the two versions, if it has some.
+    ``own_changes`` are the changes of the table itself between the two versions, if any.
     """
     keys = _to_keys(naming_changes.select(list(use.lookup_columns)), state, use.key)
     columns = columns_to_read(state, use.columns)
@@ -52,9 +52,9 @@ def lookup_joined_rows(
         return JoinedRows(empty, empty)
     try:
         rows = Lookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0).rows
-    except (SchemaMismatchError, InvalidOptionError):  # the table was altered meanwhile
+    except (SchemaMismatchError, InvalidOptionError):  # the table was altered concurrently
         return None
-    now = table.refresh()  # as new as the rows that were found, or newer
+    now = table.refresh()  # at least as new as the rows that were found
     if now.version != state.version:
         since = _read_changes_since(table, state, now, columns)
         if since is None:
@@ -64,18 +64,20 @@ def lookup_joined_rows(
 
 
 def lookup_view_rows(view: Table, keys: pa.Table) -> pa.Table:
-    """Return the rows of the view with these keys, null where there is none; the last column tells it."""
+    """Return the view's rows with these keys, null where missing; the last column says whether the row exists."""
     return Lookup(view.keyed).rows(keys, max_staleness_ms=0)
 
 
 def count_equal_rows(view: Table, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Return how many rows the view has of each `KEY`. Their ordinals are 1 to that number, so few lookups find it."""
+    """Return how many equal rows the view has for each `KEY`, by binary search over their ordinals, which start
+    at 1.
+    """
     lookup = Lookup(view.keyed)
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     low = np.zeros(len(keys), np.int64)
     high = np.ones(len(keys), np.int64)
     active = np.arange(len(keys))
-    while len(active):  # doubled until there is no such ordinal
+    while len(active):  # doubled until no such ordinal exists
         exists = _have_ordinals(lookup, keys, active, high[active])
         active = active[exists]
         low[active] = high[active]
@@ -99,7 +101,7 @@ def _have_ordinals(
 def _read_changes_since(
     table: Table, state: TableState, now: TableState, columns: Sequence[str]
 ) -> LocalChanges | None:
-    """Return the changes behind a state; None where they do not tell the rows of then."""
+    """Return the changes after a state; None if they do not determine the rows of that state."""
     if (now.schema_id, now.truncation, _drop_index(now)) != (state.schema_id, state.truncation, _drop_index(state)):
         return None
     if now.properties.get(CHANGELOG_IMAGE, "full").lower() != "full":
@@ -112,7 +114,7 @@ def _drop_index(state: TableState) -> int:
 
 
 def _to_keys(values: pa.Table, state: TableState, key: Sequence[str]) -> pa.Table | None:
-    """Return the given values as keys, each once; None where Spark compares them otherwise than as keys."""
+    """Return the distinct values as keys; None if Spark compares them differently from keys."""
     columns = [
         _to_key_column(column, state.schema.column(name).type) for column, name in zip(values.columns, key, strict=True)
     ]
@@ -128,5 +130,5 @@ def _to_key_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArra
         return None
     try:
         return column.cast(kind)
-    except pa.ArrowInvalid:  # a value that no key can have
+    except pa.ArrowInvalid:  # no key can have this value
         return None

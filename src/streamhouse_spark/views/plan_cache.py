@@ -1,4 +1,4 @@
-"""The queries of views, parsed and compiled once for as long as the columns of their sources stay."""
+"""Cache of parsed and compiled view queries, valid while the columns of their sources stay the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PlanCache:
-    """Compiled queries of one session. Each view has one: a new definition or other columns take its place."""
+    """Compiled queries of one session, one per view. A new definition or different columns replace the entry."""
 
     def __init__(self) -> None:
         self._parsed: dict[str, tuple[str, ParsedQuery]] = {}
@@ -24,14 +24,14 @@ class PlanCache:
         self._sessions: dict[Hashable, SparkSession] = {}
 
     def session(self, spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
-        """Return a session with the settings of a view. Raises as `session_with_settings`."""
+        """Return a session with the settings of a view. Raises like `session_with_settings`."""
         cache_key = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
         if cache_key not in self._sessions:
             self._sessions[cache_key] = session_with_settings(spark, view, settings)
         return self._sessions[cache_key]
 
     def parse(self, view: str, query: str) -> ParsedQuery:
-        """Return the parsed query. Raises as `parse_query`."""
+        """Return the parsed query. Raises like `parse_query`."""
         entry = self._parsed.get(view)
         if entry is None or entry[0] != query:
             entry = self._parsed[view] = (query, parse_query(view, query))
@@ -44,7 +44,9 @@ class PlanCache:
         states: Mapping[str, TableState],
         make: Callable[[], Statements],
     ) -> Statements:
-        """Return the statements of a view, made by ``make`` where its definition or its sources' columns are new."""
+        """Return the cached statements of a view, or call ``make`` if its definition or its sources' columns
+        changed.
+        """
         of_sources = sorted((name, state.table_uuid, state.schema_id) for name, state in states.items())
         cache_key = (definition.query, definition.names, tuple(sorted(definition.session.items())), tuple(of_sources))
         entry = self._compiled.get(view)

@@ -1,6 +1,6 @@
-"""The program of a ``CALL`` that needs the statement's session: it reads one line, works, and writes one line.
+"""Entry point of a ``CALL`` that needs the statement's session: it reads one line of JSON, works, and writes one line.
 
-The line has the way into the session. The process ends when the one that started it does.
+The line contains the address of the session. The process exits when its parent does.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _INSTANTIATED_SESSION: Final = "_instantiatedSession"
-"""PySpark's own place for the session of a process."""
+"""PySpark's attribute for the session of a process."""
 
 
 def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write into the answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write to the answer's stream
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_caller, daemon=True).start()
     answers.write(json.dumps(_reply(request)) + "\n")
     answers.flush()
-    os._exit(0)  # the session goes on
+    os._exit(0)  # skip PySpark's exit handlers: the session must stay open
 
 
 def _end_with_caller() -> None:
@@ -53,7 +53,7 @@ def _reply(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _root_cause(thrown: Any) -> str:
-    """Return the text of the error behind all others."""
+    """Return the message of the innermost cause."""
     while thrown.getCause() is not None:
         thrown = thrown.getCause()
     return str(thrown.getMessage() or thrown.toString())
@@ -86,9 +86,9 @@ def _run_procedure(request: Mapping[str, Any]) -> list[Any]:
 
 
 def connect_session(address: Mapping[str, Any]) -> SparkSession:
-    """Return the session of a running driver, which this process must not end.
+    """Return the session of a running driver, which this process must not stop.
 
-    PySpark would make the session the driver's default one, unless it believes that it knows one already.
+    PySpark would replace the driver's default session, unless it believes that one is already instantiated.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway

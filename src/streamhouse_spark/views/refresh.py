@@ -1,6 +1,6 @@
-"""Refreshes of a view on Spark: SQL over Z-sets computes what changed, and the driver commits it.
+"""Refresh of a view on Spark: SQL over Z-sets computes the changed rows, and the driver commits them.
 
-The rows that a refresh changes pass through the driver. `streamhouse_spark.table.refresh_commit` has the commit point.
+All changed rows of a refresh pass through the driver. The commit point is in `streamhouse_spark.table.refresh_commit`.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ class RefreshReport:
     """The outcome of a refresh."""
 
     changed: bool
-    """Whether a commit was made: False where the sources have no rows that the view does not have."""
+    """Whether a commit was made; False if the view already has all rows of its sources."""
     rows_written: int = 0
-    """Rows of all steps together, as also ``rows_deleted``."""
+    """Rows written by all steps together; ``rows_deleted`` likewise."""
     rows_deleted: int = 0
     whole_because: str | None = None
-    """The reason for which the whole query was computed; None where the changes were. Of steps the first one's."""
+    """Why the query was recomputed in full; None if the refresh was incremental. The first step's reason wins."""
     versions: Mapping[str, int] | None = None
-    """Source → the version that the view is at."""
+    """Source → the version that the view reflects."""
     steps: int = 0
-    """Commits that were made; more than one only of a view with ``step_rows``."""
+    """Number of commits; more than one only for a view with ``step_rows``."""
     goal: Lineage | None = None
-    """The versions that the steps lead to which are left, where it was ended between two; None where none is left."""
+    """The source versions that the remaining steps lead to; None if no step remains."""
 
 
 class Refresher:
-    """Refreshes views of one session, and remembers their compiled queries."""
+    """Refreshes views with one Spark session and caches their compiled queries."""
 
     def __init__(self, spark: SparkSession, connection: Connection) -> None:
         self._spark, self._connection = spark, connection
         self._plans = PlanCache()
 
     def __call__(self, name: str) -> RefreshReport:
-        """Bring a view to the newest versions of its sources; see `refresh`."""
+        """Refresh a view to the latest versions of its sources; see `refresh`."""
         return refresh(self._spark, self._connection, name, self._plans)
 
     def step(self, name: str, before: RefreshReport) -> RefreshReport:
-        """Make the next step of a refresh behind those of a report, and return the report of all of them."""
+        """Run the next step of the refresh that ``before`` reports, and return the report of all its steps."""
         return refresh(self._spark, self._connection, name, self._plans, before, 1)
 
 
@@ -80,16 +80,17 @@ def refresh(
     before: RefreshReport | None = None,
     steps_max: int | None = None,
 ) -> RefreshReport:
-    """Bring a view to the newest versions of its sources; with ``step_rows`` in steps, at least as far as the sources
-    were when it began.
+    """Refresh a view to the latest versions of its sources; with ``step_rows`` in steps.
 
-    With ``steps_max`` it ends behind so many steps, and the report has the goal of those that are left. A refresh that
-    is given this report as ``before`` goes on to the same goal, and its report is of all steps together.
+    The refresh covers at least the rows that the sources had when it began. With ``steps_max`` it stops after that many
+    steps, and the report contains the goal of the remaining ones. Pass that report as ``before`` to continue towards
+    the same goal; the new report covers all steps.
 
-    **Commit point:** of each step, the record of the view's table that has the rows and the versions. A crash before it
-    changes nothing, and the next refresh goes on behind the last step. Raises `InvalidOptionError` for a table that is
-    no view; `TableNotFoundError` where a source is gone;
-    `CommitConflictError` after too many races.
+    **Commit point:** for each step, the record of the view's table that contains the rows and the source versions. A
+    crash before it changes nothing, and the next refresh continues after the last committed step.
+
+    Raises `InvalidOptionError` for a table that is not a view, `TableNotFoundError` if a source was dropped, and
+    `CommitConflictError` after too many lost races.
     """
     view = connection.table(name)
     definition = ViewDefinition.of(view.refresh().properties, view.name)
@@ -143,7 +144,7 @@ def refresh(
 
 
 def _is_done(step: RefreshStep, goal: Lineage) -> bool:
-    """Tell whether the view has the rows that its sources had when the refresh began."""
+    """Return whether the view has all rows that its sources had when the refresh began."""
     return step.old is not None and covers(step.old, goal)
 
 
@@ -152,7 +153,7 @@ def _is_mostly_changed(step: RefreshStep, sources: Mapping[str, Table]) -> bool:
 
 
 def report_step(view: str, number: int, rows_left: int) -> None:
-    """Tell that a step is done which is not the last one: the log, and people at a terminal."""
+    """Report a finished step that is not the last one, to the log and to a terminal."""
     text = f"{view}: step {number} is done, {rows_left:,} rows of its sources are left"
     logger.info("%s", text)
     if sys.stderr.isatty():
@@ -160,7 +161,7 @@ def report_step(view: str, number: int, rows_left: int) -> None:
 
 
 def _add_step(done: RefreshReport, step: RefreshStep, rows: pa.Table, is_delete: pa.ChunkedArray) -> RefreshReport:
-    """Return the report with one step more."""
+    """Return the report with one more step."""
     deleted = int(pa.compute.sum(is_delete).as_py() or 0)
     versions = {source.name: source.version for source in step.new.sources}
     return RefreshReport(
@@ -176,8 +177,9 @@ def _add_step(done: RefreshReport, step: RefreshStep, rows: pa.Table, is_delete:
 def _recompute_reason(
     connection: Connection, step: RefreshStep, error: Exception, whole_because: str | None
 ) -> str | None:
-    """Return the reason for which another try computes the whole query, None where it need not. Raises the error where
-    another try would meet it again.
+    """Return why the retry must recompute the query in full, or None if it can stay incremental.
+
+    Raises ``error`` if a retry would fail in the same way.
     """
     if _are_replaced(connection, step, [source.name for source in step.new.sources]):
         return whole_because
@@ -191,8 +193,9 @@ def _recompute_reason(
 
 
 def _are_replaced(connection: Connection, step: RefreshStep, names: Collection[str]) -> bool:
-    """Tell whether one of these names means another table than the step's by now, so that its rows may have been read:
-    a version of a table that was made again is not the old one's version of that number.
+    """Return whether a name in ``names`` no longer refers to the step's table.
+
+    Version numbers of a recreated table do not match those of the old table, so Spark may have read wrong rows.
     """
     uuids = {source.name: source.uuid for source in step.new.sources}
     tables = ((name, connection.find_table(name)) for name in sorted(names))
@@ -200,12 +203,12 @@ def _are_replaced(connection: Connection, step: RefreshStep, names: Collection[s
 
 
 def _has_newer_source(connection: Connection, step: RefreshStep) -> bool:
-    """Tell whether a source is newer than the version that the step reads, of which files may be gone."""
+    """Return whether a source is newer than the version that the step reads; files of that version may be deleted."""
     return any(connection.table(source.name).state.version > source.version for source in step.new.sources)
 
 
 def begin_creation(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
-    """Return the relations of sources as they are now, for a view that is about to be made."""
+    """Return temporary views over the latest versions of the sources, for a view that is being created."""
     relations = new_relations(spark, parsed, sources)
     states = {name: source.refresh() for name, source in sources.items()}
     new = (SourceVersion(n, s.table_uuid, s.version, s.attempt, s.ends) for n, s in states.items())

@@ -1,8 +1,8 @@
-"""The computation of one step of a view: which rows its table gets, and which keys go.
+"""Computation of one refresh step: the rows that the view's table gets, and the keys that are deleted.
 
-There are several ways to the same rows, and sizes decide among them. Few changes are read by the driver, and what else
-is needed is looked up by key: rows beside them in joins, and the view's old rows, to which they are added. Where that
-does not tell the new row, Spark reads the source, of the groups concerned.
+Several plans lead to the same rows, and sizes choose among them. The driver reads few changes itself and looks up by
+key what else it needs: the other side of joins, and the view's old rows, into which it merges the changes. Where the
+old row does not determine the new one, Spark recomputes the group from the source.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from streamhouse_spark.views.min_max_cache import MinMaxCache
 
 ViewChanges = tuple[pa.Table, pa.ChunkedArray]
-"""Rows of the view's table, and which of them stand for keys that go."""
+"""Rows of the view's table, and a mask of those that stand for deleted keys."""
 
 logger = logging.getLogger(__name__)
 
 
 class RefreshStepRun:
-    """The computation of one step, for its relations of the session to be dropped by `close`."""
+    """The computation of one step. `close` drops its temporary views."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RefreshStepRun:
         self._min_max_cache: MinMaxCache | None = None
 
     def save_cache(self) -> None:
-        """Keep what the next refresh needs. To be called behind the commit of the step: an error is logged."""
+        """Save what the next refresh needs. Call it after the commit of the step: an error is logged, not raised."""
         if self._min_max_cache is not None:
             with after_commit(logger, "keeping the smallest and largest values", self._view.name):
                 self._min_max_cache.save()
@@ -84,11 +84,11 @@ class RefreshStepRun:
 
     @property
     def read_by_name(self) -> Collection[str]:
-        """The sources that Spark read by their names so far, whatever table these meant then."""
+        """Sources that Spark has read by name so far, whatever table the name referred to."""
         return frozenset().union(*(relations.read_by_name for relations in self._all_relations))
 
     def compute_changes(self) -> ViewChanges:
-        """Return the rows that are written, and which of them stand for keys that go. Raises ``PySparkException``."""
+        """Return the changed rows and the mask of deleted keys. Raises ``PySparkException``."""
         if self._definition.mode == "full":
             return _split_deletes(self._compute_difference(self._full_statements(), self._full_query_sql()).toArrow())
         with reject_unsupported(self._view.name):
@@ -112,7 +112,7 @@ class RefreshStepRun:
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def _compute_rows(self, statements: Statements, writer: Writer) -> DataFrame:
-        """Return the rows of a plan that ends in no GROUP BY."""
+        """Return the changed rows of a plan that does not end in GROUP BY."""
         from streamhouse_spark.views.ivm.refresh_sql import COUNT, KEY
 
         relations = self._relations
@@ -138,9 +138,9 @@ class RefreshStepRun:
         if added is not None:
             try:
                 return self._merge_groups(added, writer)
-            except PySparkException as error:  # what came may not fit into a sum that all rows fit into
+            except PySparkException as error:  # the inserted rows may overflow a sum that all rows together fit into
                 self._min_max_cache = None
-                logger.info("%s: groups that changed are computed again: %s", self._view.name, error)
+                logger.info("%s: groups that changed are recomputed: %s", self._view.name, error)
         text = writer.touched_groups(root)
         if text is None:
             return self._no_changes()
@@ -148,7 +148,7 @@ class RefreshStepRun:
         return self._recompute_groups(statements, writer, frame.toArrow(), frame.schema)
 
     def _merge_groups(self, added: IncrementalAggregate, writer: Writer) -> ViewChanges:
-        """Add what came and went to the view's own rows. Where that does not tell one, its group is computed again."""
+        """Merge inserted and deleted rows into the view's own rows; recompute groups where these do not suffice."""
         from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE
         from streamhouse_spark.views.ivm.refresh_sql import GONE
         from streamhouse_spark.views.min_max_cache import MinMaxCache
@@ -178,14 +178,14 @@ class RefreshStepRun:
     def _list_lost(
         self, added: IncrementalAggregate, merged: pa.Table | None, cache: MinMaxCache, values: SparkValues
     ) -> bool:
-        """List the groups whose new row is not told. Returns whether some of them are told now."""
+        """List the values of groups whose new row is undetermined. Returns whether some of them are now determined."""
         from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE
         from streamhouse_spark.views.ivm.min_max import ALL_ROOM
 
         if merged is None or not merged.num_rows:
             return False
         lost = merged.filter(merged.column(RECOMPUTE))
-        for name in _count_distinct_columns(added):  # groups with more are not kept whole
+        for name in _count_distinct_columns(added):  # larger groups are not cached in full
             lost = lost.filter(pc.less_equal(lost.column(name), ALL_ROOM))
         if not lost.num_rows:
             return False
@@ -197,7 +197,7 @@ class RefreshStepRun:
     def _recompute_groups(
         self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType
     ) -> ViewChanges:
-        """Compute groups again from their rows at the new versions."""
+        """Recompute groups from their rows at the new versions."""
         from streamhouse_spark.views.ivm.semi_join_filter import build_filter
 
         if not groups.num_rows:
@@ -210,7 +210,7 @@ class RefreshStepRun:
         return self._to_view_schema(rows), is_delete
 
     def _to_view_schema(self, rows: pa.Table) -> pa.Table:
-        """Return the columns of the view's table, in its types."""
+        """Return the columns of the view's table, cast to its types."""
         fields = self._view.state.schema.arrow
         columns = [rows.column(field.name).cast(field.type) for field in fields]
         return pa.Table.from_arrays(columns, names=fields.names)
@@ -218,7 +218,7 @@ class RefreshStepRun:
     # -- the whole query ------------------------------------------------------------------------------------------
 
     def _compute_difference(self, statements: Statements, whole: str) -> DataFrame:
-        self._relations.sql(whole)  # makes the relations that it names
+        self._relations.sql(whole)  # creates the temporary views that it names
         old = self._relations.at_version(self._view.name, self._view.state.version, "view")
         return self._relations.sql(statements.difference_sql(whole, old))
 
@@ -229,7 +229,7 @@ class RefreshStepRun:
         return self._full_statements().keyed_rows_sql(f"SELECT * FROM (\n{text}\n) AS q({names})")
 
     def _full_statements(self) -> Statements:
-        """Return statements that know the columns alone, of a query that is computed as it stands."""
+        """Return statements that know only the columns, for a query that Spark runs as written."""
         from streamhouse_spark.views.ivm.logical_plan import Scan
         from streamhouse_spark.views.ivm.refresh_sql import Statements
 
@@ -242,7 +242,7 @@ class RefreshStepRun:
         return Statements(Scan("", of, None, frozenset()), names, types, "bag", is_whole=True)
 
     def _compile(self) -> Statements:
-        """Return the statements of the view, which are made anew where its sources have other columns."""
+        """Return the statements of the view, recompiled if its sources have different columns."""
 
         def make() -> Statements:
             return compile_statements(self._relations, self._parsed, self._sources, self._definition.names)
@@ -257,13 +257,13 @@ def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str
 
 
 def _count_distinct_columns(added: IncrementalAggregate) -> list[str]:
-    """Return the view's columns that are numbers of distinct values."""
+    """Return the view's columns that are COUNT(DISTINCT) values."""
     names = dict(zip(added.root.columns, added.statements.names, strict=True))
     return [names[part.column] for part in added.multiset_aggregates if part.kind == "distinct"]
 
 
 def _select_groups(added: IncrementalAggregate, rows: pa.Table) -> pa.Table:
-    """Return the columns that rows are grouped by, of some rows of `IncrementalAggregate.merged`."""
+    """Return the grouping columns of rows of `IncrementalAggregate.merge_sql`."""
     from streamhouse_spark.views.ivm.delta_sql import ONE
     from streamhouse_spark.views.ivm.incremental_aggregate import group_column
 

@@ -1,14 +1,15 @@
-"""Steps of a refresh: how far one commit of a view goes, where its sources have more rows than it is to take.
+"""Steps of a refresh: how far one commit of a view advances if its sources have more than ``step_rows`` new rows.
 
-A view is the answer of its query over the versions that its lineage names, and any combination of versions is right. So
-a step may name older ones than the newest. Of a table with a primary key that is the state behind one of its commits.
-A log table whose rows all have offsets is read at its newest version, below chosen ends: those of a commit where one
-fits, else amid a commit. That needs no older state: rows that were tiered and trimmed long ago are taken in steps, too.
+A view is the result of its query over the source versions in its lineage, and any combination of versions is correct.
+So a step may read older versions than the latest. For a primary-key table that is the state after one of its commits. A
+log table whose rows all have offsets is read at its latest version below chosen end offsets: those of a commit if one
+fits, else offsets within a commit. That needs no older state, so rows that were tiered and trimmed long ago can be read
+in steps too.
 
-Sources are taken one at a time, the one with the fewest rows first. So small tables are whole before the rows of large
-ones are joined with them, and most steps have changes of one source alone.
+Sources advance one at a time, the source with the fewest rows first. So small tables are complete before rows of large
+tables are joined with them, and most steps read changes of a single source.
 
-Each step takes rows that no step took before it, or all that there are, so that steps end.
+Every step reads rows that no earlier step read, or all remaining rows, so the sequence of steps ends.
 """
 
 from __future__ import annotations
@@ -31,29 +32,28 @@ from streamhouse_spark.table.tags import list_pinned_segments
 from streamhouse_spark.views.local_changes import max_num_rows
 
 Ends = Mapping[int, int]
-"""Bucket → the offset behind the last row."""
+"""Bucket → the offset after the last row."""
 
 EXPIRED_ERRORS: Final = (OffsetsTrimmedError, SnapshotExpiredError)
 
 
 @dataclass(frozen=True, slots=True)
 class IntermediateVersion:
-    """A step of some of the rows."""
+    """A step that reads some of the new rows."""
 
     step: RefreshStep
     rows_left: int
-    """Rows that are left for later steps. Nothing is left of a step to the newest versions."""
+    """Rows left for later steps; 0 for a step to the latest versions."""
 
 
 def choose_step(
     step: RefreshStep, sources: Mapping[str, TableHandle], step_rows: int | None, goal: Lineage | None = None
 ) -> IntermediateVersion:
-    """Return the step to take of one to the newest versions: that one, or one of about ``step_rows`` rows of the
-    sources. It takes more where no version lies between, or none that can still be read.
+    """Return the next step towards the latest versions: ``step`` itself, or one of about ``step_rows`` source rows.
 
-    Rows up to the ``goal`` come first, so that rows which come meanwhile keep no source from it. A step that computes
-    the whole query of a view with rows begins where these end: it takes none of them back.
-    Raises `CorruptDataError`, `StorageError`.
+    The step reads more rows if no version lies between, or none that can still be read. Rows up to ``goal`` come first,
+    so that rows appended meanwhile cannot keep a source from reaching it. A step that recomputes a view with rows
+    starts at the view's ends: it never removes rows. Raises `CorruptDataError`, `StorageError`.
     """
     if step_rows is None:
         return IntermediateVersion(step, 0)
@@ -77,7 +77,9 @@ def choose_step(
 
 
 def covers(lineage: Lineage, goal: Lineage) -> bool:
-    """Tell whether a lineage has all rows of another one. Rows of a table that was made again since are not missed."""
+    """Return whether ``lineage`` contains all rows of ``goal``. Rows of a table that was recreated since do not
+    count.
+    """
     its = {source.name: source for source in lineage.sources}
     return all(
         source.name in its
@@ -90,7 +92,7 @@ def covers(lineage: Lineage, goal: Lineage) -> bool:
 
 
 def allocate_rows(left: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Return how many rows of each source are taken, those with the fewest first: of one at most a part is."""
+    """Return how many rows to read from each source, the smallest first. At most one source is read in part."""
     rows = {}
     for name in sorted(left, key=lambda name: (left[name], name)):
         rows[name] = min(left[name], limit)
@@ -99,7 +101,7 @@ def allocate_rows(left: Mapping[str, int], limit: int) -> dict[str, int]:
 
 
 def allocate_ends(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
-    """Return ends that are ``limit`` rows behind ``starts``, of each bucket its share."""
+    """Return the end offsets that are ``limit`` rows after ``starts``, divided over the buckets in proportion."""
     total = sum(end - starts[bucket] for bucket, end in ends.items())
     chosen_ends, before, assigned = {}, 0, 0
     for bucket, end in sorted(ends.items()):
@@ -111,7 +113,7 @@ def allocate_ends(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
 
 
 class _SourceProgress:
-    """A source, and the rows of it that a step may take."""
+    """A source, and the rows of it that a step may read."""
 
     def __init__(self, step: RefreshStep, new: SourceVersion, table: TableHandle, goal: Lineage | None) -> None:
         self._new, self._table, self._state = new, table, table.state
@@ -131,21 +133,21 @@ class _SourceProgress:
                     b: max(start, min(end.ends.get(b, 0), new.ends[b])) for b, start in self._starts.items()
                 }
         self.num_rows = self._count(new.ends)
-        """Rows behind those that the view has: changes of a table with a primary key, or all rows where these are read
-        instead and are fewer."""
+        """Rows after those that the view has: changes for a primary-key table, or its rows if these are read instead
+        and are fewer."""
         self.num_rows_to_goal = self._count(self._goal_ends)
-        """The same up to the goal."""
+        """The same, up to the goal."""
 
     def _count(self, ends: Ends) -> int:
         rows = self.count_rows(ends)
         return min(rows, max_num_rows(self._state)) if self._is_whole and self._state.primary_key else rows
 
     def count_rows(self, ends: Ends) -> int:
-        """Count the rows up to ends, behind those that the view has."""
+        """Count the rows up to ``ends`` that the view does not have."""
         return sum(end - self._starts[bucket] for bucket, end in ends.items() if bucket in self._starts)
 
     def choose_version(self, limit: int, *, must_move: bool) -> SourceVersion:
-        """Return the version that has about ``limit`` more rows. With ``must_move`` it has more, whatever is there."""
+        """Return the version with about ``limit`` more rows. With ``must_move`` it has at least one more row."""
         if limit >= self.num_rows:
             return self._new
         if self._is_dense():
@@ -158,8 +160,8 @@ class _SourceProgress:
     # -- by offsets -----------------------------------------------------------------------------------------------
 
     def _is_dense(self) -> bool:
-        """Tell whether the rows of the newest version are those of all offsets, so that it can be read below ends."""
-        from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few refreshes need to write files
+        """Return whether the latest version has a row for every offset, so that it can be read below end offsets."""
+        from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few refreshes need this module
 
         state = self._state
         if state.primary_key or state.deletions or state.dropped_rows.named or state.version != self._new.version:
@@ -176,13 +178,13 @@ class _SourceProgress:
         except EXPIRED_ERRORS:
             return False
         rows = [file.num_live if parse_file_offsets(file.location) is not None else None for file in scan.files]
-        return None not in rows and sum(filter(None, rows)) == of_log  # other engines' rows have no offsets
+        return None not in rows and sum(filter(None, rows)) == of_log  # rows of other engines have no offsets
 
     def _cut_at(self, ends: Ends) -> SourceVersion:
         return replace(self._new, ends=dict(ends), is_cut=ends != self._new.ends)
 
     def _ends_of_commit(self, limit: int) -> Ends | None:
-        """Return the ends of the newest commit with at most so many rows more; None where none has any."""
+        """Return the ends of the latest commit with at most ``limit`` more rows; None if no commit has any."""
 
         def is_before(state: TableState) -> bool:
             begins_elsewhere = state.first_offsets != self._state.first_offsets
@@ -221,7 +223,7 @@ class _SourceProgress:
         return min(rows, max_num_rows(state)) if self._is_whole and state.primary_key else rows
 
     def _is_reachable(self, state: TableState) -> bool:
-        """Tell whether a state is one to which changes lead, and from which they lead on to the newest one."""
+        """Return whether changes lead from the view's version to this state, and from it to the latest state."""
         now = self._state
         if (state.schema_id, state.first_offsets, state.former_partitionings) != (
             now.schema_id,
@@ -246,8 +248,9 @@ class _SourceProgress:
         return True
 
     def _to_source_version(self, state: TableState) -> SourceVersion:
-        """Return a state as the version of a source, or the newest one where the changes between do not tell all:
-        from there the whole query would be computed once more.
+        """Return a state as a source version, or the latest version if the changes in between are incomplete.
+
+        From an incomplete state the next refresh would have to recompute the query once more.
         """
         version = source_version(self._new.name, state)
         sources, states = {version.name: self._table}, {version.name: self._state}
@@ -257,7 +260,7 @@ class _SourceProgress:
 
 
 def first_offsets(state: TableState) -> dict[int, int]:
-    """Return bucket → the first offset of which there is a row: without a lake, rows that were trimmed are gone."""
+    """Return bucket → the first offset with a row. Without a lake, trimmed rows no longer exist."""
     if state.primary_key or state.lake is not None:
         return {bucket: state.first_offset(bucket) for bucket in state.buckets}
     return {bucket: log.start for bucket, log in state.buckets.items()}
