@@ -1,7 +1,7 @@
-"""Aggregates whose new value follows from the old one and from the values that came and went. Pure.
+"""Self-maintainable aggregates: the new value follows from the old value and from inserted and deleted values. Pure.
 
-Each is SQL over names made here. Where the old value and the changes do not tell the new one, as where the smallest
-value went, the aggregate is not *known*, and its group is computed again from its rows.
+Each aggregate is SQL over generated column names. If the old value and the changes do not determine the new one, for
+example because the minimum was deleted, the aggregate is not *known*, and its group is recomputed from its rows.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from streamhouse_spark.views.ivm.dialect import print_sql
 from streamhouse_spark.views.ivm.logical_plan import Group
 
 ROWS: Final = "__streamhouse_rows"
-"""Rows of a group that came, less those that went."""
+"""Rows inserted into a group, minus rows deleted from it."""
 _EXACT_MAX: Final = 1 << 53
-"""Sums up to here are the same as whole numbers and as DOUBLE, in which Spark adds up an average."""
+"""Largest sum that is exact both as BIGINT and as DOUBLE, the type in which Spark accumulates an average."""
 _DECIMAL_DIGITS_MAX: Final = 37
-"""A sum of more digits may be one that did not fit, which is NULL where ANSI mode is off."""
+"""Sums with more digits may have overflowed, which is NULL if ANSI mode is off."""
 _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
 _ORDERED: Final = _NUMBERS | {"string", "date", "timestamp", "timestamp_ntz", "boolean"}
 Kind = Literal["rows", "count", "sum", "grown", "min", "max", "distinct"]
 
 
 def old_name(column: str) -> str:
-    """Return the name that a column of the view's old row has beside the changes."""
+    """Return the name of a column of the view's old row, next to the changes."""
     return f"__streamhouse_old_{column}"
 
 
@@ -52,15 +52,15 @@ class Aggregate:
 
     column: str
     kind: Kind
-    """``grown`` is a sum of floating point numbers, which is exact only while nothing goes. ``distinct`` is a number of
-    distinct values, which changes alone tell only where no value came or went."""
+    """``grown`` is a sum of floating point numbers, which is exact only without deletes. ``distinct`` is
+    COUNT(DISTINCT), which stays known only if no non-null value was inserted or deleted."""
     of: str
-    """Its argument, as SQL; empty for rows."""
+    """The argument as SQL; empty for COUNT(*)."""
     type: str
     counted: str | None = None
-    """The column that has the number of its values, if one is shown."""
+    """The column that counts the argument's values, if the view has one."""
     of_type: str = ""
-    """The type of its argument, where that is not its own."""
+    """The type of the argument, if it differs from the aggregate's."""
 
     @property
     def _old(self) -> str:
@@ -79,7 +79,7 @@ class Aggregate:
         return f"__streamhouse_count_{self.column}"
 
     def change_columns(self) -> list[str]:
-        """Return the columns that tell what came and what went."""
+        """Return the SQL columns that aggregate the inserted and the deleted values."""
         inserted, deleted = (f"CASE WHEN {WEIGHT} {sign} 0 THEN {self.of} END" for sign in "><")
         count = f"COALESCE(SUM(CASE WHEN ({self.of}) IS NOT NULL THEN {WEIGHT} ELSE 0 END), 0) AS {self._count}"
         match self.kind:
@@ -97,7 +97,7 @@ class Aggregate:
                 return [f"COUNT({self.of}) AS {self._count}"]
 
     def value_sql(self) -> str:
-        """Return the new value as far as it is known; of a sum that of no values is 0."""
+        """Return the new value as far as it is known; a sum over no values is 0."""
         old, inserted, none = self._old, self._inserted, f"CAST(0 AS {self.type})"
         match self.kind:
             case "rows":
@@ -116,7 +116,7 @@ class Aggregate:
                 return f"COALESCE({old}, 0L)"
 
     def result_sql(self) -> str:
-        """Return the new value, over that of `value`."""
+        """Return the new value to store, over that of `value_sql`."""
         value = value_name(self.column)
         if self.kind != "sum":
             return value
@@ -127,7 +127,7 @@ class Aggregate:
         )
 
     def is_known_sql(self) -> str:
-        """Return whether the new value is that of `shown`."""
+        """Return the condition under which the value of `result_sql` is correct."""
         value = value_name(self.column)
         match self.kind:
             case "rows" | "count":
@@ -147,7 +147,7 @@ class Aggregate:
                 return f"{self._count} = 0"
 
     def nonempty_sql(self) -> str:
-        """Return a condition under which the group surely has a row."""
+        """Return a condition that is sufficient for the group to have a row."""
         value = value_name(self.column)
         match self.kind:
             case "rows" | "count":
@@ -162,18 +162,20 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class DerivedColumn:
-    """A column that follows from the group's own columns and from aggregates that are shown."""
+    """A column computed from the grouping columns and from aggregates that the view stores."""
 
     sql: str
     is_exact_sql: str = "TRUE"
-    """Whether it is the value that Spark computes from the rows."""
+    """The condition under which the value equals the one that Spark computes from the rows."""
 
 
 Part = Aggregate | DerivedColumn
 
 
 def plan_aggregates(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
-    """Return how the new value of each column is found; None if that of one is not. ``types`` are Spark's."""
+    """Return how to maintain each column of a GROUP BY; None if some column cannot be maintained. ``types`` are
+    Spark's.
+    """
     base: dict[str, Aggregate] = {}
     for column, expression in root.exprs.items():
         aggregate = _parse_aggregate(column, expression, types[column], root) or _parse_count_distinct(
@@ -217,7 +219,7 @@ def _parse_aggregate(column: str, expression: exp.Expr, kind: str, root: Group) 
 
 
 def _parse_count_distinct(column: str, expression: exp.Expr, types: Mapping[str, str]) -> Aggregate | None:
-    """A number of distinct values of a column."""
+    """Return COUNT(DISTINCT column) as an aggregate; None for any other expression."""
     this = expression.this if isinstance(expression, exp.Count) else None
     if not isinstance(this, exp.Distinct) or len(this.expressions) != 1 or this.args.get("on"):
         return None
@@ -247,7 +249,7 @@ def _derived_column(
 
 
 def _derive_average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> DerivedColumn | None:
-    """An average of whole numbers is that of their sum and number, where both are shown."""
+    """Return an average of integers as sum divided by count, if the view stores both."""
     of = print_sql(expression.this)
     total = next(
         (p for p in base.values() if p.kind == "sum" and p.of == of and p.type == "bigint" and p.counted), None
@@ -260,10 +262,10 @@ def _derive_average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate
 
 
 def _is_not_null(expression: exp.Expr, root: Group) -> bool:
-    """Tell whether an expression is a column of the child that is never null."""
+    """Return whether an expression is a NOT NULL column of the child."""
     return isinstance(expression, exp.Column) and expression.name in root.child.not_null
 
 
 def _decimal_digits(kind: str) -> int:
-    """Return the digits of a DECIMAL; 0 for another type."""
+    """Return the precision of a DECIMAL; 0 for another type."""
     return int(kind[len("decimal(") :].partition(",")[0]) if kind.startswith("decimal(") else 0

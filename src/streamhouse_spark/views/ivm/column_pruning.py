@@ -1,6 +1,6 @@
-"""Plans without the columns that nobody asks for. Pure.
+"""Column pruning of plans. Pure.
 
-Changes of other columns then cancel out: an update that leaves all columns of the query as they are is no change of it.
+Without unused columns, changes of only those columns cancel out: such an update does not change the view.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join,
 
 
 def prune_columns(root: Node) -> Node:
-    """Return the plan with the same result whose nodes have the columns that nodes above them need, at least one."""
+    """Return an equivalent plan whose nodes have only the columns that the nodes above need, but at least one."""
     return _prune_node(root, root.columns)
 
 
@@ -40,6 +40,6 @@ def _prune_node(node: Node, required: Collection[str]) -> Node:
 
 
 def _referenced_columns(expressions: Iterable[exp.Expr | None]) -> set[str]:
-    """Return the columns that expressions name."""
+    """Return the names of the columns in some expressions."""
     defined = (expression for expression in expressions if expression is not None)
     return {column.name for expression in defined for column in expression.find_all(exp.Column)}

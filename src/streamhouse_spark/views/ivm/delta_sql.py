@@ -1,8 +1,8 @@
-"""SQL over Z-sets, from a plan: rows with a weight, +1 for one that came and −1 for one that went. Pure.
+"""SQL over Z-sets, generated from a plan: rows with a weight, +1 for an insert and −1 for a delete. Pure.
 
-Each node has its rows at the old and at the new versions of the sources, and its delta: what came and went between the
-two. A node below which nothing changed has no delta, and its terms fall away. Groups are computed again, those that a
-change touches, so any aggregate of a bag of rows is right, whatever went.
+Each node has its rows at the old and at the new source versions, and its delta between the two. A node with no change
+below it has no delta, and its terms are dropped. Touched groups are recomputed from their rows, so any aggregate is
+correct under deletes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WEIGHT: Final = "__streamhouse_weight"
 ONE: Final = "__streamhouse_one"
 """The column of rows that have no columns."""
 At = str
-"""``old`` or ``new``; of a source whose rows are looked up, with ``_by_`` and the `scan_name` behind."""
+"""``old`` or ``new``; followed by ``_by_`` and the `scan_name` for a source whose rows are looked up."""
 
 
 def list_columns(columns: Sequence[str], of: str = "") -> str:
@@ -29,12 +29,12 @@ def list_columns(columns: Sequence[str], of: str = "") -> str:
 
 
 def null_safe_equal(columns: Sequence[str], left: str, right: str) -> str:
-    """Return the condition that two rows agree in columns, nulls counting as equal."""
+    """Return the condition that two rows have equal columns, with NULL equal to NULL."""
     return " AND ".join(f"{left}.{c} <=> {right}.{c}" for c in columns) or "TRUE"
 
 
 def coalesce_tasks(rows: str, *, one_task: bool) -> str:
-    """Return the rows in one task, where that is wanted: what groups them then needs no shuffle."""
+    """Return the rows in one task if ``one_task`` is set, so that grouping them needs no shuffle."""
     return f"SELECT /*+ COALESCE(1) */ * FROM ({rows}) q" if one_task else rows
 
 
@@ -50,12 +50,10 @@ class Writer:
     changed: Collection[str]
     """The sources that changed."""
     beside: Collection[str] = ()
-    """The uses of sources (`scan_name`) of which a relation has the rows that joins with changes need: see
-    `IndexedSide`.
-    """
+    """The uses of sources (`scan_name`) whose join partners were looked up into a relation: see `IndexedSide`."""
 
     def rows(self, node: Node, at: At) -> str:
-        """Return the rows of a node at the old or the new versions."""
+        """Return the SQL of a node's rows at the old or the new versions."""
         match node:
             case Scan():
                 return f"SELECT {_rename_columns(node)} FROM {self.prefix}{node.table}_{at}"
@@ -70,20 +68,22 @@ class Writer:
                 return self.groups(node, self.rows(node.child, at))
 
     def groups(self, node: Group, rows: str, *also: str) -> str:
-        """Return the groups of rows, with further expressions over the groups' columns in front."""
+        """Return the SQL of the groups of ``rows``, preceded by further expressions over the grouping columns."""
         group = f" GROUP BY {list_columns(node.groups)}" if node.groups else ""
         having = f" HAVING {_sql(node.having)}" if node.having is not None else ""
         return f"SELECT {', '.join([*also, _select_list(node.exprs)])} FROM ({rows}) q{group}{having}"
 
     def touched_groups(self, node: Group, *, one_task: bool = False) -> str | None:
-        """Return the groups that a change touches; None if nothing below changed."""
+        """Return the SQL of the groups that changes touch; None if nothing below the node changed."""
         delta = self.delta(node.child)
         return (
             delta and f"SELECT DISTINCT {list_columns(node.groups)} FROM ({coalesce_tasks(delta, one_task=one_task)}) q"
         )
 
     def rows_of_groups(self, node: Group, at: At, touched: str, condition: str = "") -> str:
-        """Return the child's rows of the ``touched`` groups; ``condition`` is a condition that all of them satisfy."""
+        """Return the child's rows of the ``touched`` groups. ``condition`` is implied by membership and prunes
+        files.
+        """
         rows = self.rows(node.child, at)
         if not node.groups:
             return rows
@@ -92,7 +92,7 @@ class Writer:
         return f"SELECT a.* FROM ({rows}) a LEFT SEMI JOIN ({touched}) b ON {null_safe_equal(node.groups, 'a', 'b')}"
 
     def delta(self, node: Node) -> str | None:
-        """Return the rows that came and went, with their weights; None if nothing below changed."""
+        """Return the SQL of inserted and deleted rows with their weights; None if nothing below the node changed."""
         match node:
             case Scan():
                 rows = f"SELECT {_rename_columns(node)}, {WEIGHT} FROM {self.prefix}{node.table}_delta"
@@ -131,7 +131,7 @@ class Writer:
         if not left_delta and not right_delta:
             return None
         cols = list_columns(node.columns)
-        if node.kind == "left" and left_delta and not right_delta:  # a left join adds up on its left side
+        if node.kind == "left" and left_delta and not right_delta:  # a left join is linear in its left side
             return (
                 f"SELECT {cols}, {WEIGHT} FROM ({left_delta}) l LEFT JOIN ({self._join_side(right, 'new')}) r ON {on}"
             )
@@ -152,15 +152,16 @@ class Writer:
         return _union_all(terms)
 
     def _join_side(self, node: Node, at: At) -> str:
-        """Return the rows of a node that changes of the other side of a join may match, and perhaps more."""
+        """Return a superset of the node's rows that can match changes of the join's other side."""
         scan = single_scan(node)
         name = scan_name(scan) if scan is not None else None
         return self.rows(node, f"{at}_by_{name}" if name in self.beside else at)
 
     def _match_changes(self, node: Join, a: Node, b: Node, a_delta: str | None, b_delta: str | None) -> list[str]:
-        """Return how the rows of ``a`` without a partner in ``b`` change, of a semi join those with one.
+        """Return the changes of ``a``'s rows without a match in ``b``; for a semi join, of those with a match.
 
-        New rows of a are judged by the new b. Of the old rows only those that a change of b matches can change sides.
+        Changed rows of ``a`` are tested against the new ``b``. Of the old rows, only those that match a change of ``b``
+        can change sides.
         """
         on = _sql(node.on)
         cols = ", ".join(c if c in a.columns else f"NULL AS {c}" for c in node.columns)

@@ -1,10 +1,11 @@
-"""New rows of groups from the rows that a view has of them and from what came and went. Pure.
+"""Incremental maintenance of GROUP BY views: new group rows from the view's old rows and the changes. Pure.
 
-The view's own rows are the state: counts and exact sums are added up, a minimum stays while nothing as small went, and
-where the first values of groups are kept the next one takes its place (`streamhouse_spark.views.ivm.min_max`). A group
-of which that does not tell the new row is computed again from the source. Two statements do it. The first, over
-the changes alone, gives for each group what came and what went. Beside these the driver puts the view's old rows, and
-the second statement gives the new ones, with Spark's own arithmetic.
+The view's own rows are the state. Counts and exact sums are added up; a minimum stays until a value as small is
+deleted, and is then replaced from the cached first values (`streamhouse_spark.views.ivm.min_max`). A group whose new
+row remains unknown is recomputed from the source.
+
+Two statements do the work. The first aggregates the changes per group. The driver joins the view's old rows to them,
+and the second statement computes the new rows with Spark's own arithmetic.
 """
 
 from __future__ import annotations
@@ -28,38 +29,38 @@ from streamhouse_spark.views.ivm.logical_plan import Group
 from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, hash_sql
 
 RECOMPUTE: Final = "__streamhouse_again"
-"""Whether a group has to be computed again from its rows."""
+"""Whether a group must be recomputed from its rows."""
 EXISTS: Final = "__streamhouse_there"
 """Whether the view has a row of the group."""
 HAS_TOP_K: Final = "__streamhouse_told"
-"""Whether the kept values of a group tell its smallest and largest ones."""
+"""Whether the cached values determine the group's minimum and maximum."""
 GROUP_ROWS: Final = "__streamhouse_total"
-"""The number of rows of a group, where they tell it."""
+"""The number of rows of a group, if the cache knows it."""
 _REMAINS: Final = "__streamhouse_stays"
-"""Whether the group has a row now; NULL where that is not known."""
+"""Whether the group has a row afterwards; NULL if unknown."""
 
 
 def extreme_column(column: str) -> str:
-    """Return the name that a smallest or largest value has beside the changes, where kept values tell it."""
+    """Return the name of a minimum or maximum that comes from cached values, next to the changes."""
     return f"__streamhouse_told_{column}"
 
 
 def group_column(column: str) -> str:
-    """Return the name that a column which rows are grouped by has beside the view's columns."""
+    """Return the name of a grouping column next to the view's columns."""
     return f"__streamhouse_group_{column}"
 
 
 @dataclass(frozen=True, slots=True)
 class IncrementalAggregate:
-    """The statements of a view whose groups can be brought forward."""
+    """The statements of a view whose groups can be maintained incrementally."""
 
     statements: Statements
     parts: Mapping[str, Part]
-    """Column of the plan → how its new value is found."""
+    """Column of the plan → how to compute its new value."""
 
     @classmethod
     def of(cls, statements: Statements) -> IncrementalAggregate | None:
-        """Return the statements; None for a view that does not show enough to be brought forward."""
+        """Return the statements; None for a view whose columns do not suffice for incremental maintenance."""
         root = statements.root
         if not isinstance(root, Group) or root.having is not None or statements.identity == "bag":
             return None
@@ -74,36 +75,36 @@ class IncrementalAggregate:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The columns of `changes` that rows are grouped by."""
+        """The grouping columns of `changes_sql`."""
         return self.root.groups
 
     @property
     def aggregates(self) -> list[Aggregate]:
-        """The aggregates that are added to."""
+        """The aggregates that the view stores directly."""
         return [part for part in self.parts.values() if isinstance(part, Aggregate)]
 
     @property
     def extremes(self) -> list[Aggregate]:
-        """The aggregates that are a smallest or a largest value."""
+        """The MIN and MAX aggregates."""
         return [part for part in self.aggregates if part.kind in ("min", "max")]
 
     @property
     def multiset_aggregates(self) -> list[Aggregate]:
-        """The aggregates whose new value may follow from kept values of the groups."""
+        """The aggregates whose new value may come from cached values of the groups."""
         return [part for part in self.aggregates if part.kind in ("min", "max", "distinct")]
 
     @property
     def key_columns(self) -> dict[str, str]:
-        """Key column of the view's table → its column in `changes`."""
+        """Key column of the view's table → its column in `changes_sql`."""
         if self.statements.identity == "hash":
             return {KEY: KEY}
         of_name = dict(zip(self.statements.names, self.root.columns, strict=True))
         return {name: self.root.exprs[of_name[name]].name for name in self.statements.key_columns}
 
     def changes_sql(self, writer: Writer, *, one_task: bool = False) -> str | None:
-        """Return the groups that changed, with what came and what went; None if nothing below changed.
+        """Return the SQL of the changed groups with their aggregated changes; None if nothing below changed.
 
-        ``one_task`` computes all in one task: right for few rows, whose shuffle costs more than they do.
+        ``one_task`` computes everything in one task: cheaper than a shuffle for few rows.
         """
         root = self.root
         delta = writer.delta(root.child)
@@ -156,12 +157,12 @@ class IncrementalAggregate:
         return f"SELECT {', '.join(columns)} FROM ({rows}) b WHERE NOT ({unchanged})"
 
     def _is_exact_sql(self) -> str:
-        """Return whether all values of the group's new row are known."""
+        """Return the condition that all values of the group's new row are known."""
         computed = [part.is_exact_sql for part in self.parts.values() if not isinstance(part, Aggregate)]
         return " AND ".join([*(state_column(part.column) for part in self.aggregates), *computed]) or "TRUE"
 
     def _remains_sql(self, *, has_top_k: bool = False) -> str:
-        """Return whether the group has a row now; NULL where that is not known. A group had one where the view does."""
+        """Return whether the group has a row afterwards; NULL if unknown. A group had a row if the view has one."""
         if not self.root.groups:
             return "TRUE"
         count_test = "CASE WHEN {0} > 0 THEN TRUE WHEN {0} = 0 THEN FALSE END"

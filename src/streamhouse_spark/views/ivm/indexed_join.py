@@ -1,7 +1,8 @@
-"""The rows beside changes that a join finds by their primary key. Pure.
+"""Index lookups for the unchanged side of a join. Pure.
 
-Where a join's condition names the whole key of one side by columns of the other, and only one source of that other side
-changed, the changes of that source tell all keys that are asked for. So a lookup of these keys stands in for the side.
+Suppose a join condition equates the whole primary key of one side with columns of the other, and only one source of
+that other side changed. Then the changes of that source contain all needed keys, and a lookup of these keys replaces a
+scan of the side.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join,
 
 @dataclass(frozen=True, slots=True)
 class IndexedSide:
-    """A use of a source of which the changes of another source name all rows that are needed, by their key."""
+    """One use of a source whose needed rows can be looked up by the keys in changes of another source."""
 
     table: str
     key: tuple[str, ...]
@@ -24,18 +25,18 @@ class IndexedSide:
     columns: tuple[str, ...]
     """Its columns that the plan reads."""
     changed: str
-    """The source whose changes name the keys."""
+    """The source whose changes contain the keys."""
     lookup_columns: tuple[str, ...]
     """Columns of that source, in the order of the key."""
 
 
 def scan_name(scan: Scan) -> str:
-    """Return the name of a use of a source: its first column, which no other node of the plan has."""
+    """Return the name of a use of a source: its first column, which is unique in the plan."""
     return next(iter(scan.of))
 
 
 def single_scan(node: Node) -> Scan | None:
-    """Return the source whose rows, filtered and projected, a node is; None for any other node."""
+    """Return the scan below filters and projections; None for any other node."""
     while isinstance(node, FilterProject):
         node = node.child
     return node if isinstance(node, Scan) else None
@@ -44,8 +45,9 @@ def single_scan(node: Node) -> Scan | None:
 def find_indexed_sides(
     root: Node, changed: Collection[str], keys: Mapping[str, tuple[str, ...]]
 ) -> dict[str, IndexedSide]:
-    """Return the uses of sources that changes name by key: `scan_name` → use. ``keys`` has the primary key of each
-    source in which rows can be looked up.
+    """Return the uses of sources that can be looked up by key, by `scan_name`.
+
+    ``keys`` maps each source that supports lookups to its primary key.
     """
     sides = {}
     for join in _iter_joins(root):
@@ -79,7 +81,7 @@ def _matching_key_columns(
 
 
 def iter_equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, str]]:
-    """Give the pairs of columns of two nodes that a condition demands to be equal."""
+    """Yield the pairs of columns of two nodes that a condition equates."""
     for part in on.flatten() if isinstance(on, exp.And) else [on]:
         equal = part.unnest()
         if isinstance(equal, exp.EQ) and isinstance(equal.this, exp.Column):
@@ -103,7 +105,7 @@ def _iter_joins(node: Node) -> Iterator[Join]:
 
 
 def iter_scans(node: Node) -> Iterator[Scan]:
-    """Return all uses of sources below a node."""
+    """Yield all scans at or below a node."""
     match node:
         case Scan():
             yield node
@@ -118,7 +120,7 @@ def iter_scans(node: Node) -> Iterator[Scan]:
 
 
 def _resolve_origin(node: Node, name: str) -> tuple[Scan, str] | None:
-    """Return the source and its column that a column's values are, where no expression stands between."""
+    """Return the scan and the source column behind a column; None if an expression lies in between."""
     match node:
         case Scan():
             return node, node.of[name]

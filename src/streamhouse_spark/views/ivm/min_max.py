@@ -1,11 +1,11 @@
-"""The first values of groups, so that a smallest or largest value that goes has a next one; and all values of groups
-that have few, so that distinct ones are counted. Pure.
+"""Top-k state per group: the first values, so that a deleted minimum or maximum has a successor, and for groups with
+few values all of them, so that distinct values can be counted. Pure.
 
-Of each group and order up to ``room`` distinct values are kept, the first ones, each with the number of rows that have
-it. Of all rows behind the last kept value nothing but their number is known. So the kept values are exact: a change of
-a value among them, or before them, is counted; one behind them changes that number alone. Values that no longer have
-room join those behind. A group whose kept values are all gone while rows are left behind them is *unknown* until it is
-listed again from its rows. A group that nothing is known to have has no rows.
+For each group and order, up to ``room`` distinct values are kept, each with its row count. Of the rows after the last
+kept value only their number is known (the overflow). The kept values are exact: a change at or before the last kept
+value updates its count, and a change after it updates the overflow. Values beyond the room move to the overflow. A
+group without kept values but with overflow is *unknown* until its values are listed again from its rows. A group that
+is not stored has no rows.
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ from streamhouse_spark.core.arrow_chunking import one_array
 from streamhouse_spark.core.lazy_dataclass import dataclass
 
 ROOM: Final = 8
-"""Values that are kept of a group at first."""
+"""Initial number of values kept per group."""
 ROOM_MAX: Final = 512
 ALL_ROOM: Final = 1_024
-"""Values that are kept of a group where all are asked for."""
+"""Number of values kept per group if all values are needed."""
 _GROWTH: Final = 4
-"""A group that ran out gets this many times the room: where values go in their order, as the oldest do, more are kept,
-and they are looked for less often."""
+"""Growth of the room of a group that ran out. Values that are deleted in order, such as the oldest, then need fewer
+listings."""
 UNKNOWN: Final = -1
-"""The number of rows of an unknown group."""
+"""Row count of an unknown group."""
 _NO_BOUND: Final = np.iinfo(np.int64).max
 
 Order = Literal["min", "max", "all"]
-"""``all`` are the first ones too, as many as there is room for."""
+"""``all`` keeps the first values too, as many as there is room for."""
 Numbers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class ValueChanges:
-    """Values that came to groups, or went from them."""
+    """Values inserted into groups or deleted from them."""
 
     groups: Numbers
-    """The number of each change's group."""
+    """The group number of each change."""
     values: pa.Array
     weights: Numbers
-    """How many rows with the value came; of those that went it is negative."""
+    """Number of rows with the value that were inserted; negative for deletes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopKState:
-    """The first values of groups in one order, those of a group behind those of the group before it."""
+    """The first values of groups in one order, concatenated in group order."""
 
     values: pa.Array
-    """Distinct values in their order, none of them null."""
+    """Distinct non-null values in their order."""
     counts: Numbers
-    """How many rows have each value."""
+    """Number of rows with each value."""
     lengths: Numbers
-    """How many values each group has."""
+    """Number of kept values per group."""
     overflow: Numbers
-    """How many rows of each group have a value behind the last kept one."""
+    """Number of rows per group with a value after the last kept one."""
 
     def first_values(self) -> pa.Array:
-        """Return the very first value of each group, null where there is none."""
+        """Return the first value of each group, null if it has none."""
         nonempty = self.lengths > 0
         positions = np.where(nonempty, np.cumsum(self.lengths) - self.lengths, 0)
         return self.values.take(pa.array(positions, mask=~nonempty))
 
     def count_values(self) -> pa.Array:
-        """Return how many values each group has, null where not all are kept."""
+        """Return the number of values of each group, null if not all are kept."""
         return pa.array(self.lengths, pa.int64(), mask=self.overflow > 0)
 
     def concat(self, other: TopKState) -> TopKState:
-        """Return these groups, and the other ones behind them."""
+        """Return these groups followed by the other ones."""
         values = pa.concat_arrays([self.values, other.values])
         counts, lengths, overflow = (
             np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("counts", "lengths", "overflow")
@@ -82,7 +82,7 @@ class TopKState:
         return TopKState(values, counts, lengths, overflow)
 
     def take(self, positions: Numbers) -> TopKState:
-        """Return the groups at ``positions``, in their order."""
+        """Return the groups at ``positions``, in that order."""
         starts, lengths = np.cumsum(self.lengths) - self.lengths, self.lengths[positions]
         shift = starts[positions] - (np.cumsum(lengths) - lengths)
         of_values = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
@@ -93,10 +93,10 @@ class TopKState:
 
 @dataclass(frozen=True, slots=True)
 class TopKGroups:
-    """The rows of some groups as far as they are known."""
+    """Row counts and top-k states of some groups."""
 
     rows: Numbers
-    """How many rows each group has; negative where it is unknown."""
+    """Number of rows per group; negative if unknown."""
     room: Numbers
     lists: tuple[TopKState, ...]
 
@@ -110,8 +110,9 @@ class TopKGroups:
     def from_values(
         cls, rows: Numbers, room: Numbers, orders: Sequence[Order], listed: Sequence[tuple[ValueChanges, Numbers]]
     ) -> TopKGroups:
-        """Return groups that have so many rows. For each list there are the values that have room, and perhaps others,
-        and how many rows have a value at all.
+        """Return groups built from listed values.
+
+        For each list, ``listed`` contains at least the values that have room, and how many rows have a non-null value.
         """
         lists = []
         for (values, filled), order in zip(listed, orders, strict=True):
@@ -122,7 +123,7 @@ class TopKGroups:
 
     @classmethod
     def unknown(cls, num_groups: int, types: Sequence[pa.DataType]) -> TopKGroups:
-        """Return groups of which nothing is known."""
+        """Return groups in the unknown state."""
         return cls.empty(num_groups, types).mark_unknown(np.ones(num_groups, np.bool_))
 
     @property
@@ -130,12 +131,12 @@ class TopKGroups:
         return self.rows >= 0
 
     def mark_unknown(self, chosen: Bools) -> TopKGroups:
-        """Return the groups with the chosen ones as unknown."""
+        """Return the groups with the chosen ones marked unknown."""
         lists = tuple(_keep_known(~chosen, first) for first in self.lists)
         return TopKGroups(np.where(chosen, UNKNOWN, self.rows), self.room, lists)
 
     def replace_groups(self, positions: Numbers, replacements: TopKGroups) -> TopKGroups:
-        """Return the groups with those at ``positions`` replaced by the others, in their order."""
+        """Return the groups with those at ``positions`` replaced by ``replacements``, in order."""
         size = len(self.rows)
         chosen = np.arange(size)
         chosen[positions] = size + np.arange(len(replacements.rows))
@@ -148,24 +149,24 @@ class TopKGroups:
         return TopKGroups(rows, room, lists)
 
     def take(self, positions: Numbers) -> TopKGroups:
-        """Return the groups at ``positions``, in their order."""
+        """Return the groups at ``positions``, in that order."""
         return TopKGroups(
             self.rows[positions], self.room[positions], tuple(first.take(positions) for first in self.lists)
         )
 
     def first_values(self) -> list[pa.Array]:
-        """Return the very first value of each group in each order; null for unknown groups."""
+        """Return the first value of each group in each order; null for unknown groups."""
         return [first.first_values() for first in self.lists]
 
     def current_values(self, orders: Sequence[Order]) -> list[pa.Array]:
-        """Return the very first value of each group, or where all are asked for their number; null for unknown ones."""
+        """Return the first value of each group, or the number of values for order ``all``; null if unknown."""
         values = []
         for first, order in zip(self.lists, orders, strict=True):
             values.append(first.count_values() if order == "all" else first.first_values())
         return values
 
     def apply_changes(self, changes: Sequence[ValueChanges], orders: Sequence[Order]) -> TopKGroups:
-        """Return the groups behind some changes, as each list has them: all are of the same rows."""
+        """Return the groups after some changes. There are changes for each list, all of the same rows."""
         rows = self.rows.copy()
         np.add.at(rows, changes[0].groups, changes[0].weights)
         are_right, lists = self.is_known & (rows >= 0), []
@@ -185,7 +186,7 @@ def _empty_state(num_groups: int, kind: pa.DataType) -> TopKState:
 
 
 def _apply_changes(first: TopKState, changes: ValueChanges, order: Order, room: Numbers) -> tuple[TopKState, Bools]:
-    """Return the first values of groups behind some changes, and of which groups they are right."""
+    """Return the state after some changes, and a mask of the groups for which it is correct."""
     size = len(first.lengths)
     valid = changes.values.is_valid().to_numpy(zero_copy_only=False)
     values = pa.concat_arrays([first.values, changes.values.filter(pa.array(valid))])
@@ -200,7 +201,7 @@ def _apply_changes(first: TopKState, changes: ValueChanges, order: Order, room: 
     begins = run_starts(groups[positions], ranks[positions])
     totals = np.add.reduceat(weights[positions], begins) if len(begins) else weights[:0]
     right = np.ones(size, np.bool_)
-    right[groups[positions[begins]][totals < 0]] = False  # more went than there were
+    right[groups[positions[begins]][totals < 0]] = False  # more rows were deleted than existed
 
     stay = totals > 0
     positions, totals = positions[begins][stay], totals[stay]
@@ -213,7 +214,7 @@ def _apply_changes(first: TopKState, changes: ValueChanges, order: Order, room: 
 
 
 def rank_values(values: pa.Array, order: Order) -> Numbers:
-    """Return numbers in the order of the values, equal ones for equal values. NaN is the largest, and -0.0 is 0.0."""
+    """Return numbers in the order of the values, equal for equal values. NaN is the largest, and -0.0 equals 0.0."""
     kind = values.type
     if pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
         numbers = values.view(pa.int32()) if pa.types.is_date32(kind) else values.cast(pa.int64())
@@ -226,7 +227,7 @@ def rank_values(values: pa.Array, order: Order) -> Numbers:
 
 
 def _rank_bounds(first: TopKState, ranks: Numbers) -> Numbers:
-    """Return the rank up to which all values of a group are kept: that of the last one, where rows are behind it."""
+    """Return the rank up to which all values of a group are kept: that of the last value if the group has overflow."""
     bounds = np.full(len(first.lengths), _NO_BOUND)
     ends = np.cumsum(first.lengths)
     cut = (first.overflow > 0) & (first.lengths > 0)
@@ -235,7 +236,7 @@ def _rank_bounds(first: TopKState, ranks: Numbers) -> Numbers:
 
 
 def run_starts(*sorted_columns: Numbers) -> Numbers:
-    """Return the places at which a row differs from the one before it."""
+    """Return the positions at which a row differs from its predecessor."""
     size = len(sorted_columns[0])
     differs = np.ones(size, np.bool_)
     if size:
@@ -246,7 +247,7 @@ def run_starts(*sorted_columns: Numbers) -> Numbers:
 
 
 def positions_in_groups(groups: Numbers, size: int) -> Numbers:
-    """Return the place of each row within its group, for rows in the order of their groups."""
+    """Return the position of each row in its group, for rows in group order."""
     counts = np.bincount(groups, minlength=size)
     return np.arange(len(groups)) - (np.cumsum(counts) - counts)[groups]
 
@@ -258,7 +259,7 @@ def _sum_by_group(groups: Numbers, weights: Numbers, size: int) -> Numbers:
 
 
 def _keep_known(is_known: Bools, first: TopKState) -> TopKState:
-    """Return the values without those of groups that are not known."""
+    """Return the state without the values of unknown groups."""
     if is_known.all():
         return first
     stays = np.repeat(is_known, first.lengths)
@@ -273,25 +274,26 @@ def _keep_known(is_known: Bools, first: TopKState) -> TopKState:
 
 @dataclass(frozen=True, slots=True)
 class TopKResult:
-    """The facts about groups that their first values tell."""
+    """New values of groups according to their top-k state."""
 
     is_known: Bools
     rows: Numbers
-    """How many rows each known group has."""
+    """Number of rows of each known group."""
     values: dict[str, pa.Array]
     """Column of the plan → its new value in each known group."""
 
 
 ChangesOf = Callable[[str], ValueChanges | None]
-"""Gives the changes of the values of a column of the plan; None where they are too many."""
+"""Returns the value changes of a column of the plan; None if there are too many."""
 TopKLookup = Callable[[pa.Table, Bools, ChangesOf], TopKResult | None]
-"""Tells the new values of groups with the given keys, of each of which the view has a row or not; None where nothing is
-kept.
-"""
+"""Returns the new values of the groups with these keys; None if nothing is cached. The mask says which groups have a
+row in the view."""
 
 
 def match_groups(groups: pa.Table, rows: pa.Table) -> Numbers:
-    """Return for each row which of the groups it is of. Both have the same columns, and each group is there once."""
+    """Return the number of the group of each row. Both tables have the same columns, and ``groups`` has no
+    duplicates.
+    """
     size = groups.num_rows
     columns = {
         name: pa.concat_arrays([one_array(part.column(name)) for part in (groups, rows)])
@@ -304,7 +306,7 @@ def match_groups(groups: pa.Table, rows: pa.Table) -> Numbers:
 
 
 def encode_rows(rows: pa.Table) -> Numbers:
-    """Return a number of each row, from 0 on: the same for rows that are equal, nulls counting as equal."""
+    """Return a number from 0 for each row, equal for equal rows, with NULL equal to NULL."""
     numbers = np.zeros(rows.num_rows, np.int64)
     for place, column in enumerate(rows.columns):
         encoded = one_array(column).dictionary_encode(null_encoding="encode")

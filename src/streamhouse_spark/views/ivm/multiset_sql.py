@@ -1,4 +1,4 @@
-"""The statements that tell the values of groups: those that changed, and those that `FirstValues` cuts. Pure."""
+"""SQL that lists the values of groups: changed values, and the input and output of `FirstValues`. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from streamhouse_spark.views.ivm.top_k import ALL_ROWS, LIST, NUMBER
 
 VALUE: Final = "__streamhouse_value"
 CHANGES_MAX: Final = 1_000_000
-"""Values that changed in one refresh, for the driver to take them. One more tells that there are too many."""
+"""Largest number of changed values per refresh for the driver to read. The statement returns one more to detect
+excess."""
 _LOST: Final = "__streamhouse_lost"
 
 
 def key_name(column: str) -> str:
-    """Return the name that a key column of the view's table has beside the group's own columns."""
+    """Return the name of a key column of the view's table, next to the grouping columns."""
     return f"__streamhouse_key_{column}"
 
 
 def value_names(added: IncrementalAggregate) -> dict[str, str]:
-    """Return the lists: the argument of aggregates → the name of its column, in their order."""
+    """Return aggregate argument → the name of its column, in list order."""
     of = dict.fromkeys(part.of for part in added.multiset_aggregates)
     return {argument: f"__streamhouse_value_{number}" for number, argument in enumerate(of)}
 
 
 def whole_names(added: IncrementalAggregate) -> list[str]:
-    """Return the columns of which all values are asked for, as far as there is room for all."""
+    """Return the columns whose values are all needed, as far as there is room."""
     names = value_names(added)
     return [names[of] for of in dict.fromkeys(part.of for part in added.multiset_aggregates if part.kind == "distinct")]
 
@@ -38,8 +39,9 @@ def whole_names(added: IncrementalAggregate) -> list[str]:
 def changed_values_sql(
     added: IncrementalAggregate, part: Aggregate, writer: Writer, *, one_task: bool = False
 ) -> str | None:
-    """Return the values of an aggregate that came or went, with their `NUMBER` of rows, and the key of the view's row,
-    as its table names it; None if nothing changed.
+    """Return the SQL of an aggregate's changed values with their `NUMBER` of rows; None if nothing changed.
+
+    The rows also have the key of the view's row, named as in its table.
     """
     root = added.root
     delta = writer.delta(root.child)
@@ -55,7 +57,7 @@ def changed_values_sql(
 
 
 def values_sql(added: IncrementalAggregate, rows: str) -> str:
-    """Return the columns that `FirstValues` cuts, of rows below the groups. Equal groups are equal in Arrow, too."""
+    """Return the columns that `FirstValues` reads, for rows below the groups. Equal groups have equal Arrow values."""
     types = added.statements.types
     groups = [f"{_canonical_sql(name, types)} AS {name}" for name in added.groups]
     values = [f"{of} AS {name}" for of, name in value_names(added).items()]
@@ -63,8 +65,9 @@ def values_sql(added: IncrementalAggregate, rows: str) -> str:
 
 
 def share_sql(added: IncrementalAggregate, rows: str, lost: str, like: str, num_shares: int) -> str:
-    """Return those of the rows below the groups that are of groups in the relation ``lost``, or of groups in the same
-    share of all groups as the one group in the relation ``like``. ``num_shares`` is a power of two.
+    """Return the rows of groups in ``lost``, and of all groups in the same share as the one group in ``like``.
+
+    Groups are divided into ``num_shares`` shares by hash, a power of two.
     """
     groups, types = added.groups, added.statements.types
     share = f"(SELECT {_share_number_sql(groups, types, '', num_shares)} FROM {like})"
@@ -74,8 +77,9 @@ def share_sql(added: IncrementalAggregate, rows: str, lost: str, like: str, num_
 
 
 def listed_values_sql(added: IncrementalAggregate, cut: str) -> str:
-    """Return the rows of the relation ``cut``, which `FirstValues` gave, with the keys of the view's rows in those that
-    count all rows of a group: a hash costs more than all else.
+    """Return the rows of the relation ``cut`` that `FirstValues` wrote, with the keys of the view's rows.
+
+    Only rows that count all rows of a group have a key: hashing is the most expensive part.
     """
     key = {key_name(name): value for name, value in _key_values(added).items()}
     keys = [f"CASE WHEN {LIST} = {ALL_ROWS} THEN {value} END AS {quote_name(name)}" for name, value in key.items()]
@@ -83,13 +87,13 @@ def listed_values_sql(added: IncrementalAggregate, cut: str) -> str:
 
 
 def _share_number_sql(groups: tuple[str, ...], types: Mapping[str, str], of: str, num_shares: int) -> str:
-    """Return the number of a group's share, the same for equal groups, whatever widths they come in."""
+    """Return the number of a group's share, equal for equal groups of any integer or float width."""
     hashed_columns = ", ".join(f"CAST({_canonical_sql(name, types, of)} AS {types[name]})" for name in groups)
     return f"(hash({hashed_columns}) & {num_shares - 1})"
 
 
 def _canonical_sql(column: str, types: Mapping[str, str], of: str = "") -> str:
-    """Return a column whose equal values have the same bytes: -0.0 and 0.0, and all that are NaN, are one group."""
+    """Return a column whose equal values have equal bytes: -0.0 becomes 0.0, and every NaN the same NaN."""
     kind = types[column]
     if kind not in ("float", "double"):
         return f"{of}{column}"
@@ -101,7 +105,7 @@ def _column_list(root: Group, *more: str) -> str:
 
 
 def _key_values(added: IncrementalAggregate) -> dict[str, str]:
-    """Key column of the view's table → its value, over the columns that rows are grouped by."""
+    """Return key column of the view's table → its value over the grouping columns."""
     if added.statements.identity == "hash":
         return {KEY: hash_sql(added.groups, added.statements.types)}
     return added.key_columns

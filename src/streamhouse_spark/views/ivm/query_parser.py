@@ -1,7 +1,7 @@
-"""Plans of queries. Pure.
+"""Parsing of queries into plans. Pure.
 
-sqlglot parses the query and says which table each column is of; all else is decided here. What a plan cannot say is
-refused with the part of the query that prevents it.
+sqlglot parses the query and resolves columns to tables; this module does everything else. A query that a plan cannot
+express is rejected with the part that prevents it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNSUPPORTED_OF_TABLE = ("version", "sample", "pivots", "when", "joins", "latera
 Names = dict[tuple[str, str], str]
 """(alias, column) → name in the plan."""
 Scope = Mapping[str, tuple[exp.Expr, Any]]
-"""Name of a common table expression → its query, and those that it may name."""
+"""Name of a common table expression → its query, and the scope of that query."""
 
 
 def _assume_one_type(node: Node) -> Mapping[str, str]:
@@ -45,7 +45,7 @@ def _assume_one_type(node: Node) -> Mapping[str, str]:
 
 
 def parse_query(sql: str) -> exp.Query:
-    """Parse a query. Raises `UnsupportedQueryError` for what is not one."""
+    """Parse a query. Raises `UnsupportedQueryError` for any other text."""
     try:
         tree = sqlglot.parse_one(sql, read=QueryDialect)
     except SqlglotError as error:
@@ -58,7 +58,7 @@ def parse_query(sql: str) -> exp.Query:
 
 
 def table_names(tree: exp.Query) -> list[str]:
-    """Return the tables that a query names, each once, without those of its WITH clauses."""
+    """Return the distinct tables of a query, without its common table expressions."""
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     names = [".".join(part.name for part in t.parts) for t in tree.find_all(exp.Table)]
     return list(dict.fromkeys(name for name in names if name.lower() not in local))
@@ -67,8 +67,9 @@ def table_names(tree: exp.Query) -> list[str]:
 def build_plan(
     tree: exp.Query, sources: Mapping[str, SourceColumns], ids: Mapping[str, str], types_of: TypesOf = _assume_one_type
 ) -> Node:
-    """Return the plan of a query. ``ids`` gives each name of `table_names` its source. Without ``types_of`` all columns
-    have one type. Raises `UnsupportedQueryError`.
+    """Return the plan of a query. ``ids`` maps each name of `table_names` to its source.
+
+    Without ``types_of`` all columns have the same type. Raises `UnsupportedQueryError`.
     """
     tree = tree.copy()
     for table in tree.find_all(exp.Table):
@@ -141,8 +142,9 @@ class _PlanBuilder:
         return self._add_distinct(node) if query.args.get("distinct") else node
 
     def _union_all(self, *parts: Node) -> Union:
-        """Return the rows of both parts, each cast to the types that Spark gives their union: changes of one part alone
-        have the types of both.
+        """Return the union of both parts, each cast to the types that Spark gives the union.
+
+        Without the casts, changes of one part alone would have its types instead of the union's.
         """
         *types, union_types = self._types_of_union(*parts)
         cast = tuple(self._cast(part, of_part, union_types) for part, of_part in zip(parts, types, strict=True))
@@ -152,13 +154,13 @@ class _PlanBuilder:
         return Union(cast, columns, frozenset(not_null), sizes_differ=chars[0] != chars[1])
 
     def _types_of_union(self, *parts: Node) -> list[list[str]]:
-        """Return the types of the columns of both parts, and those that Spark gives their union."""
+        """Return the column types of both parts, and those of Spark's union of them."""
         union = Union(parts, tuple(self._new_name() for _ in parts[0].columns), frozenset())
         *own, of_union = (list(self._types_of(node).values()) for node in (*parts, union))
         return [*own, list(map(strip_length, of_union))]
 
     def _cast(self, part: Node, types: Sequence[str], union_types: list[str]) -> Node:
-        """Return a part of a union with the types of the union."""
+        """Return a part of a union, cast to the union's types."""
         own = list(map(strip_length, types))
         if own == union_types:
             return part
@@ -216,7 +218,7 @@ class _PlanBuilder:
     def _parse_from_where(
         self, query: exp.Select, scope: Scope, outer: Names | None = None
     ) -> tuple[Node, Names, list[Any]]:
-        """Return the rows, the names that they have, and the conditions that name columns of an outer query."""
+        """Return the rows, their column names, and the conditions that refer to an outer query."""
         names: Names = {}
         begin = query.args.get("from_")
         if not begin:
@@ -273,7 +275,7 @@ class _PlanBuilder:
         return Join(kind, left, right, on, key, not_null)
 
     def _matches_at_most_once(self, side: Node, other: Node, on: exp.Expr) -> bool:
-        """Tell whether at most one row of a side satisfies the condition with a row of the other."""
+        """Return whether at most one row of ``side`` joins with each row of ``other``."""
         if side.key is None:
             return False
         equal = [pair for pair in iter_equal_columns(on, side, other) if pair[0] in side.key]
@@ -309,7 +311,7 @@ class _PlanBuilder:
         return Scan(table, {n: c for c, n in mine.items()}, key, frozenset(mine[c] for c in source.not_null))
 
     def _add_membership(self, node: Node, part: exp.Expr, scope: Scope, names: Names, *, negated: bool) -> Node:
-        """EXISTS and IN are semi joins, NOT EXISTS an anti join."""
+        """Add a semi join for EXISTS or IN, or an anti join for NOT EXISTS."""
         if isinstance(part, exp.In) and negated:
             raise UnsupportedQueryError(
                 "NOT IN (a NULL in it means something else than most expect; write NOT EXISTS)", part
@@ -342,7 +344,7 @@ class _PlanBuilder:
     def _membership_conditions(
         self, left: Node, own_values: Sequence[exp.Expr], right: Node, other_values: Sequence[exp.Expr]
     ) -> list[exp.Expr]:
-        """Return the conditions by which values are in the rows of a subquery."""
+        """Return the conditions that values are in the rows of a subquery."""
         sides = [
             _add_projection(node, {self._new_name(): v for v in vs})
             for node, vs in ((left, own_values), (right, other_values))
@@ -363,9 +365,7 @@ def _first_expression(part: Any) -> exp.Expr:
 
 
 def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
-    """Return the expression over the names of the plan. Raises `UnsupportedQueryError` for a column that is not
-    there.
-    """
+    """Return the expression over the names of the plan. Raises `UnsupportedQueryError` for an unknown column."""
 
     def resolve(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
@@ -379,7 +379,7 @@ def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
 
 
 def _replace_groups(expression: exp.Expr, by_text: Mapping[str, str]) -> exp.Expr:
-    """Return the expression with the columns that hold the values of groups in place of their expressions."""
+    """Return the expression with grouping expressions replaced by their columns."""
 
     def replace_group(node: exp.Expr) -> exp.Expr:
         name = by_text.get(print_sql(node))

@@ -1,6 +1,6 @@
-"""The statements of a refresh: the rows that a view's table gets and loses. Pure.
+"""Statements of a refresh: the rows to write into a view's table, and the keys to delete. Pure.
 
-Each gives the columns of the view's table and `GONE`: whether the row's key goes, or the row comes in its place.
+Each returns the columns of the view's table and `GONE`: whether the row's key is deleted, or the row written.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ GONE: Final = "__streamhouse_gone"
 KEY: Final = "_key"
 ORDINAL: Final = "_ord"
 COUNT: Final = "__streamhouse_count"
-"""The number of equal rows that the view has."""
+"""The number of equal rows in the view."""
 _EXISTS: Final = "__streamhouse_there"
 Identity = Literal["natural", "hash", "bag"]
-"""A row's key: columns of the query, a hash of them, or a hash of all and an ordinal number, as rows may be equal."""
+"""The key of a row: columns of the query, a hash of them, or a hash of all columns plus an ordinal for a bag of
+rows."""
 _PLAIN_KEYS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
 _FLOATS: Final = re.compile(r"\b(?:float|double)\b")
 _HASHED: Final = frozenset({"boolean", "timestamp_ntz", "float", "double", *_PLAIN_KEYS})
@@ -39,7 +40,7 @@ _JSON_OPTIONS: Final = (
 
 
 def choose_identity(root: Node, types: Mapping[str, str]) -> Identity:
-    """Return how the rows of a plan are told apart. ``types`` are Spark's, of the plan's columns."""
+    """Return how the rows of a plan are identified. ``types`` are Spark's, by column of the plan."""
     if root.key and all(name in root.not_null and types[name] in _PLAIN_KEYS for name in root.key):
         return "natural"
     return "hash" if isinstance(root, Group) or root.key is not None else "bag"
@@ -53,18 +54,18 @@ def hash_sql(
     is_exact: bool = False,
     takes_nested: bool = False,
 ) -> str:
-    """Return a hash of an injective text of columns: lengths, and a mark for NULL. Those of groups are equal where
-    Spark's groups are; with ``is_exact`` -0.0 and 0.0 differ, as two rows do. ``takes_nested`` takes the JSON of nested
-    columns, which may differ for equal maps.
+    """Return a hash over an injective encoding of columns: length-prefixed texts, and a marker for NULL.
 
-    Raises `UnsupportedQueryError` for columns whose equal values have no equal texts.
+    Hashes of groups are equal exactly if Spark's groups are. With ``is_exact``, -0.0 and 0.0 differ, as in rows.
+    ``takes_nested`` supports nested columns as JSON, which may differ for equal maps. Raises `UnsupportedQueryError`
+    for a type whose equal values have different texts.
     """
     parts = []
     for name in columns:
         kind, value = types[name], f"{of}{name}"
         if kind in ("float", "double") and not is_exact:
             text = f"CAST({value} + CAST(0 AS {kind}) AS STRING)"  # -0.0 becomes 0.0
-        elif kind == "timestamp":  # the text of local time is twice the same in autumn
+        elif kind == "timestamp":  # local times repeat when daylight saving ends
             text = f"CAST(unix_micros({value}) AS STRING)"
         elif kind == "binary":
             text = f"hex({value})"
@@ -88,12 +89,12 @@ class Statements:
 
     root: Node
     names: tuple[str, ...]
-    """The columns of the query, as its author and Spark name them."""
+    """The columns of the query, as Spark names them."""
     types: Mapping[str, str]
-    """Column of the plan → Spark's type, of the root's columns and, where it is a GROUP BY, of its groups."""
+    """Column of the plan → Spark's type, for the root's columns and for its grouping columns."""
     identity: Identity
     is_whole: bool = False
-    """Whether the whole query is computed each time, so that equal rows need not have one key for ever."""
+    """Whether every refresh computes the full query, so that equal rows may change their key between refreshes."""
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -109,7 +110,7 @@ class Statements:
         return self.names if self.identity == "natural" else (*self.key_columns, *self.names)
 
     def full_sql(self, writer: Writer) -> str:
-        """Return the whole result at the new versions, with its keys."""
+        """Return the full result at the new versions, with its keys."""
         rows, root = writer.rows(self.root, "new"), self.root
         if self.identity == "natural":
             return f"SELECT {self._select_list()} FROM ({rows}) q"
@@ -122,13 +123,13 @@ class Statements:
         return self.keyed_rows_sql(rows)
 
     def keyed_rows_sql(self, rows: str) -> str:
-        """Return rows with the columns of the plan as rows of the view, each with a key by all of its columns."""
+        """Return rows of the plan as rows of the view, with a key over all of their columns."""
         key = hash_sql(self.root.columns, self.types, is_exact=True, takes_nested=self.is_whole)
         number = f"CAST(row_number() OVER (PARTITION BY {key} ORDER BY {key}) AS BIGINT)"
         return f"SELECT {key} AS {KEY}, {number} AS {ORDINAL}, {self._select_list()} FROM ({rows}) q"
 
     def difference_sql(self, whole: str, view: str) -> str:
-        """Return what brings the relation ``view``, the rows of the view's table, to the result ``whole``."""
+        """Return the changes that turn the relation ``view``, the view's rows, into the result ``whole``."""
         on = " AND ".join(f"n.{quote_name(c)} = v.{quote_name(c)}" for c in self.key_columns)
         shown = [
             f"coalesce(n.{quote_name(c)}, v.{quote_name(c)}) AS {quote_name(c)}"
@@ -138,7 +139,7 @@ class Statements:
         ]
         shown_as = dict(zip(self.root.columns, self.names, strict=True))
         floats = [quote_name(shown_as[name]) for name in self._float_columns()]
-        maps = {shown_as[name] for name in self.root.columns if "map<" in self.types[name]}  # Spark compares none
+        maps = {shown_as[name] for name in self.root.columns if "map<" in self.types[name]}  # Spark cannot compare maps
 
         def row(of: str) -> str:
             values = {name: f"{of}.{quote_name(name)}" for name in self.columns}
@@ -155,13 +156,13 @@ class Statements:
     def touched_rows_sql(self, writer: Writer, touched: str, condition: str = "") -> str:
         """Return the rows below the groups in the relation ``touched``, at the new versions.
 
-        ``condition`` is a condition that all of them satisfy, by which less is read.
+        ``condition`` holds for all of them and reduces what is read.
         """
         assert isinstance(self.root, Group)
         return writer.rows_of_groups(self.root, "new", f"SELECT * FROM {touched}", condition)
 
     def touched_groups_sql(self, writer: Writer, touched: str, rows: str) -> str:
-        """Return the new rows of the groups in the relation ``touched``, and the keys of those that are no more.
+        """Return the new rows of the groups in the relation ``touched``, and the keys of groups that became empty.
 
         ``rows`` are those of `touched_rows_sql`.
         """
@@ -182,25 +183,25 @@ class Statements:
         )
 
     def delta_sql(self, writer: Writer, *, one_task: bool = False) -> str:
-        """Return the rows that come and the keys that go, of a plan whose rows have a key and that ends in no GROUP BY.
+        """Return the changed rows of a plan with a key that does not end in GROUP BY.
 
-        ``one_task`` computes all in one task: right for few rows, whose shuffle costs more than they do.
+        ``one_task`` computes everything in one task: cheaper than a shuffle for few rows.
         """
         net = self._net_sql(writer, one_task=one_task)
         key = "" if self.identity == "natural" else f"{self._row_key_sql()} AS {KEY}, "
-        # A row of weight 2 is written twice, so that a key that is none is found out and not lost in silence.
+        # A row of weight 2 is written twice: a key that is not unique then fails instead of losing a row silently.
         each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_EXISTS} FROM ({net}) q"
         return f"SELECT {key}{self._select_list()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
 
     def bag_net_sql(self, writer: Writer, *, one_task: bool = False) -> str:
-        """Return the rows that came and went, with weights, and `KEY`, of a plan whose rows may be equal."""
+        """Return the inserted and deleted rows with weights and `KEY`, for a plan whose rows may be equal."""
         net = self._net_sql(writer, one_task=one_task)
         return f"SELECT *, {hash_sql(self.root.columns, self.types, is_exact=True)} AS {KEY} FROM ({net}) q"
 
     def bag_delta_sql(self, net: str, counts: str) -> str:
-        """Return the ordinals that equal rows get, behind those that are there, and the last ones that go.
+        """Return the changes of a bag: inserts get ordinals after the existing ones, deletes remove the last ordinals.
 
-        ``net`` are rows as those of `bag_net_sql`, and ``counts`` the `COUNT` of each `KEY` that the view has.
+        ``net`` are rows of `bag_net_sql`, and ``counts`` the `COUNT` of each `KEY` in the view.
         """
         old_count = f"COALESCE(v.{COUNT}, 0L)"
         first = f"CASE WHEN d.{WEIGHT} > 0 THEN {old_count} + 1 ELSE {old_count} + d.{WEIGHT} + 1 END"
@@ -212,7 +213,9 @@ class Statements:
         return f"SELECT {KEY}, {ORDINAL}, {self._select_list()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
 
     def _net_sql(self, writer: Writer, *, one_task: bool) -> str:
-        """Return the rows that came and went, equal ones added up. -0.0 and 0.0 are one group, and two values."""
+        """Return the changes, with the weights of equal rows added up. -0.0 and 0.0 are one group but different
+        rows.
+        """
         columns, delta = self.root.columns, writer.delta(self.root)
         assert delta is not None
         rows, total = coalesce_tasks(delta, one_task=one_task), f"SUM({WEIGHT})"

@@ -1,4 +1,4 @@
-"""Conditions that columns have some values, by which a source leaves out files and segments. Pure."""
+"""Filters on column values, by which a source skips files and segments. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
 def build_filter(rows: pa.Table) -> str:
-    """Return a condition in SQL that each of the rows satisfies: of each column one of its values, of many values that
-    it lies between the least and the greatest; empty where there is none.
+    """Return an SQL condition that holds for each of the rows; empty if there is none.
+
+    It lists the values of each column, or their range if there are many.
     """
     conditions = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
@@ -42,7 +43,7 @@ def _between_filter(column: str, values: pa.Array) -> str:
 
 
 def in_filter(column: str, values: Sequence[object]) -> str:
-    """Return the condition in SQL; empty where the values are too many, or have no plain literals."""
+    """Return the condition as SQL; empty if there are too many values or one has no plain literal."""
     if len(values) > VALUES_MAX:
         return ""
     literals = [_literal(value) for value in values if value is not None]

@@ -1,8 +1,8 @@
-"""The first and the last values of groups, cut from rows where they lie: of each task's rows, and of all tasks'. Pure.
+"""First and last values of groups, computed per task and merged over all tasks. Pure.
 
-Of each group a task gives up to ``room`` distinct values from either end, each with the number of its rows. A value
-that is among the first ones of all rows is among the first ones of each task that has it. So the numbers that tasks
-give add up to those of all rows, for as many values as have room, however rows were cut into tasks.
+A task returns up to ``room`` distinct values from each end of a group, each with its row count. A value among the first
+of all rows is among the first in every task that has it. So the counts of all tasks add up exactly for as many values
+as there is room, however rows are divided into tasks.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from streamhouse_spark.views.ivm.min_max import (
 )
 
 LIST: Final = "__streamhouse_list"
-"""The list that a value is of, by its number; `ALL_ROWS` for the number of all rows of a group."""
+"""The number of the list that a value belongs to; `ALL_ROWS` for the row count of a group."""
 NUMBER: Final = "__streamhouse_number"
-"""How many rows of the group have the value; of changes how many came, less those that went."""
+"""Number of rows of the group with the value; for changes, inserts minus deletes."""
 ALL_ROWS: Final = -1
 _STEP_ROWS: Final = 1 << 18
-"""Rows that are cut together."""
+"""Rows that are merged at a time."""
 _BATCH_ROWS: Final = 1 << 16
 
 
 class FirstValues:
-    """Cuts rows, whose columns are those of groups and one of each list. A null is a value that always has room.
+    """Reduces rows with grouping columns and one column per list. Null is a value that always has room.
 
-    It gives the columns that it got, and `LIST` and `NUMBER`. In a row of one list the columns of the others are null.
+    Output rows have the input columns, `LIST` and `NUMBER`. In a row of one list, the columns of the other lists are
+    null.
     """
 
     def __init__(
         self, groups: Sequence[str], values: Sequence[str], room: int, whole: Collection[str] = frozenset()
     ) -> None:
-        """``whole`` are columns of which all values are asked for: they have `ALL_ROOM`."""
+        """``whole`` are columns whose values are all needed: they get `ALL_ROOM`."""
         self._groups, self._values = list(groups), list(values)
         self._rooms = {name: ALL_ROOM if name in whole else room for name in values}
 
@@ -62,9 +63,9 @@ class FirstValues:
             yield from partial.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
 
     def _merge_batches(self, partial: pa.Table | None, batches: Sequence[pa.RecordBatch]) -> pa.Table:
-        """Return what is kept of rows, and of those that were cut before."""
+        """Return the reduction of ``batches`` and of the earlier partial result."""
         rows = pa.Table.from_batches(batches)
-        rows = pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))  # each column may have nulls
+        rows = pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))  # make each column nullable
         if partial is None:
             partial = _output_schema(rows.schema).empty_table()
         all_rows = pa.concat_tables([partial.select(rows.column_names), rows])
@@ -81,14 +82,14 @@ class FirstValues:
         return pa.concat_tables(parts)
 
     def _count_rows(self, rows: pa.Table, groups: Numbers, numbers: Numbers, chosen: Bools) -> pa.Table:
-        """Return how many rows each group has."""
+        """Return the row count of each group."""
         totals = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
         np.add.at(totals, groups[chosen], numbers[chosen])
         present, first = np.unique(groups[chosen], return_index=True)
         return self._build_rows(rows, np.flatnonzero(chosen)[first], totals[present], ALL_ROWS, None)
 
     def _extreme_values(self, rows: pa.Table, groups: Numbers, numbers: Numbers, place: int, name: str) -> pa.Table:
-        """Return the distinct values from either end of each group that have room, and null."""
+        """Return the distinct values from both ends of each group that have room, and null."""
         values = one_array(rows.column(name))
         valid = values.is_valid().to_numpy(zero_copy_only=False)
         ranks = rank_values(values.filter(pa.array(valid)), "min")
