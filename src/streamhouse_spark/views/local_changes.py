@@ -1,6 +1,6 @@
-"""The changes of a view's sources as rows of the driver, where they are few, and decisions by the number of changes.
+"""Changes of a view's sources that the driver reads itself, and decisions based on the number of changes.
 
-They are read from the log without Spark: for few changes the start of a Spark job costs more than they do.
+The driver reads them from the log without Spark, because starting a Spark job costs more than few changes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT
 
 LOCAL_ROWS_MAX: Final = 200_000
-"""Changes that the driver reads itself. More are read by Spark."""
+"""Largest number of changes that the driver reads itself; Spark reads more."""
 LOCAL_BYTES_MAX: Final = 64 << 20
 MOSTLY_CHANGED_SHARE: Final = 1 / 3
-"""The share of a source's rows from which on the whole query costs less than its changes do."""
+"""Share of changed rows of a source from which recomputing the full query is cheaper."""
 MOSTLY_CHANGED_ROWS_MIN: Final = 200_000
-"""Fewer changes than these are never most rows."""
+"""Fewer changes than these never count as most rows."""
 INSERT_KINDS: Final = ("insert", "update_after")
 
 Weights = npt.NDArray[np.int64]
@@ -44,14 +44,14 @@ Weights = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LocalChanges:
-    """The changes of one source, of each bucket in the order of the log."""
+    """Changes of one source, in log order per bucket."""
 
     rows: pa.Table
     weights: Weights
-    """1 for a row that came, and -1 for one that went."""
+    """1 for an insert, -1 for a delete."""
 
     def net(self, columns: Sequence[str]) -> pa.Table:
-        """Return these columns of rows that came and went, and `WEIGHT`, without those that cancel each other out."""
+        """Return these columns of the changes and `WEIGHT`, without changes that cancel out."""
         rows = self.rows.select(list(columns))
         weights = self.weights
         if len(weights) and not (weights == weights[0]).all() and all(map(_is_flat, rows.schema.types)):
@@ -65,7 +65,7 @@ class LocalChanges:
 def read_changes(
     table: TableHandle, state: TableState, ends: Mapping[int, int], until: Mapping[int, int], columns: Sequence[str]
 ) -> LocalChanges | None:
-    """Read what came and went between two ends of the log; None where that is much, or can no longer be read."""
+    """Read the changes between two log positions; None if there are too many or they can no longer be read."""
     ranges = {
         bucket: OffsetRange(ends.get(bucket, 0), end) for bucket, end in until.items() if end > ends.get(bucket, 0)
     }
@@ -88,8 +88,9 @@ def read_changes(
 
 
 def rewind_rows(rows: pa.Table, changes: LocalChanges, key: Sequence[str]) -> pa.Table:
-    """Return the rows that keys had before some changes. ``rows`` are those of the keys behind the changes, or between
-    them, so that the first change of a key says which row it had.
+    """Return the rows of ``key`` as they were before some changes.
+
+    ``rows`` are from after the changes, or from between them; the first change of a key determines its old row.
     """
     changed = _encode_row_keys(changes.rows, key)
     _, first = np.unique(changed.to_numpy(zero_copy_only=False), return_index=True)
@@ -104,13 +105,13 @@ def _encode_row_keys(rows: pa.Table, key: Sequence[str]) -> pa.BinaryArray:
 
 
 def may_be_local(state: TableState, columns: Collection[str]) -> bool:
-    """Tell whether rows of these columns are the same from the driver as read by Spark, which pads texts of CHAR."""
+    """Return whether the driver reads these columns exactly like Spark, which pads CHAR values."""
     chosen = [state.schema.column(name) for name in columns]
     return all(_is_flat(c.type) and (c.size is None or c.size.kind != "char") for c in chosen)
 
 
 def is_mostly_changed(step: RefreshStep, states: Mapping[str, TableState]) -> bool:
-    """Tell whether so much changed that the whole query costs less."""
+    """Return whether so many rows changed that recomputing the full query is cheaper."""
     if step.old is None:
         return True
     before = {source.name: source for source in step.old.sources}
@@ -124,7 +125,7 @@ def _is_source_mostly_changed(old: SourceVersion, new: SourceVersion, state: Tab
 
 
 def max_num_rows(state: TableState) -> int:
-    """Return a number of rows that the table does not exceed."""
+    """Return an upper bound of the table's row count."""
     if state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
         return sys.maxsize
     if not state.primary_key:
@@ -142,5 +143,5 @@ def _is_flat(kind: pa.DataType) -> bool:
 
 
 def columns_to_read(state: TableState, columns: Collection[str]) -> list[str]:
-    """Return the wanted columns and those of the primary key, in the table's order."""
+    """Return ``columns`` and the primary key columns, in the table's order."""
     return [name for name in state.schema.names if name in columns or name in state.primary_key]

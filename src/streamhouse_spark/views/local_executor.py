@@ -1,8 +1,7 @@
-"""Groups brought forward by the driver itself, without a Spark job: few changes, plain columns, exact arithmetic.
+"""Incremental aggregation in the driver, without a Spark job, for few changes, plain columns and exact arithmetic.
 
-It gives the rows of `IncrementalAggregate.merged`, of the same aggregates by the same rules, with Arrow in the place of
-Spark. A job costs more than few changes do. Whatever is not surely the same in both is left to Spark: floating point
-numbers, expressions, conditions, results that do not fit.
+It returns the rows of `IncrementalAggregate.merge_sql` for the same aggregates by the same rules, with Arrow instead of
+Spark. Everything that might differ is left to Spark: floating point numbers, expressions, conditions, overflows.
 """
 
 from __future__ import annotations
@@ -38,21 +37,22 @@ ViewLookup = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class LocalRows:
-    """The rows that the driver has of one step."""
+    """Rows of one step that the driver has read."""
 
     changed: Collection[str]
     """The sources that changed."""
     changes: Mapping[str, pa.Table]
     """Source → its changes, with weights."""
     looked_up: Mapping[str, pa.Table]
-    """Use of a source that did not change → its rows that changes of others name."""
+    """Use of an unchanged source → its rows that match changes of other sources."""
 
 
 def merge_aggregates(
     added: IncrementalAggregate, rows: LocalRows, find: ViewLookup, tell: TopKLookup | None = None
 ) -> pa.Table | None:
-    """Return the rows of `IncrementalAggregate.merged`; None where Spark has to compute them. ``find`` looks up rows of
-    the view, and ``tell`` what its kept values tell.
+    """Return the rows of `IncrementalAggregate.merge_sql`; None if Spark must compute them.
+
+    ``find`` looks up rows of the view, and ``tell`` cached values of groups.
     """
     root = added.statements.root
     if not isinstance(root, Group) or not _is_supported(added, root):
@@ -62,14 +62,12 @@ def merge_aggregates(
         if delta is not None and not delta.num_rows:
             return pa.table({GONE: pa.array([], pa.bool_()), RECOMPUTE: pa.array([], pa.bool_())})
         return None if delta is None else _merge_groups(added, root, delta, find, tell)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a number that does not fit, a type without this function
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # an overflow, or a type without this function
         return None
 
 
 def compute_changes(added: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
-    """Return the keys of groups with changes, each once, and the changes of their values; None where Spark has to
-    compute them.
-    """
+    """Return the distinct keys of changed groups and their value changes; None if Spark must compute them."""
     root = added.root
     delta = _compute_delta(root.child, rows) if _is_supported(added, root) else None
     if delta is None:
@@ -82,7 +80,7 @@ def compute_changes(added: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Ta
 
 
 def _is_supported(added: IncrementalAggregate, root: Group) -> bool:
-    """Tell whether the view's columns are its groups and aggregates of columns, all of exact types."""
+    """Return whether the view consists of grouping columns and aggregates of columns, all of exact types."""
     types = added.statements.types
     if not root.groups or any(types[name] not in _SAME_TEXT_TYPES for name in root.groups):
         return False
@@ -100,7 +98,7 @@ def _is_exact(part: Part, expression: exp.Expr, kind: str) -> bool:
 
 
 def _argument(expression: exp.Expr) -> exp.Expr:
-    """Return the argument of an aggregate, of which there is one."""
+    """Return the single argument of an aggregate."""
     this: exp.Expr = expression.this
     return this.expressions[0] if isinstance(this, exp.Distinct) else this
 
@@ -109,7 +107,7 @@ def _argument(expression: exp.Expr) -> exp.Expr:
 
 
 def _compute_delta(node: Node, rows: LocalRows) -> pa.Table | None:
-    """Return the columns of a node that came and went, with weights; None for a plan that is more than plain."""
+    """Return the inserted and deleted rows of a node with weights; None for an unsupported plan."""
     match node:
         case Scan(table, of):
             delta = rows.changes.get(table)
@@ -126,7 +124,7 @@ def _compute_delta(node: Node, rows: LocalRows) -> pa.Table | None:
 
 
 def _join_changes(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.Table | None:
-    """Return the changes of one side of a join beside the rows of the other."""
+    """Return the changes of one side of a join, joined with the looked-up rows of the other side."""
     scan = single_scan(other)
     pairs = _equality_pairs(join.on, moving, other)
     looked_up = rows.looked_up.get(scan_name(scan)) if scan is not None else None
@@ -135,10 +133,12 @@ def _join_changes(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.
     delta, other_rows = _compute_delta(moving, rows), _project_rows(other, looked_up)
     if delta is None or other_rows is None:
         return None
-    if any(pa.types.is_floating(delta.column(name).type) for name, _ in pairs):  # -0.0 equals 0.0, and bytes do not
+    if any(
+        pa.types.is_floating(delta.column(name).type) for name, _ in pairs
+    ):  # -0.0 equals 0.0, but their bytes differ
         return None
     names = [f"__streamhouse_key_{number}" for number in range(len(pairs))]
-    for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares whole numbers of any two types
+    for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares integers of any two types
         delta = delta.append_column(name, _widen_column(delta.column(ours)))
         other_rows = other_rows.append_column(name, _widen_column(other_rows.column(theirs)))
     kind = "left outer" if join.kind == "left" else "inner"
@@ -150,7 +150,7 @@ def _widen_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _equality_pairs(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | None:
-    """Return the columns that a join's condition sets equal; None where it demands more."""
+    """Return the pairs of columns that a join condition equates; None if it has any other part."""
     pairs = []
     for part in on.flatten() if isinstance(on, exp.And) else [on]:
         equal = part.unnest()
@@ -225,7 +225,7 @@ def _merge_groups(
     for name, value in values.items():
         both_null = pc.and_(pc.is_null(value), pc.is_null(old[name]))
         same = pc.and_(same, pc.or_(both_null, pc.fill_null(pc.equal(value, old[name]), fill_value=False)))
-    absent = pc.and_(is_deleted, pc.invert(is_present))  # neither was there nor is
+    absent = pc.and_(is_deleted, pc.invert(is_present))  # a group that had no row and has none
     return rows.filter(pc.or_(recompute, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(is_deleted))))))
 
 
@@ -242,7 +242,7 @@ def _value_changes(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
 
 
 def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) -> pa.Table:
-    """Return the groups that changed with what came and went, as `IncrementalAggregate.changes` does."""
+    """Return the changed groups with their aggregated changes, like `IncrementalAggregate.changes_sql`."""
     weights = delta.column(WEIGHT)
     is_insert = pc.greater(weights, 0)
     columns, sums = {name: delta.column(name) for name in root.groups}, [("rows", "sum")]
@@ -271,7 +271,7 @@ def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) ->
 
 
 def _require_sum_fits(values: pa.ChunkedArray) -> None:
-    """Raise ``ArrowInvalid`` for whole numbers whose sum may not fit."""
+    """Raise ``ArrowInvalid`` for integers whose sum may overflow."""
     if pa.types.is_integer(values.type) and len(values):
         ends = pc.min_max(values).as_py()
         largest = max(abs(ends["min"] or 0), abs(ends["max"] or 0))
@@ -291,9 +291,7 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
 
 
 def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
-    """Return the hash that `statements.hashed` writes. Raises ``ArrowInvalid`` for dates of which Spark has another
-    text.
-    """
+    """Return the hash of `refresh_sql.hash_sql`. Raises ``ArrowInvalid`` for dates whose text differs in Spark."""
     parts = []
     for name in columns:
         if is_beyond_python(rows.column(name)):
@@ -308,7 +306,7 @@ def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
 def _compute_remains(
     rows: pa.ChunkedArray, is_present: pa.ChunkedArray, new: Mapping[str, _NewValue], top_k: TopKResult | None
 ) -> pa.ChunkedArray:
-    """Return whether a group has a row now; null where that is not known."""
+    """Return whether each group has a row afterwards; null if unknown."""
     num_rows = next((aggregate.value for aggregate in new.values() if aggregate.part.kind == "rows"), None)
     if num_rows is not None:
         return _count_rows(num_rows)
@@ -326,7 +324,7 @@ def _count_rows(number: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class _NewValue:
-    """The new value of an aggregate, by the rules of `Aggregate`."""
+    """New value of an aggregate, by the rules of `Aggregate`."""
 
     part: Aggregate
     old: pa.ChunkedArray
@@ -334,7 +332,7 @@ class _NewValue:
     deleted: pa.ChunkedArray | None = None
     count: pa.ChunkedArray | None = None
     has_value: pa.Array | None = None
-    """Whether the kept values of each group tell it."""
+    """Whether the cache determines the value of each group."""
 
     @classmethod
     def of(cls, part: Aggregate, groups: pa.Table, old: pa.ChunkedArray) -> _NewValue:
@@ -358,7 +356,7 @@ class _NewValue:
         return cls(part, old, chosen(old, column("came").cast(old.type)), column("gone").cast(old.type))
 
     def with_top_k(self, top_k: TopKResult | None) -> _NewValue:
-        """Return it with the values that kept ones tell, which need no proof."""
+        """Return the new value with cached values where available; these need no further check."""
         if top_k is None or self.part.column not in top_k.values:
             return self
         has_value, values = pa.array(top_k.is_known), top_k.values[self.part.column]

@@ -1,16 +1,16 @@
-"""The smallest and largest values of a view's groups, kept beside its rows in the cache of this host.
+"""Cache of the first values of a view's groups, on this host's disk.
 
-They lie in a tablet of their own: key of the view's row → the first values of its group, which
-`streamhouse_spark.views.ivm.min_max` works out. Groups come into it as they are needed. A group that loses its smallest
-or largest value and is not there is listed from its rows, and with it a share of all groups, whose rows are read on the
-same way. So all are there after a few refreshes, none of which costs much more than its groups do.
+The cache is a tablet of its own: key of the view's row → top-k state of its group
+(`streamhouse_spark.views.ivm.min_max`). Groups enter it on demand. If a group that is not cached loses its minimum or
+maximum, the refresh lists its values from its rows, together with a share of all groups whose rows the same scan reads.
+So all groups are cached after a few refreshes, and none of these costs much more than its own groups.
 
-The tablet names the versions of the sources that its values are of. Where these are not those at which a refresh
-begins, as behind refreshes of another host or a crash between a commit and the keeping, the changes between are added
-first. Where these are no longer told, the tablet begins anew. So it is never the truth, and never believed for rows
-that it is not of. Of a group that is not in it nothing is known, unless the view has no row of it: then it has no rows.
+The tablet stores the source versions that its values reflect. If a refresh starts at other versions, as after refreshes
+of another host or a crash before saving, the changes in between are applied first. If these are no longer known, the
+tablet is reset. So the cache is never the source of truth, and is never used for rows of other versions. Nothing is
+known of a group that is not cached, unless the view has no row of it: then it has no rows.
 
-**Commit point** of keeping: LMDB's own, of all values and the versions. It comes behind the commit of the refresh.
+**Commit point** of saving: LMDB's own, for all values and the versions, after the commit of the refresh.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ from streamhouse_spark.views.local_changes import max_num_rows
 from streamhouse_spark.views.value_multisets import GroupLists, ValueLists
 
 GROUPS_MAX: Final = 5_000_000
-"""Views with more groups keep nothing."""
+"""Views with more groups are not cached."""
 LOST_MIN: Final = 10_000
-"""So many groups are always listed in one refresh."""
+"""Number of groups that one refresh may always list."""
 LOST_SHARE: Final = 1 / 8
-"""The share of a view's groups up to which they are listed in one refresh: more are computed from their rows alone."""
+"""Largest share of a view's groups that one refresh lists; more groups are recomputed from their rows instead."""
 SMALL_ROWS: Final = 200_000
-"""Rows of the sources up to which all groups are listed at once."""
+"""Number of source rows up to which all groups are listed at once."""
 NUM_SHARES: Final = 8
 LISTED_AT_ONCE: Final = 200_000
-"""Groups whose values are in the driver at a time."""
+"""Number of groups whose values are in the driver at a time."""
 _FORMAT: Final = 2
-"""Number of the form of keys and values."""
+"""Version of the format of keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinMaxRequest:
-    """The groups whose values are asked for: those that are ``lost``, each once, and perhaps a share of all others."""
+    """A request for the values of the distinct ``lost`` groups, and optionally of a share of all groups."""
 
     lost: pa.Table
     room: int
     like: int | None = None
-    """The index of a lost group of whose share all groups are asked for."""
+    """The index of a lost group; all groups of its share are requested."""
     num_shares: int = 1
 
 
 ListValues = Callable[[MinMaxRequest], pa.Table]
-"""Gives the columns of `listing.listed_values`."""
+"""Returns the columns of `multiset_sql.listed_values_sql`."""
 ChangesBetween = Callable[[Lineage], tuple[pa.Table, ChangesOf] | None]
-"""Gives the keys of groups that changed between versions and those of the refresh, each once, and their changes; None
-where these are many, or not told."""
+"""Returns the distinct keys of groups that changed between the given versions and the refresh, and their changes; None
+if there are too many or some are unknown."""
 
 
 class MinMaxCache:
@@ -84,9 +84,9 @@ class MinMaxCache:
         self._extent = self._tablet.extent
         self._versions = self._decode_mark(self._extent.history)
         self._forward: dict[bytes, bytes] | None = None
-        """The tablet's values that changed up to the new versions, where the refresh begins at others than theirs."""
+        """The tablet's values that changed up to the new versions, if the refresh starts at other versions."""
         self._emptied: list[bytes] = []
-        """Keys among them whose groups have no rows by then."""
+        """Keys among them whose groups have no rows at the new versions."""
         self._touched: list[bytes] = []
         self._was_stored: Bools = np.zeros(0, np.bool_)
         self._top_k = TopKGroups.empty(0, self._lists.types)
@@ -97,8 +97,8 @@ class MinMaxCache:
     def of(
         cls, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: ChangesBetween | None = None
     ) -> Self | None:
-        """Return the values; None for a view without smallest and largest values, or whose groups are computed from
-        their rows whenever something goes.
+        """Return the cache; None for a view without MIN, MAX or COUNT(DISTINCT), or that recomputes groups on any
+        delete.
         """
         if not added.multiset_aggregates or any(part.kind == "grown" for part in added.aggregates):
             return None
@@ -106,14 +106,13 @@ class MinMaxCache:
 
     @property
     def has_values(self) -> bool:
-        """Whether there are values of some groups, of the versions at which the refresh begins, or that can be brought
-        there.
-        """
+        """Whether the tablet has values of the versions at which the refresh starts, or that can be brought to them."""
         return self._versions is not None
 
     def lookup(self, keys: pa.Table, is_present: Bools, changes: ChangesOf) -> TopKResult | None:
-        """Return the new values of groups with these keys, each once, behind the changes; None where nothing is kept,
-        or too much changed. ``is_present`` tells of which of them the view has a row.
+        """Return the new values of the groups with these distinct keys, after ``changes``.
+
+        Returns None if nothing is cached or too much changed. The mask says which groups have a row in the view.
         """
         self._touched = self._lists.tablet_keys(keys)
         self._top_k = TopKGroups.unknown(len(self._touched), self._lists.types)
@@ -132,13 +131,15 @@ class MinMaxCache:
         return self.current_result()
 
     def current_result(self) -> TopKResult:
-        """Return the new values of the same groups, with those that were listed meanwhile."""
+        """Return the new values of the same groups, including those listed since."""
         values = self._top_k.current_values(self._lists.orders)
         return TopKResult(self._top_k.is_known, self._top_k.rows, dict(zip(self._lists.columns, values, strict=True)))
 
     def list_lost(self, groups: pa.Table, keys: pa.Table, num_rows: int, values: ListValues) -> bool:
-        """List groups that have lost a value, and a share of the others; ``num_rows`` are those of all sources. Returns
-        whether that was done: then all of them are known.
+        """List the values of groups that lost one, and of a share of the other groups.
+
+        ``num_rows`` is the row count of all sources. Returns whether it listed them; then all of these groups are
+        known.
         """
         is_known = self._top_k.is_known
         positions = {key: place for place, key in enumerate(self._touched)}
@@ -168,10 +169,9 @@ class MinMaxCache:
         return True
 
     def save(self) -> None:
-        """Keep the values for the next refresh. To be called behind the commit of this one.
+        """Save the values for the next refresh. Call it after the commit of this one.
 
-        Values of other versions than those at which the refresh began stay as they are if no group was asked for:
-        nobody has brought them forward.
+        Values of other versions stay unchanged if no group was looked up, because they were not brought forward.
         """
         if not self._has_listed and (self._versions is None or self._is_at_other_versions()):
             return
@@ -188,9 +188,7 @@ class MinMaxCache:
     # -- the tablet -----------------------------------------------------------------------------------------------
 
     def _apply_changes_since(self) -> None:
-        """Add the changes between the versions that the values are of and the new ones, where the refresh begins at
-        others.
-        """
+        """Apply the changes between the tablet's versions and the new ones, if the refresh starts at other versions."""
         if self._versions is None or not self._is_at_other_versions():
             return
         changes = self._changes_between(self._versions) if self._changes_between is not None else None
@@ -206,7 +204,7 @@ class MinMaxCache:
         self._emptied = [stored[place] for place in np.flatnonzero(firsts.rows == 0).tolist()]
 
     def _is_at_other_versions(self) -> bool:
-        """Tell whether the values are of other versions than those at which the refresh begins, still."""
+        """Return whether the values still reflect other versions than those at which the refresh starts."""
         if self._versions is None or self._forward is not None:
             return False
         return self._step.old is None or self._versions.sources != self._step.old.sources
@@ -217,10 +215,8 @@ class MinMaxCache:
         self._extent = self._tablet.extent
 
     def _read_packed(self, stored: Sequence[bytes]) -> list[bytes | None] | None:
-        """Return the values of keys, brought forward as far as they are; None where another process has changed the
-        tablet.
-        """
-        order = sorted(range(len(stored)), key=stored.__getitem__)  # sorted keys are found faster
+        """Return the values of keys, brought forward if needed; None if another process has changed the tablet."""
+        order = sorted(range(len(stored)), key=stored.__getitem__)  # lookups of sorted keys are faster
         hits = self._tablet.find([stored[place] for place in order])
         if hits.extent != self._extent:
             return None
@@ -231,7 +227,7 @@ class MinMaxCache:
         return values
 
     def _add_listed(self, listed: ValueLists, positions: Mapping[bytes, int], room: int) -> None:
-        """Take the values of groups, up to ``room`` of each, but of those that are known."""
+        """Take up to ``room`` listed values of each group that is not known."""
         self._has_listed = True
         at = np.array([positions.get(key, -1) for key in listed.keys], np.int64)
         is_touched = at >= 0
@@ -248,28 +244,28 @@ class MinMaxCache:
         self._top_k = self._top_k.replace_groups(at[missing], firsts.take(missing))
 
     def _is_saved(self) -> Bools:
-        """Tell which of the touched groups are written: unknown ones only to remember their room."""
+        """Return which touched groups are saved: known ones, and unknown ones that are stored, to keep their room."""
         is_kept: Bools = self._top_k.is_known | self._was_stored
         return is_kept
 
     def _pack_groups(self, firsts: TopKGroups) -> list[bytes | None]:
-        """Return the value of each group; None for one without rows."""
+        """Return the packed value of each group; None for a group without rows."""
         empty = (firsts.rows == 0).tolist()
         return [None if is_empty else value for value, is_empty in zip(self._packed.pack(firsts), empty, strict=True)]
 
     def _encode_mark(self) -> bytes:
-        """Return a text of the rows that values are of: of these versions of the sources, by this query."""
+        """Return the identity of the rows that the values reflect: the source versions and the query."""
         return self._format_digest + Lineage(self._step.new.sources).to_text().encode()
 
     def _decode_mark(self, mark: bytes | None) -> Lineage | None:
-        """Return the versions that values are of; None for those of another query."""
+        """Return the source versions of a mark; None if it is of another query."""
         if mark is None or not mark.startswith(self._format_digest):
             return None
         return Lineage.from_text(mark[len(self._format_digest) :].decode())
 
 
 def _num_shares(num_rows: int, num_groups: int) -> int:
-    """Return into how many shares groups are cut, a power of two."""
+    """Return the number of shares into which groups are divided, a power of two."""
     if num_rows <= SMALL_ROWS:
         return 1
     return max(NUM_SHARES, 1 << (-(-num_groups // LISTED_AT_ONCE) - 1).bit_length())
@@ -280,7 +276,7 @@ def _filter_changes(changes: ValueChanges, chosen: Bools) -> ValueChanges:
 
 
 def _format_text(added: IncrementalAggregate, types: Sequence[pa.DataType]) -> str:
-    """Return a text of all that the values depend on besides the rows of the sources."""
+    """Return everything that the values depend on, apart from the rows of the sources."""
     root = added.root
     lists = [[part.kind, part.of, str(kind)] for part, kind in zip(added.multiset_aggregates, types, strict=True)]
     return json.dumps([lists, root.groups, list(added.key_columns), Writer("", ()).rows(root.child, "new")])
@@ -290,10 +286,10 @@ _COUNT = pa.int64()
 
 
 class TopKCodec:
-    """Packs the first values of groups, whose lists have these types.
+    """Codec of the top-k states of groups whose lists have these types; vectorised in both directions.
 
-    A group is a row: its numbers of rows and of room, and of each list the values, their counts, and the number of rows
-    behind them. Values of a fixed width, and counts, lie there as Arrow has them, the others as lists.
+    A group is a row: its row count and room, and for each list the values, their counts, and the overflow. Fixed-width
+    values and counts are stored as Arrow buffers, other values as lists.
     """
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
@@ -349,7 +345,7 @@ def _to_cells(values: pa.Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _flatten_cells(cells: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Return the values of all groups, and how many each has."""
+    """Return the values of all groups, and how many each group has."""
     offsets = np.frombuffer(cells.buffers()[1], np.int32, cells.offset + len(cells) + 1)[cells.offset :]
     lengths: npt.NDArray[np.int64] = np.diff(offsets).astype(np.int64)
     if not _is_fixed_width(kind):
@@ -367,7 +363,7 @@ def _to_int64(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _scatter(column: pa.Array, is_present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the numbers of the groups that are there, 0 for the others."""
+    """Return the numbers of the groups that are present, and 0 for the others."""
     numbers = np.zeros(len(is_present), np.int64)
     numbers[is_present] = _to_int64(column)
     return numbers

@@ -1,4 +1,4 @@
-"""A view's query compiled for a session: names and types are Spark's, the plan is ours."""
+"""A view's query compiled for a session: Spark determines names and types, `views.ivm` the plan."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SESSION = (
     "spark.sql.decimalOperations.allowPrecisionLoss",
     "spark.sql.legacy.timeParserPolicy",
 )
-"""Settings that the values of a query depend on."""
+"""Session settings that affect the values of a query."""
 _REMEDY = "write it otherwise, or use mode='full', which computes the whole query each time"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query, with the tables that it reads under their full names."""
+    """A query, with the full names of its tables."""
 
     text: str
     """The query as its author wrote it."""
@@ -46,11 +46,11 @@ class ParsedQuery:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The tables, each once, in an order that depends on their names alone."""
+        """The distinct tables, in an order that depends only on their names."""
         return tuple(sorted(set(self.tables.values())))
 
     def text_over(self, relations: Mapping[str, str]) -> str:
-        """Return the author's text over other relations: ``database.table`` → relation. All else stays as it is."""
+        """Return the author's text over other relations: ``database.table`` → relation. The rest stays unchanged."""
         edits = [(c.parts[0].meta["start"], c.parts[-2].meta["start"], "") for c in self._columns_with_database()]
         for table in self._source_tables():
             first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
@@ -62,7 +62,7 @@ class ParsedQuery:
         return text.rstrip().rstrip(";")
 
     def printed_over(self, relations: Mapping[str, str]) -> str:
-        """Return what is printed from the parsed query, over other relations."""
+        """Return the text printed from the parsed query, over other relations."""
         from sqlglot import exp
 
         from streamhouse_spark.views.ivm.dialect import print_sql
@@ -86,7 +86,7 @@ class ParsedQuery:
         return [table for table in self.tree.find_all(exp.Table) if _dotted_name(table.parts) in self.tables]
 
     def _columns_with_database(self) -> list[exp.Column]:
-        """Return the columns that name the database of their table, which relations do not have."""
+        """Return the columns that are qualified with a database, which the relations do not have."""
         from sqlglot import exp
 
         names = {name.lower() for name in (*self.tables, *self.tables.values())}
@@ -100,7 +100,7 @@ def _dotted_name(parts: Sequence[exp.Expr]) -> str:
 
 @contextmanager
 def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
-    """Raise what a plan refuses as `InvalidOptionError`, with the part that prevents it and what to do."""
+    """Raise `UnsupportedQueryError` as `InvalidOptionError`, with the part that prevents the plan and the remedy."""
     try:
         from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
     except ImportError as error:
@@ -114,7 +114,7 @@ def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
 
 
 def parse_query(view: str, query: str) -> ParsedQuery:
-    """Parse a query. Raises `InvalidOptionError`, `InvalidNameError` for what is none over tables of the warehouse."""
+    """Parse a query. Raises `InvalidOptionError` or `InvalidNameError` unless it reads tables of the warehouse."""
     with reject_unsupported(view, "write it otherwise"):
         from sqlglot import exp
 
@@ -153,10 +153,10 @@ def session_values(spark: SparkSession) -> dict[str, str]:
 
 
 def session_with_settings(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
-    """Return a session in which the query of a view has the values that it had when the view was made.
+    """Return a session with the settings that the view was created with.
 
-    That is ``spark`` if its settings are the same, else a new session of the same application with its other settings.
-    Raises `InvalidOptionError` on Spark Connect, where a client cannot make one.
+    That is ``spark`` if its settings match, else a new session of the same application that keeps its other settings.
+    Raises `InvalidOptionError` on Spark Connect, where a client cannot create one.
     """
     current = session_values(spark)
     different = {name: value for name, value in settings.items() if current.get(name) != value}
@@ -199,7 +199,7 @@ def compile_statements(
 
 
 def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
-    """Return the plan, of the columns that the query needs."""
+    """Return the plan, pruned to the columns that the query needs."""
     from streamhouse_spark.views.ivm.column_pruning import prune_columns
     from streamhouse_spark.views.ivm.logical_plan import SourceColumns
     from streamhouse_spark.views.ivm.query_parser import build_plan
@@ -215,9 +215,10 @@ def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_o
 
 
 def require_same_meaning(view: str, query: str, printed_query: str, written: DataFrame, printed: DataFrame) -> None:
-    """Raise `InvalidOptionError` unless the text of a query and what is printed from its parsed form have equal plans.
+    """Raise `InvalidOptionError` unless a query and the text printed from its parsed form have equal plans.
 
-    ``written`` is the analysed text, ``printed`` the analysed print, over the same relations.
+    An incremental view runs SQL that `views.ivm.delta_sql` prints from the parsed query, so both must mean the same to
+    Spark. ``written`` is the analysed original, ``printed`` the analysed print, over the same relations.
     """
     if have_equal_plans(written, printed):
         return
@@ -233,15 +234,15 @@ def require_same_meaning(view: str, query: str, printed_query: str, written: Dat
 
 
 def have_equal_plans(left: DataFrame, right: DataFrame) -> bool:
-    """Return whether Spark's analysed plans are equal, but for the ids of their expressions."""
-    if not hasattr(left, "_jdf"):  # Spark Connect has no other comparison; it tells common table expressions apart
+    """Return whether Spark's analysed plans are equal, apart from expression ids."""
+    if not hasattr(left, "_jdf"):  # Spark Connect has no other comparison; it distinguishes equal CTEs
         return bool(left.sameSemantics(right))
     plans: list[Any] = [frame._jdf.queryExecution().normalized() for frame in (left, right)]  # noqa: SLF001 - of no API
     return bool(plans[0].sameResult(plans[1]))
 
 
 def _first_difference(query: str, printed_query: str) -> str:
-    """Return the words around the first difference of two texts of one query, without regard to case and layout."""
+    """Return the words around the first difference of two texts of one query, ignoring case and layout."""
     words, printed_words = (text.replace("`", "").split() for text in (query, printed_query))
     pairs = zip(words, printed_words, strict=False)
     place = next((i for i, (a, b) in enumerate(pairs) if a.lower() != b.lower()), min(len(words), len(printed_words)))

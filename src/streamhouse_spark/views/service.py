@@ -1,11 +1,11 @@
-"""A loop that refreshes views as often as their freshness says, one after the other, the longest due first.
+"""Service that refreshes views as often as their freshness requires, one at a time, the longest overdue first.
 
-A view is looked at when it is due. Where its sources have nothing new that costs a look at each of them, and no more.
-Else the view is claimed for a step of its refresh, so that several services divide the views of a warehouse; two that
-refresh one view are right all the same, because one of them counts.
+The service checks a view when it is due. If its sources have no new commits, that costs one check per source. Otherwise
+the service claims the view for one refresh step, so that several services share the views of a warehouse. If two
+services refresh the same view anyway, one of them loses the commit race.
 
-A turn makes at most one step. Where more are left the view is due again at once, behind those that are due already: a
-refresh of many steps delays no other view for longer than one of them.
+A turn runs at most one step. If more steps remain, the view is due again after the views that are due already, so a
+long refresh delays other views by one step at most.
 """
 
 from __future__ import annotations
@@ -40,54 +40,56 @@ if TYPE_CHECKING:
 
 POLL_MS: Final = 200
 ELSEWHERE_MS: Final = 5_000
-"""Time until a view that another service refreshes is looked at again, where its freshness is not shorter."""
+"""Time until a view that another service refreshes is checked again, unless its freshness is shorter."""
 PAUSE_MAX_MS: Final = 300_000
 
 Doing = Literal["waiting", "refreshing", "between steps", "elsewhere", "paused", "failed"]
 RunStep: TypeAlias = Callable[[str, RefreshReport], RefreshReport]
-"""Makes the next step of the refresh of a view behind those of a report, and returns the report of all of them."""
+"""Runs the next step of the refresh that a report describes, and returns the report of all its steps."""
 _Marks: TypeAlias = Mapping[str, tuple[str, int, str | None]]
-"""Source → the table and the commit that it is at."""
+"""Source → its table uuid, version and commit attempt."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewStatus:
-    """A view as the service knows it. ``elsewhere`` means that another service refreshes it at the moment, ``between
-    steps`` that its refresh has more steps to make, and that other views have their turn.
+    """The status of a view in this service.
+
+    ``elsewhere`` means that another service is refreshing it. ``between steps`` means that its refresh has more steps
+    and other views have their turn.
     """
 
     name: str
     freshness_ms: int
     due_ms: int
-    """Time of the service's clock at which it is looked at next, and refreshed if it is not paused."""
+    """Clock time of the next check. A paused view is checked but not refreshed."""
     refreshes: int = 0
-    """Refreshes of this service that made a commit; one of several steps is one, from its first step on."""
+    """Refreshes of this service that committed; one in several steps counts once, from its first step."""
     failures: int = 0
-    """Failures in a row. The pause before the next try doubles with each, up to five minutes."""
+    """Consecutive failures. Each one doubles the pause before the retry, up to five minutes."""
     error: str | None = None
-    """First line of the last error, None after a success."""
+    """First line of the last error; None after a success."""
     last: RefreshReport | None = None
-    """The last refresh that ended, all of its steps together."""
+    """The last completed refresh, all of its steps together."""
     doing: Doing = "waiting"
     steps: int = 0
-    """Steps that the refresh under way has made; 0 where there is none."""
+    """Steps that the refresh in progress has completed; 0 without one."""
     refreshing_ms: int = 0
-    """Milliseconds since the step under way began; 0 where there is none."""
+    """Milliseconds since the step in progress began; 0 without one."""
     last_duration_ms: int = 0
-    """Duration of the last refresh that succeeded: the time of its steps, without that of others between them."""
+    """Duration of the last successful refresh: the sum of its steps, without other work between them."""
     rows_written: int = 0
-    """Rows that refreshes of this service wrote, with those of the steps so far."""
+    """Rows written by refreshes of this service, including completed steps."""
     rows_deleted: int = 0
     whole: int = 0
-    """Refreshes of this service that computed the whole query."""
+    """Refreshes of this service that computed the full query."""
     commits_behind: int = 0
-    """Commits of its sources that the view had not seen, or had a part of, when it was last looked at."""
+    """Source commits that the view did not contain in full at the last check."""
     rows_behind: int = 0
-    """Rows of its sources that the view lacked then, or changes of those with a primary key."""
+    """Source rows missing from the view at the last check; changes for primary-key tables."""
     lag_ms: int = 0
-    """Age of the oldest change that the view lacked then."""
+    """Age of the oldest missing change at the last check."""
 
 
 _NO_REFRESH: Final = RefreshReport(changed=False)
@@ -95,39 +97,39 @@ _NO_REFRESH: Final = RefreshReport(changed=False)
 
 @dataclass(frozen=True, slots=True)
 class _RefreshProgress:
-    """A refresh of which some steps are made."""
+    """A refresh with some completed steps."""
 
     marks: _Marks
-    """The sources as they were before the first one. The refresh ends with the rows that they had then."""
+    """The sources before the first step. The refresh ends with the rows that they had then."""
     began_ms: int
-    """Time of the service's clock at which the first one began."""
+    """Clock time at which the first step began."""
     duration_ms: int = 0
-    """Time of the steps alone."""
+    """Duration of the steps alone."""
     report: RefreshReport = _NO_REFRESH
 
 
 @dataclass
 class _Entry:
-    """A view of the loop. Changed by the loop alone."""
+    """A view of the loop. Only the loop changes it."""
 
     table: Table
     status: ViewStatus
     began_ms: int | None = None
-    """Time of the service's clock at which the step under way began."""
+    """Clock time at which the step in progress began."""
     steps: _RefreshProgress | None = None
-    """The refresh that has more steps to make; None where there is none."""
+    """The refresh with remaining steps; None if there is none."""
     number: int | None = None
-    """Number of its last refresh when this service was last at it."""
+    """Number of the last refresh that this service has seen."""
     seen: _Marks | None = None
-    """The sources as they were before the last refresh of this service: while the view is as that left it, there is
-    nothing else to find in them."""
+    """The sources before this service's last refresh. While the view is unchanged since, these sources need no
+    refresh."""
 
 
 class ViewService:
-    """Refreshes the views of a warehouse. An error of one view is logged and tried again later; the others go on.
+    """Refreshes the views of a warehouse. An error of one view is logged and retried; the other views continue.
 
-    ``run`` makes a step. ``on_view`` is called with the status of a view when a step begins, and when that has ended;
-    ``begin`` at the start of a thread that is the service's own.
+    ``run`` runs one step. ``on_view`` receives the status of a view when a step begins and ends. ``begin`` is called
+    first in a thread that the service starts.
     """
 
     def __init__(
@@ -152,12 +154,12 @@ class ViewService:
         self._lock = new_lock()
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Refresh until stopped. Returns when the step under way has ended."""
+        """Refresh until stopped. Returns when the step in progress has ended."""
         while not self._is_stopping(stop):
             try:
                 was_due = self.turn()
-            except Exception:  # whatever it is, a service goes on; nothing is hidden
-                logger.exception("views of %s could not be looked at, trying again", self._connection.location)
+            except Exception:  # a service survives any error; it is logged
+                logger.exception("views of %s could not be checked, retrying", self._connection.location)
                 was_due = False
             if not was_due:
                 (stop or self._stop).wait(POLL_MS / 1000)
@@ -167,14 +169,14 @@ class ViewService:
 
     @contextmanager
     def beside(self, stop: threading.Event | None = None) -> Iterator[None]:
-        """Refresh in a thread of its own until the block ends, and wait for the step under way."""
+        """Refresh in a background thread until the block ends, and wait for the step in progress."""
 
         def work() -> None:
             try:
                 if self._begin is not None:
                     self._begin()
-            except Exception:  # of Spark: it is of no use to views that nobody refreshes
-                logger.exception("the thread of views goes on as all threads of the session do")
+            except Exception:  # a Spark setting that fails must not stop refreshes
+                logger.exception("refreshes run without their own scheduler pool")
             self.run(stop)
 
         thread = threading.Thread(target=work, name="streamhouse-views")
@@ -189,7 +191,7 @@ class ViewService:
         self._stop.set()
 
     def status(self) -> list[ViewStatus]:
-        """Return the status of each view, by name. From any thread."""
+        """Return the status of each view, by name. Safe for threads."""
         now_ms = self._clock.boot_ms()
         with self._lock:
             statuses = [
@@ -201,7 +203,7 @@ class ViewService:
         return sorted(statuses, key=lambda view: view.name)
 
     def turn(self) -> bool:
-        """Look at the view that is due for the longest, and make a step of its refresh. Returns whether one was due."""
+        """Check the longest overdue view and run a step of its refresh. Returns whether a view was due."""
         now_ms = self._clock.boot_ms()
         if self._listed_ms is None or now_ms - self._listed_ms >= self._list_interval_ms():
             self._listed_ms = now_ms
@@ -215,7 +217,7 @@ class ViewService:
     # -- one view -------------------------------------------------------------------------------------------------
 
     def _process_view(self, entry: _Entry, now_ms: int) -> None:
-        """Look at a view, and make a step if it is behind, not paused, and nobody else refreshes it."""
+        """Check a view, and run a step if it is behind, not paused, and not claimed by another service."""
         try:
             states = self._check_view(entry, now_ms)
             if states is None:
@@ -227,13 +229,11 @@ class ViewService:
                 else:
                     due_ms = now_ms + max(POLL_MS, min(entry.status.freshness_ms, ELSEWHERE_MS))
                     self._update_status(entry, doing="elsewhere", due_ms=due_ms)
-        except Exception as error:  # noqa: BLE001 - of Spark, of storage, of the query: the other views go on
+        except Exception as error:  # noqa: BLE001 - from Spark, storage or the query; other views continue
             self._record_failure(entry, error)
 
     def _check_view(self, entry: _Entry, now_ms: int) -> Mapping[str, TableState] | None:
-        """Learn how the view stands. Returns its sources as they are, where a refresh is wanted; else decides when to
-        look again, and returns None.
-        """
+        """Return the source states of a view that needs a refresh; else schedule its next check and return None."""
         state = entry.table.refresh()
         definition = ViewDefinition.of(state.properties, state.name)
         freshness_ms = definition.freshness_ms
@@ -266,7 +266,7 @@ class ViewService:
         return states
 
     def _source_states(self, lineage: Lineage | None) -> Mapping[str, TableState]:
-        """Return the states of the sources; none where one is gone, which the refresh tells better."""
+        """Return the states of the sources; empty if one was dropped, which the refresh reports with a better error."""
         states: dict[str, TableState] = {}
         for source in lineage.sources if lineage is not None else ():
             try:
@@ -288,8 +288,9 @@ class ViewService:
         self._update_status(entry, commits_behind=commits, rows_behind=rows, lag_ms=lag_ms)
 
     def _refresh_step(self, entry: _Entry, states: Mapping[str, TableState]) -> None:
-        """Make a step of the refresh under way, or of a new one. Of a view between two steps nothing is known to be
-        seen: its sources may stand still, and yet it lacks rows of them.
+        """Run a step of the refresh in progress, or of a new one.
+
+        A view between two steps has no seen sources: they may be unchanged although the view misses rows of them.
         """
         began_ms = entry.began_ms = self._clock.boot_ms()
         self._update_status(entry, doing="refreshing")
@@ -311,7 +312,7 @@ class ViewService:
         self._notify(entry)
 
     def _finish_refresh(self, entry: _Entry, steps: _RefreshProgress, earliest_ms: int) -> None:
-        """Note that a refresh has the rows that its sources had when it began, and decide when the next one is due."""
+        """Record that a refresh has all rows that its sources had when it began, and schedule the next one."""
         entry.steps, entry.seen = None, steps.marks
         due_ms = max(earliest_ms, steps.began_ms + max(entry.status.freshness_ms, POLL_MS))
         report, duration_ms = steps.report, steps.duration_ms
@@ -340,8 +341,8 @@ class ViewService:
             return
         try:
             self._on_view(entry.status)
-        except Exception:  # who listens is not what is served
-            logger.exception("on_view failed, and the views are refreshed all the same")
+        except Exception:  # a failing listener must not stop refreshes
+            logger.exception("on_view failed, refreshes continue")
 
     def _update_status(self, entry: _Entry, **changed: object) -> None:
         with self._lock:
@@ -354,15 +355,15 @@ class ViewService:
         return LISTING_MS if is_local else REMOTE_LISTING_MS
 
     def _discover_views(self, now_ms: int) -> None:
-        """Look for new and dropped views, and for those that were paused or resumed."""
+        """Discover new, dropped, paused and resumed views."""
         try:
             listing = self._discovery.discover(self._names)
         except StreamhouseError as error:
-            logger.warning("views of %s could not be listed, trying again: %s", self._connection.location, error)
+            logger.warning("views of %s could not be listed, retrying: %s", self._connection.location, error)
             return
         for name, problem in listing.failures.items():
             if self._unopened.get(name) != str(problem):
-                logger.warning("%s cannot be looked at: %s", name, problem)
+                logger.warning("%s cannot be checked: %s", name, problem)
         self._unopened = {name: str(problem) for name, problem in listing.failures.items()}
         entries: dict[str, _Entry] = {}
         views = [table for table in listing.tables if VIEW in table.state.properties]
@@ -375,13 +376,13 @@ class ViewService:
             self._entries = {**entries, **retained}
 
     def _update_entry(self, table: Table, definition: ViewDefinition | StreamhouseError, now_ms: int) -> _Entry | None:
-        """Return the entry of a view, due at once where it is new or was resumed; None where the view is gone."""
+        """Return the entry of a view, due at once if it is new or resumed; None if the view was dropped."""
         entry = self._entries.get(table.uuid)
         if isinstance(definition, TableNotFoundError):
             self._discovery.forget(table)
             return None
         if isinstance(definition, StreamhouseError):
-            logger.warning("%s cannot be looked at: %s", table.name, definition)
+            logger.warning("%s cannot be checked: %s", table.name, definition)
             return entry
         if entry is None:
             return _Entry(table, ViewStatus(table.name, definition.freshness_ms, now_ms))
@@ -395,7 +396,7 @@ class ViewService:
 
 
 def _add_counts(status: ViewStatus, before: RefreshReport, after: RefreshReport) -> dict[str, int]:
-    """Return the counts of a view with one step more: reports are of all steps of a refresh together."""
+    """Return the counts of a view after one more step. Each report covers all steps of its refresh."""
     return {
         "refreshes": status.refreshes + after.changed - before.changed,
         "rows_written": status.rows_written + after.rows_written - before.rows_written,
@@ -417,7 +418,7 @@ def _read_definition(table: Table) -> ViewDefinition | StreamhouseError:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error's text, of an error of the JVM the first one that tells something."""
+    """Return the first line of an error's text; for a JVM error the first meaningful line."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
         lines = lines[1:]
@@ -433,20 +434,20 @@ def _ends_within_commit(lineage: Lineage) -> bool:
 
 
 def _lineage_marks(lineage: Lineage) -> _Marks:
-    """Return the versions of a lineage; none for one amid a commit, so that a refresh goes on with it."""
+    """Return the marks of a lineage; empty if it ends within a commit, so that the refresh continues."""
     if _ends_within_commit(lineage):
         return {}
     return {source.name: (source.uuid, source.version, source.attempt) for source in lineage.sources}
 
 
 def _last_refresh_ms(state: TableState) -> int:
-    """Return the store time of the view's last refresh that made a commit; 0 where nothing tells it."""
+    """Return the store time of the view's last refresh commit; 0 if unknown."""
     last = state.transactions.get(REFRESHES)
     return 0 if last is None else last.time_ms
 
 
 POOL: Final = "streamhouse-views"
-"""Pool of Spark's scheduler in which refreshes run beside rounds, where its mode is FAIR."""
+"""Pool of Spark's scheduler for refreshes, so that they run next to tiering rounds in FAIR mode."""
 
 
 def session_views(
@@ -455,8 +456,9 @@ def session_views(
     names: Sequence[str] | None,
     on_view: Callable[[ViewStatus], None] | None = None,
 ) -> ViewService:
-    """Return the service of these views; of all where there are no names. Raises `InvalidOptionError` where the
-    session's catalog ``streamhouse`` is of another warehouse.
+    """Return the service that refreshes the named views, or all views, with a Spark session.
+
+    Raises `InvalidOptionError` if the session's catalog ``streamhouse`` is of another warehouse.
     """
     connection = catalog_connection(spark)
     if connection.location != warehouse:
@@ -470,7 +472,7 @@ def session_views(
 
 
 def _enter_pool(spark: SparkSession) -> None:
-    """Have the jobs of this thread run in a pool of their own: long ones of others leave it its share."""
+    """Run the jobs of this thread in their own scheduler pool, which gets its share next to long jobs."""
     context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     if context is not None:
         context.setLocalProperty("spark.scheduler.pool", POOL)

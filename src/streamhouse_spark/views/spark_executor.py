@@ -1,4 +1,4 @@
-"""The values of a view's groups by Spark: those that changed, and the first and last ones of the rows of groups."""
+"""Spark jobs over the values of a view's groups: changed values, and the first and last values of groups."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class SparkValues:
-    """The values in one step of a view. Its relations have to be there."""
+    """Values in one step of a view. Its temporary views must exist."""
 
     def __init__(self, relations: TempViews, added: IncrementalAggregate, writer: Writer) -> None:
         self._relations, self._added, self._writer = relations, added, writer
         self._changed: dict[str, pa.Table] = {}
 
     def find_changed_keys(self) -> pa.Table:
-        """Return the keys of the groups with changes, each once."""
+        """Return the distinct keys of the groups with changes."""
         names = list(self._added.key_columns)
         return distinct(
             pa.concat_tables([self._read_changes(part).select(names) for part in self._added.multiset_aggregates])
         )
 
     def changes_of(self, keys: pa.Table) -> ChangesOf:
-        """Return how the changes of groups with these keys are found."""
+        """Return a function from a column to the changes of the groups with these keys."""
         from streamhouse_spark.views.ivm.min_max import ValueChanges, match_groups
         from streamhouse_spark.views.ivm.multiset_sql import CHANGES_MAX, VALUE
         from streamhouse_spark.views.ivm.top_k import NUMBER
@@ -50,7 +50,7 @@ class SparkValues:
         return changes_of
 
     def list_values(self, request: MinMaxRequest) -> pa.Table:
-        """Return the columns of `listing.listed_values`. The rows are read once, and cut where they are read."""
+        """Return the columns of `multiset_sql.listed_values_sql`. Tasks read the rows once and reduce them in place."""
         from streamhouse_spark.views.ivm.multiset_sql import listed_values_sql, value_names, values_sql, whole_names
         from streamhouse_spark.views.ivm.top_k import FirstValues
 
@@ -60,7 +60,7 @@ class SparkValues:
         return self._relations.sql(listed_values_sql(self._added, name)).toArrow()
 
     def _read_changes(self, part: Aggregate) -> pa.Table:
-        """Return the changes of an aggregate's values."""
+        """Return the changed values of an aggregate, cached by its argument."""
         from streamhouse_spark.views.ivm.multiset_sql import changed_values_sql
 
         if part.of not in self._changed:
@@ -72,7 +72,7 @@ class SparkValues:
         return self._changed[part.of]
 
     def _rows_sql(self, request: MinMaxRequest) -> str:
-        """Return the rows below the groups that are asked for, and perhaps of more groups."""
+        """Return the SQL of a superset of the rows below the requested groups."""
         from streamhouse_spark.views.ivm.multiset_sql import share_sql
         from streamhouse_spark.views.ivm.semi_join_filter import build_filter
 

@@ -1,4 +1,4 @@
-"""The rows that a step of a view reads: few changes by the driver, what they name by key, and all else by Spark."""
+"""Inputs of a refresh step: few changes and index lookups by the driver, everything else by Spark."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """The changes of a source that the driver has."""
+    """Changes of a source that the driver has read."""
 
     all: LocalChanges
-    """With the primary key, in the order of the log."""
+    """With the primary key, in log order."""
     net: pa.Table
-    """The plan's columns of the changes that do not cancel each other out, with their weights."""
+    """The plan's columns of the changes that do not cancel out, with their weights."""
 
 
 class StepInputs:
-    """The inputs of one step. Everything is read when `writer` is called, or by the statements that it writes."""
+    """Inputs of one step. `writer` and the statements that it writes read everything."""
 
     def __init__(self, relations: TempViews, sources: Mapping[str, Table], step: RefreshStep) -> None:
         self._relations = relations
@@ -42,15 +42,15 @@ class StepInputs:
         self._ids = relations.ids
         self._looked_up_rows: dict[str, pa.Table] = {}
         self.local: LocalRows | None = None
-        """The rows that the driver has, from `writer` on."""
+        """Rows that the driver has read; set by `writer`."""
 
     @property
     def states(self) -> Mapping[str, TableState]:
-        """The states of the sources, as new as the step or newer."""
+        """States of the sources, at the step's versions or newer."""
         return self._states
 
     def writer(self, root: Node) -> Writer:
-        """Return the writer of the step's statements, and make the relations whose rows the driver has."""
+        """Return the writer of the step's statements, and register the driver's rows as relations."""
         from streamhouse_spark.views.ivm.delta_sql import Writer
         from streamhouse_spark.views.ivm.indexed_join import find_indexed_sides
         from streamhouse_spark.views.local_executor import LocalRows
@@ -91,7 +91,7 @@ class StepInputs:
         return changes_by_source
 
     def _lookup_keys(self) -> dict[str, tuple[str, ...]]:
-        """Return the primary keys of the sources whose rows the driver may look up."""
+        """Return the primary keys of the sources in which the driver may look up rows."""
         return {
             self._ids[name]: state.primary_key
             for name, state in self._states.items()
@@ -99,7 +99,7 @@ class StepInputs:
         }
 
     def _look_up(self, use: str, side: IndexedSide, changes: Mapping[str, _Changes]) -> bool:
-        """Make the relations of the rows that changes name by key. Returns False where Spark has to read them."""
+        """Look up the rows that match changes and register them. Returns False if Spark must read them."""
         of_id = {of: name for name, of in self._ids.items()}
         name, naming_changes = of_id[side.table], changes.get(of_id[side.changed])
         own_changes, state = changes.get(name), self._states[name]
@@ -120,6 +120,6 @@ class StepInputs:
         return True
 
     def _is_at_step_version(self, name: str) -> bool:
-        """Tell whether the known state of a source is the version that the step reads: others may read the table on."""
+        """Return whether a source's state is the version that the step reads; other threads may refresh the table."""
         versions = {source.name: source.version for source in self.step.new.sources}
         return versions[name] == self._states[name].version

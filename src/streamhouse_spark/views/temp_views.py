@@ -1,6 +1,6 @@
-"""The relations that a refresh reads: its sources at the old and the new version, and what came and went between.
+"""Temporary views of a refresh: its sources at the old and the new version, and the changes in between.
 
-They are temporary views of the session, under names of the refresh's own, and gone when it ends.
+Their names are unique to the refresh, which drops them when it ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CAME = "CASE WHEN _change_type IN ('insert', 'update_after') THEN 1 ELSE -1 END
 
 
 class TempViews:
-    """The relations of one refresh. They are made as the SQL that is run names them."""
+    """Temporary views of one refresh, created when a statement refers to them."""
 
     def __init__(self, spark: SparkSession, prefix: str, names: Sequence[str], keyed: Mapping[str, bool]) -> None:
         self._spark = spark
@@ -39,7 +39,7 @@ class TempViews:
         self._local: dict[str, tuple[pa.Table, StructType]] = {}
         self._step: RefreshStep | None = None
         self.read_by_name: set[str] = set()
-        """The sources that Spark reads by their names, whatever table these mean by then."""
+        """Sources that Spark has read by name, whatever table the name refers to by then."""
 
     @property
     def ids(self) -> dict[str, str]:
@@ -62,14 +62,14 @@ class TempViews:
         return self._spark.sql(text)
 
     def create(self, name: str, rows: pa.Table, schema: StructType) -> str:
-        """Make a relation of rows of the driver, so that Spark knows how many they are; returns its name."""
+        """Create a relation of rows of the driver, so that Spark knows their number; returns its name."""
         full = f"{self.prefix}{name}"
         self._spark.createDataFrame(rows, schema).createOrReplaceTempView(full)
         self._created.add(full)
         return full
 
     def create_from_tasks(self, name: str, text: str, cut: FirstValues) -> str:
-        """Make a relation of what tasks cut from the rows of a query; returns its name."""
+        """Create a relation of the rows that tasks reduce a query to; returns its name."""
         from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
         from streamhouse_spark.views.ivm.top_k import LIST, NUMBER
@@ -82,19 +82,19 @@ class TempViews:
         return full
 
     def register_local(self, name: str, rows: pa.Table) -> None:
-        """Take rows of the driver for a relation, which is made where a query names it."""
+        """Register rows of the driver for a relation that is created when a query refers to it."""
         self._local[f"{self.prefix}{name}"] = (rows, spark_versions.spark_schema_of(rows.schema))
 
     def is_local(self, text: str) -> bool:
-        """Tell whether a query reads nothing but rows of the driver."""
+        """Return whether a query reads only rows of the driver."""
         return self._relation_names(text) <= self._local.keys()
 
     def _relation_names(self, text: str) -> set[str]:
-        """Return the relations of sources that a query names."""
+        """Return the source relations that a query refers to."""
         return set(re.findall(rf"\b{self.prefix}t\d+_(?:old|new|delta)(?:_by_c\d+)?\b", text))
 
     def at_version(self, table: str, version: int, name: str) -> str:
-        """Make a relation of a table at a version; returns its name."""
+        """Create a relation of a table at a version; returns its name."""
         full = f"{self.prefix}{name}"
         self._read_version(table, version).createOrReplaceTempView(full)
         self._created.add(full)
@@ -131,7 +131,7 @@ class TempViews:
         if self._keyed[name]:
             rows = self._spark.read.options(**ends).table(_quote_path(f"{name}$changelog"))
             return rows.selectExpr(f"{_CAME} AS {WEIGHT}", "*")
-        # Of the version: rows that were deleted since came then.
+        # At the version: rows deleted since were inserted then.
         options = ", ".join(f"'{option}' = '{offsets}'" for option, offsets in ends.items())
         return self._spark.sql(f"{_version_sql(name, new.version)} WITH ({options})").selectExpr(f"1 AS {WEIGHT}", "*")
 

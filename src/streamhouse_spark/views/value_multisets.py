@@ -1,6 +1,4 @@
-"""The lists of smallest, largest and distinct values that a view needs, by the keys of its rows: of changes, and of
-values that were cut from rows.
-"""
+"""Lists of MIN, MAX and COUNT(DISTINCT) values of a view by tablet key, from changes and from listed rows."""
 
 from __future__ import annotations
 
@@ -25,13 +23,13 @@ from streamhouse_spark.views.ivm.top_k import ALL_ROWS, LIST, NUMBER
 
 @dataclass(frozen=True, slots=True)
 class ValueLists:
-    """Groups with the values that were cut from their rows."""
+    """Groups with the values that were listed from their rows."""
 
     keys: list[bytes]
-    """As a tablet has them, each once."""
+    """Distinct keys, encoded as in the tablet."""
     rows: Numbers
     lists: list[tuple[ValueChanges, Numbers]]
-    """The values of each list, and how many rows of each group have one."""
+    """The values of each list, and how many rows of each group have a non-null value."""
 
     def top_k(self, room: Numbers, orders: Sequence[Order]) -> TopKGroups:
         return TopKGroups.from_values(self.rows, room, orders, self.lists)
@@ -39,7 +37,7 @@ class ValueLists:
 
 @dataclass(frozen=True, slots=True)
 class GroupLists:
-    """The lists of a view, one for each column that is a smallest or a largest value, or a number of distinct ones."""
+    """The lists of a view, one per column that is a MIN, MAX or COUNT(DISTINCT)."""
 
     columns: tuple[str, ...]
     """Their columns in the plan."""
@@ -48,7 +46,7 @@ class GroupLists:
     _numbers: tuple[int, ...]
     """The number of each list's argument."""
     _values: tuple[str, ...]
-    """The columns of arguments, in the order of their numbers."""
+    """The columns of arguments, by number."""
     _groups: tuple[str, ...]
     _key: dict[str, pa.DataType]
 
@@ -71,13 +69,13 @@ class GroupLists:
         )
 
     def tablet_keys(self, keys: pa.Table) -> list[bytes]:
-        """Return the keys as a tablet has them, whatever numbers they came as."""
+        """Return the keys as encoded in the tablet, cast from any integer width."""
         return encode_lmdb_keys(
             encode_keys([one_array(keys.column(name).cast(kind)) for name, kind in self._key.items()])
         )
 
     def convert_changes(self, changes: ChangesOf) -> list[ValueChanges] | None:
-        """Return the changes of each list, in its type; None where they are too many."""
+        """Return the changes of each list, cast to its type; None if there are too many."""
         converted = []
         for column, kind in zip(self.columns, self.types, strict=True):
             change = changes(column)
@@ -87,7 +85,7 @@ class GroupLists:
         return converted
 
     def parse_listed(self, cut: pa.Table) -> ValueLists:
-        """Return the groups of the rows of `listing.listed_values`."""
+        """Return the groups in rows of `multiset_sql.listed_values_sql`."""
         is_of, by = cut.column(LIST), list(self._groups)
         names = [*by, *map(key_name, self._key)]
         totals = sums(cut.filter(pc.equal(is_of, ALL_ROWS)).select([*names, NUMBER]), names)
