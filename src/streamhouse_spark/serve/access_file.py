@@ -1,4 +1,4 @@
-"""Files that say which client may do what: a few tokens (``--token-file``), or rights by table (``--access``)."""
+"""Files of access rights: a list of tokens (``--token-file``), or rights per table (``--access``)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _OIDC: Final = ("issuer", "audience", "jwks_url", "groups_claim", "name_claim")
 
 
 def parse_tokens(path: str) -> Access:
-    """Read a file of tokens: a line each, ``read TOKEN`` or ``write TOKEN``, which includes reading, for all tables.
+    """Read a token file: one ``read TOKEN`` or ``write TOKEN`` per line, for all tables; write includes read.
 
-    Raises `InvalidOptionError` for a file that cannot be read, and lines of another form. No text shows a token.
+    Raises `InvalidOptionError` for an unreadable file or a malformed line. No error contains a token.
     """
     lines = _read_text(path, "--token-file").splitlines()
     clients: dict[bytes, Client] = {}
@@ -57,10 +57,10 @@ def _line_client(name: str, right: str) -> Client:
 
 
 def parse_access(path: str, clock: Clock) -> Access:
-    """Read a file of rights, in TOML: ``[clients.<name>]``, ``[groups.<name>]``, ``[oidc]``, ``requests_per_second``.
+    """Read a TOML file of rights: ``[clients.<name>]``, ``[groups.<name>]``, ``[oidc]``, ``requests_per_second``.
 
-    Raises `InvalidOptionError` for a file that cannot be read, and for whatever in it is unknown: a right that is
-    misspelt must not be left out in silence.
+    Raises `InvalidOptionError` for an unreadable file or an unknown name: a misspelt right must not be ignored
+    silently.
     """
     try:
         document = tomllib.loads(_read_text(path, "--access"))
@@ -163,13 +163,13 @@ class _Parser:
 
 
 class ReloadingAcl:
-    """The rights of a file as it is now: a right that is taken away there ends within seconds, without a restart.
+    """Access rights that follow their file: a right that is removed there ends within seconds, without a restart.
 
-    A file that has become wrong changes nothing, and the server's log says so. Safe for threads.
+    An invalid file changes nothing and is logged. Safe for threads.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
-        """Raises `InvalidOptionError` as `parse_access`."""
+        """Raises `InvalidOptionError` like `parse_access`."""
         self._path = path
         self._clock = clock
         self._lock = new_lock()
@@ -193,9 +193,9 @@ class ReloadingAcl:
         try:
             self._access = parse_access(self._path, self._clock)
         except InvalidOptionError as error:
-            logger.error("the rights stay as they were, because their file is wrong now: %s", error)  # noqa: TRY400
+            logger.error("kept the previous access rights, because their file is invalid: %s", error)  # noqa: TRY400
         else:
-            logger.info("took the rights of %s, which has changed", self._path)
+            logger.info("reloaded the access rights from %s", self._path)
 
 
 def _file_version(path: str) -> tuple[int, int, int] | None:

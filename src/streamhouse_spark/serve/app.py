@@ -1,4 +1,4 @@
-"""The web application of ``streamhouse serve``: its routes, and what is before each of them."""
+"""Web application of ``streamhouse serve``: its routes and middleware."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 
 API: Final = "/api/v1"
 _PUBLIC_PATHS: Final = ("/", HEALTH, f"{ICEBERG}/v1/config", f"{API}/openapi.json")
-"""Answered without a token: they tell nothing of the warehouse."""
+"""Paths that need no token: they reveal nothing about the warehouse."""
 _AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
 
 
 def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starlette:
-    """Make the application. It holds no state that another process would miss: any number of them may run."""
+    """Build the application. It keeps no state that another process would miss, so any number of them may run."""
     options = options or ServeOptions()
     clock = warehouse.world.clock
     admission = Admission(options.access, clock)
@@ -68,7 +68,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
 
 
 class _RequestCounter:
-    """Counts requests by area and status."""
+    """Middleware that counts and logs requests by area and status."""
 
     def __init__(self, app: ASGIApp, counts: ServerCounters, clock: Clock) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The parts of a server that HTTP and Arrow Flight have in common."""
+"""Components that HTTP and Arrow Flight share in one server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log of a server: a line of JSON for each request that asked for a right, and never a token or a row."""
+"""Audit log of a server: one JSON line per request that needs a right, never a token or a row."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 class AuditLog:
-    """Appends lines to a file, which may be moved away while the server runs, as log rotation does. Safe for threads.
+    """Appends lines to a file that log rotation may move while the server runs. Safe for threads.
 
-    Each line is one write at the file's end, so several servers may share a file on one host.
+    Each line is one write at the end of the file, so several servers of one host may share it.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
-        """Open the file; a new one is readable by its owner alone. Raises `InvalidOptionError` where that fails."""
+        """Open the file; a new file is readable by its owner only. Raises `InvalidOptionError` if that fails."""
         require_writable(path)
         self._clock = clock
         self._path = path
@@ -37,7 +37,7 @@ class AuditLog:
         self._file.handleError = self._log_failure  # type: ignore[method-assign]
 
     def write(self, fields: Mapping[str, Any]) -> None:
-        """Append a line. A disk that is full ends no request: the log of the server says so."""
+        """Append a line. A full disk fails no request: the server's log reports it."""
         now = dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC)
         line = {"time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
         text = json.dumps(line, ensure_ascii=True)
@@ -51,7 +51,7 @@ class AuditLog:
 
 
 def require_writable(path: str) -> None:
-    """Raise `InvalidOptionError` for a file that cannot be made or appended to, without making it."""
+    """Raise `InvalidOptionError` for a file that cannot be created or appended to, without creating it."""
     try:
         file = Path(path)
         if file.exists():

@@ -1,4 +1,4 @@
-"""The guard of a server, before each request: the client's token, its limit of requests, and the audit log."""
+"""Guard of HTTP requests: authentication, rate limit, same-site checks, and the audit log."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _CONDITIONS: Final = {
     421: ("UNKNOWN_HOST", "BadRequestException"),
     429: ("TOO_MANY_REQUESTS", "TooManyRequestsException"),
 }
-"""Status → the condition of our own API, and the exception of Iceberg's clients."""
+"""Status → the condition of our own API, and the exception of Iceberg clients."""
 
 
 class Guard:
-    """Lets a request pass that has a client's token, and notes the client in its state; handlers ask for rights.
+    """Middleware that authenticates a request and stores its client in the request state; handlers check rights.
 
-    A request without a token gets 401, one beyond its client's limit 429, one of another site's page 403 or 421, before
-    anything of it is read.
+    Without reading the body, it rejects a request without a token with 401, above its client's limit with 429, and from
+    a page of another site with 403 or 421.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Guard:
         await (refused or self._app)(scope, receive, noted)
 
     def _check_site(self, request: Request) -> Response | None:
-        if request.scope["path"] == HEALTH:  # load balancers ask under names of their own
+        if request.scope["path"] == HEALTH:  # load balancers use their own host names
             return None
         requires_token = not self._admission.access.is_open
         refusal = self._sites.check(request.headers, requires_token=requires_token)
@@ -84,7 +84,7 @@ class Guard:
         try:
             if access.issuer is None:
                 client = access.client_of(authorization)
-            else:  # it may have to ask the provider
+            else:  # it may request keys from the provider
                 client = await to_thread.run_sync(access.client_of, authorization)
         except StreamhouseError as error:
             return iceberg_error_response(error) if request.scope["path"].startswith(ICEBERG) else error_response(error)
@@ -94,7 +94,7 @@ class Guard:
         return _refusal_response(request, admitted) if isinstance(admitted, Refusal) else None
 
     def _write_audit(self, request: Request, state: dict[str, Any], status: int) -> None:
-        """Write the line of a request that asked for a right, or was refused."""
+        """Write the audit line of a request that needs a right or was rejected."""
         if self._audit is None or ("right" not in state and status not in _DENIED):
             return
         client = state.get("client")

@@ -1,4 +1,4 @@
-"""The metrics of a server and of the tables that it shows."""
+"""Counters and metrics of a server, and metrics of its tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamhouse_spark.metrics.metrics import Measure
 
 
 class ServerCounters:
-    """Requests and rows by kind. Safe for threads."""
+    """Requests and rows by kind since the server's start. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -21,7 +21,7 @@ class ServerCounters:
         self._lake_only_answers: Counter[str] = Counter()
 
     def count_request(self, method: str, area: str, status: int, busy_s: float) -> None:
-        """Count a request of an area, such as ``iceberg``, and the time until its answer began."""
+        """Count a request of an area, such as ``iceberg``, and the time until its response began."""
         with self._lock:
             self._requests[method, area, status] += 1
             self._busy_s[method, area] += busy_s  # type: ignore[assignment]
@@ -31,7 +31,7 @@ class ServerCounters:
             self._rows[table, mode] += num_rows
 
     def count_lake_only_answer(self, table: str) -> None:
-        """Count an answer with the lake in the place of hot rows."""
+        """Count a response that fell back to the lake alone."""
         with self._lock:
             self._lake_only_answers[table] += 1
 
@@ -63,11 +63,11 @@ _GAUGES: Final = {
     "streamhouse_table_hot_bytes": ("hot_bytes", "Bytes of the hot log."),
     "streamhouse_table_version": ("version", "Newest commit of the table."),
 }
-"""Name of a metric → the field of a table's description, and the text about it."""
+"""Name of a metric → the field of a table's description, and the help text."""
 
 
 def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Measure]:
-    """Return the metrics of tables, by their descriptions, and of the requests that were answered."""
+    """Return the metrics of tables, by their descriptions, and of requests."""
     gauges = [
         Measure(
             name,

@@ -1,4 +1,4 @@
-"""The tables of a warehouse at a glance: for people as a page, for programs as JSON, for Prometheus as metrics."""
+"""Overview of all tables: a page for people, JSON for programs, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 REFRESH_MS: Final = 2_000
-"""Time for which a look at all tables is good for everybody."""
+"""Time for which all clients share one description of the tables."""
 
 
 class Overview:
-    """Looks at all tables, at most once in `REFRESH_MS`. Safe for threads."""
+    """Describes all tables, at most once per `REFRESH_MS`. Safe for threads."""
 
     def __init__(self, warehouse: Warehouse, counts: ServerCounters) -> None:
         self._warehouse = warehouse
@@ -44,7 +44,7 @@ class Overview:
         ]
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
-        """Return a description of each table. One that cannot be read has an ``error``."""
+        """Return a description of each table. An unreadable table has an ``error``."""
         with self._lock:
             now_ms = self._warehouse.world.clock.boot_ms()
             if self._refreshed_ms is None or now_ms - self._refreshed_ms >= REFRESH_MS:
@@ -63,7 +63,7 @@ class Overview:
         return server_measures(self.tables(), self._counts)
 
     def _page(self, request: Request) -> Response:  # noqa: ARG002 - a handler
-        """Answer the page: it holds nothing of the warehouse, and asks for that with the reader's token."""
+        """Return the page: it has no data of the warehouse, and requests them with the reader's token."""
         text = files("streamhouse_spark.serve").joinpath("page.html").read_text(encoding="utf-8")
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
         return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Frame-Options": "DENY"})
@@ -79,7 +79,9 @@ class Overview:
         return [description for description in self.tables() if client.filter_readable([str(description["table"])])]
 
     def _metrics(self, request: Request) -> Response:
-        """Answer the metrics: of the tables that a client may read, and of the process for one that may read all."""
+        """Return the metrics of the tables that a client may read; those of the process only if it may read all
+        tables.
+        """
         from streamhouse_spark.metrics.prometheus import as_prometheus
 
         client = client_of(request)

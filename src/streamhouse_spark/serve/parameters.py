@@ -11,8 +11,9 @@ from streamhouse_spark.errors import InvalidOptionError, quote
 
 
 def parse_parameters(request: Request, allowed: Sequence[str]) -> Mapping[str, str]:
-    """Return the parameters of a request. Raises `InvalidOptionError` for one that it does not take, and for one that
-    is given twice: what is misspelt must not be left out in silence.
+    """Return the parameters of a request.
+
+    Raises `InvalidOptionError` for an unknown or repeated one: a misspelt parameter must not be ignored silently.
     """
     items = request.query_params.multi_items()
     for name, _ in items:

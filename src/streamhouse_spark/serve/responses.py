@@ -1,4 +1,4 @@
-"""Answers over HTTP: errors as status and JSON, one form for our own API and one for Iceberg's."""
+"""HTTP error responses: one form for our own API, and one for Iceberg's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RETRY_AFTER_S: Final = 1
 
 
 def status_of(error: StreamhouseError) -> int:
-    """Return the HTTP status that says the same as the kind of the error."""
+    """Return the HTTP status that corresponds to an error."""
     match error:
         case TableNotFoundError():
             return 404
@@ -46,7 +46,7 @@ def status_of(error: StreamhouseError) -> int:
 
 
 def error_response(error: StreamhouseError) -> JSONResponse:
-    """Return the answer of our own API."""
+    """Return the error response of our own API."""
     status = status_of(error)
     headers = (
         {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) or error.condition == "REQUEST_IN_FLIGHT" else None
@@ -61,8 +61,9 @@ def iceberg_error(status: int, kind: str, message: str) -> JSONResponse:
 
 
 def iceberg_error_response(error: StreamhouseError, absent: str = "NoSuchTableException") -> JSONResponse:
-    """Return the answer that Iceberg's clients turn into their own exception; ``absent`` is that of a request's object
-    where it is not there.
+    """Return the response that Iceberg clients turn into their own exception.
+
+    ``absent`` is the exception for a missing object.
     """
     match error:
         case TableNotFoundError() | InvalidNameError():

@@ -1,4 +1,4 @@
-"""Rows over HTTP, below ``/api/v1``: write them, read some, look one up, follow them as they land."""
+"""Rows over HTTP, below ``/api/v1``: write, read, look up, and follow them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from streamhouse_spark.write.file_readers import CsvOptions
 
 BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
-"""Bytes of bodies that are being written; a request beyond them is refused with 429, and nothing of it is taken."""
+"""Bytes of bodies in flight; a request beyond them is rejected with 429 before it is read in full."""
 BAD_ROWS_SHOWN: Final = 100
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
@@ -117,8 +117,9 @@ class _RowsApi:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     async def write(self, request: Request) -> Response:
-        """Write the rows of a body: all of them, or none. **Commit point:** one record of the table's log, which other
-        requests may share. Answers when the rows are durable.
+        """Write the rows of a body: all of them, or none. Answers when the rows are durable.
+
+        **Commit point:** one record of the table's log, which other requests may share.
         """
         require(request, "write", request.path_params["table"])
         declared = _parse_content_length(request.headers.get("content-length"))
@@ -134,13 +135,13 @@ class _RowsApi:
                 body += chunk
                 if len(body) > BODY_BYTES_MAX:
                     return _too_large_response()
-                if (more := len(body) - size_bytes) > 0:  # of a client that did not say how much it sends
+                if (more := len(body) - size_bytes) > 0:  # a client that declared no length
                     if self._in_flight_bytes + more > IN_FLIGHT_BYTES_MAX:
                         return _busy_response(_IN_FLIGHT_FULL)
                     self._in_flight_bytes += more
                     size_bytes += more
             return await run_in_threadpool(self._write, request, bytes(body))
-        except ClientDisconnect as error:  # whoever sent the head is gone, and nothing was written
+        except ClientDisconnect as error:  # the client disconnected, and nothing was written
             raise InvalidOptionError("the connection ended before the body; send the request again") from error
         finally:
             self._in_flight_bytes -= size_bytes
@@ -171,9 +172,9 @@ class _RowsApi:
     def _store_rows(
         self, request: Request, table: Table, rows_request: _RowsRequest, identity: RequestIdentity | None
     ) -> tuple[BucketOffsets, Sequence[RejectedRow]]:
-        """Write the rows that the table takes; first those that it does not, into the table that is named for them.
+        """Write the valid rows; before them, the invalid ones into the named dead-letter table.
 
-        A request that is sent again, because the server died between the two, adds to neither what it has.
+        A retry, because the server died between the two commits, adds nothing twice.
         """
         transaction = identity.transaction if identity else None
         if rows_request.bad_rows == "refuse":
@@ -235,16 +236,16 @@ class _RowsApi:
         return Response(row, media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
-        """Follow the table: an event for some rows at a time, whose id is the position behind them.
+        """Follow the table: server-sent events of some rows each, whose id is the position after them.
 
-        It ends with the client's token, and goes on with the next one from the last event. Each client that waits for
-        rows holds a thread, of those that are for this alone: others are answered meanwhile.
+        The stream ends when the client's token expires; the client continues from the last event with a new token. Each
+        follower that waits for rows holds a thread of a separate pool, so that other requests are answered.
         """
         require(request, "read", request.path_params["table"])
         client, parameters = client_of(request), parse_parameters(request, ("from",))
         name = client.name
         if client is ANONYMOUS and request.client is not None:
-            name = request.client.host  # without tokens an address tells clients apart
+            name = request.client.host  # without tokens, clients are distinguished by address
         if (refusal := self._followers.admit(name)) is not None:
             return _busy_response(refusal)
         stop = new_event()
@@ -272,7 +273,7 @@ class _RowsApi:
 
 @dataclass(frozen=True, slots=True)
 class _RowsRequest:
-    """The rows of a request, and how they are to be written."""
+    """The rows of a request, and how to write them."""
 
     mode: str
     body: bytes = field(repr=False)
@@ -308,7 +309,7 @@ class _RowsRequest:
 
     @property
     def parts(self) -> Sequence[bytes]:
-        """The body, with all parameters that decide what is stored."""
+        """The body, and all parameters that affect what is stored."""
         columns = ",".join(self.columns) if self.columns is not None else ""
         texts = (self.mode, self.kind, columns, self.bad_rows, self.dead_letters or "")
         return (self.body, *(text.encode() for text in texts))
@@ -326,7 +327,7 @@ class _RowsRequest:
 
 
 def _require_key_and_columns(table: Table, columns: Sequence[str]) -> None:
-    """Raise `InvalidOptionError` where rows cannot be a key, or a key and some columns, of a table."""
+    """Raise `InvalidOptionError` unless the table has a primary key and ``columns``."""
     _ = table.keyed  # which raises without a primary key
     names = table.schema.names
     for column in columns:
@@ -337,7 +338,7 @@ def _require_key_and_columns(table: Table, columns: Sequence[str]) -> None:
 
 
 def _rejected_rows_response(error: SchemaMismatchError, table: Table, rows_request: _RowsRequest) -> Response:
-    """Answer that nothing was written, with each bad row where whole rows were sent."""
+    """Return the error that nothing was written, with each bad row if the request has whole rows."""
     answer = error_response(error)
     if rows_request.columns is not None or rows_request.mode == "delete":
         return answer
@@ -351,7 +352,7 @@ def _rejected_rows_response(error: SchemaMismatchError, table: Table, rows_reque
 
 
 def _revalidate_rows(table: Table, rows_request: _RowsRequest) -> Sequence[RejectedRow]:
-    """Return the bad rows of a request that is stored already, judged by the columns that the table has now."""
+    """Return the bad rows of a request that is stored already, validated against the current columns."""
     if rows_request.bad_rows == "refuse":
         return ()
     try:
@@ -361,7 +362,7 @@ def _revalidate_rows(table: Table, rows_request: _RowsRequest) -> Sequence[Rejec
 
 
 def _parse_key_value(text: str, column: pa.Field, table: Table) -> pa.Array:
-    """Return a value of a key column, which has the form of a field of CSV."""
+    """Return a value of a key column, parsed like a CSV field."""
     try:
         return decode_field(pa.array([text]), column)
     except (pa.ArrowException, ValueError, SchemaMismatchError) as error:
@@ -388,7 +389,7 @@ def _parse_limit(text: str | None, default: int, most: int) -> int:
 
 
 def _parse_content_length(text: str | None) -> int:
-    """Return the length that a client says its body has; 0 where it says none."""
+    """Return the declared length of a body; 0 if there is none."""
     if not text:
         return 0
     if not text.isascii() or not text.isdigit() or len(text) > 12:

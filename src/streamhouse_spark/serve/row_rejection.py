@@ -1,7 +1,7 @@
-"""Bad rows among those of a request: which they are, and why, each for itself.
+"""Validation of request rows: finds the bad rows and the reason for each.
 
-A body is tried as a whole. Where that fails it is halved until the bad rows stand alone, so a few bad rows among many
-cost a few times the work of the whole, and a good body costs nothing.
+The whole body is validated first. If that fails, it is halved recursively until each bad row is isolated. So a few bad
+rows cost a few times the work of the whole body, and a valid body costs nothing extra.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from streamhouse_spark.write.file_readers import CsvOptions
 from streamhouse_spark.write.json_lines import json_objects
 
 BAD_ROWS_MAX: Final = 1_000
-"""Rows that are told apart. A body with more of them is refused whole: it is of another table, or of another form."""
+"""Bad rows that are reported. A body with more is rejected as a whole: it probably has another table or format."""
 REASON_CHARS_MAX: Final = 500
 _EVENT_CHARS_MAX: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRow:
-    """A row that the table does not take: its number in the body from 0, the reason, and the row as it came."""
+    """A row that the table rejects: its number in the body from 0, the reason, and its text."""
 
     row: int
     reason: str
@@ -49,25 +49,25 @@ class RejectedRow:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedRows:
-    """The rows of a body: those that the table takes, and the others."""
+    """The rows of a body, divided into valid and rejected ones."""
 
     good: pa.Table | None
-    """None where there is none."""
+    """None if there are none."""
     bad: Sequence[RejectedRow]
 
 
 class Body(Protocol):
-    """The rows of a body, of which any range can be read for itself."""
+    """The rows of a body, of which any range can be parsed on its own."""
 
     def __len__(self) -> int: ...
     def read(self, begin: int, end: int) -> pa.Table:
-        """Return rows. Raises `SchemaMismatchError` for those that cannot be read."""
+        """Return rows. Raises `SchemaMismatchError` for rows that cannot be parsed."""
 
     def text(self, row: int) -> str: ...
 
 
 def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
-    """Return the body as rows. Raises `SchemaMismatchError` where rows cannot be told apart in it."""
+    """Return the body as rows. Raises `SchemaMismatchError` if it cannot be divided into rows."""
     if kind == ARROW:
         return _ArrowBody(parse_rows(body, kind, rules))
     if kind == JSON:
@@ -82,9 +82,9 @@ def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
 
 
 def validate_rows(table: Table, body: Body) -> ValidatedRows:
-    """Tell the rows that a table takes from those that it does not, by its newest columns and constraints.
+    """Divide rows into those that the table accepts and rejects, by its latest columns and constraints.
 
-    Raises `SchemaMismatchError` with the first reason where more than `BAD_ROWS_MAX` are bad.
+    Raises `SchemaMismatchError` with the first reason if more than `BAD_ROWS_MAX` are bad.
     """
     finder = _BadRowSearch(body, lambda rows: _require_valid(table, rows))
     finder.search(0, len(body))
@@ -152,7 +152,7 @@ class _JsonLinesBody:
 
 
 class _CsvBody:
-    """CSV, whose first record names the columns."""
+    """CSV whose first record has the column names."""
 
     def __init__(self, text: str, rules: CsvOptions) -> None:
         self._rules = rules
@@ -180,7 +180,7 @@ class _CsvBody:
 
 
 class _ArrowBody:
-    """Arrow's rows."""
+    """Rows of an Arrow IPC stream."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows

@@ -1,7 +1,7 @@
-"""Checks of ``Host`` and ``Origin``: pages of other sites in a user's browser must not use a server that it reaches.
+"""Checks of ``Host`` and ``Origin``: pages of other sites must not use a server that the user's browser can reach.
 
-A browser sends requests of any page to any address, and says whose they are. A page whose name resolves to this
-machine's address (DNS rebinding) counts as the server's own site for the browser, but its requests name that host.
+A browser sends requests of any page to any address, with the page's origin. After DNS rebinding, a page whose host
+resolves to this machine counts as the server's own site, but its requests still name that host.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ _OWN_SITES: Final = ("same-origin", "none")
 
 @dataclass(frozen=True, slots=True)
 class AllowedSites:
-    """The names that a server answers to, and the origins whose pages may use it. Addresses and ``localhost`` are
-    always allowed as names: no page of another site can have them.
+    """Host names that a server answers to, and origins whose pages may use it.
+
+    Addresses and ``localhost`` are always allowed as host names: no page of another site can have them.
     """
 
     hosts: tuple[str, ...] = ()
     """Lower case, without ports; `ANY_HOST` for all."""
     origins: tuple[str, ...] = ()
-    """Such as ``https://streams.example.com``; the server's own origin is always allowed."""
+    """Such as ``https:
+
+    streams.example.com``; the server's own origin is always allowed."""
 
     @classmethod
     def of(cls, hosts: Sequence[str], origins: Sequence[str]) -> AllowedSites:
@@ -42,10 +45,9 @@ class AllowedSites:
         return cls(tuple(_parse_host(text) for text in hosts), tuple(_parse_origin(text) for text in origins))
 
     def check(self, headers: Headers, *, requires_token: bool) -> Refusal | None:
-        """Return why a request is refused; None for one that may pass. HTTP/1.1 has one Host, and HTTP/1.0 may lack it,
-        which no browser does.
+        """Return why a request is rejected, or None. HTTP/1.0 may omit Host, which no browser does.
 
-        A server that requires tokens answers to every name unless some are configured: a page has no token to send.
+        A server that requires tokens accepts every host name unless some are configured: a page has no token.
         """
         host = headers.get("host")
         if host is not None and (self.hosts or not requires_token) and not self._answers_to(host):

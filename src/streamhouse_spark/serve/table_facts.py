@@ -1,4 +1,4 @@
-"""Facts about one table for people and programs: its columns, its last rounds, who reads and writes it, its costs."""
+"""Description of one table: its columns, last rounds, readers and writers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamhouse_spark.table.table import Table
 
 
 def describe_table(table: Table) -> dict[str, Any]:
-    """Describe the state that was read last; asks storage for nothing."""
+    """Describe the state that was read last, without storage requests."""
     state = table.state
     columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in table.schema]
     return {
@@ -32,7 +32,7 @@ def describe_table(table: Table) -> dict[str, Any]:
 
 
 def describe_failures(table: Table) -> dict[str, Any]:
-    """Describe the rounds that failed, as their note says, the newest first: one request."""
+    """Describe the failed rounds on record, latest first, with one storage request."""
     failures = [failure.to_json(table.state) for failure in list_failures(table.storage, table.uuid)]
     for entry in failures:
         entry |= {"first_at": _format_time(entry.pop("first_ms")), "last_at": _format_time(entry.pop("last_ms"))}
@@ -40,7 +40,7 @@ def describe_failures(table: Table) -> dict[str, Any]:
 
 
 def _describe_rounds(state: TableState) -> list[dict[str, Any]]:
-    """Return the tiering rounds whose snapshots the log still knows, the newest first, and the rows of each."""
+    """Return the tiering rounds whose snapshots the log knows, latest first, with the rows of each."""
     rounds = []
     for before, after in pairwise(state.lake_history):
         rows = sum(max(0, end - before.offsets.get(bucket, 0)) for bucket, end in after.offsets.items())
@@ -49,7 +49,7 @@ def _describe_rounds(state: TableState) -> list[dict[str, Any]]:
 
 
 def _describe_readers(state: TableState) -> list[dict[str, Any]]:
-    """Return the consumers that report their positions, as streams with a ``consumerId`` do."""
+    """Return the consumers that report their positions, such as streams with a ``consumerId``."""
     ends = state.ends
     return [
         {
@@ -62,7 +62,7 @@ def _describe_readers(state: TableState) -> list[dict[str, Any]]:
 
 
 def _describe_writers(state: TableState) -> list[dict[str, Any]]:
-    """Return the writers whose last version is remembered, such as streams; those that wrote last come first."""
+    """Return the writers whose last version is on record, such as streams; latest first."""
     newest = sorted(state.transactions.items(), key=lambda item: (-item[1].time_ms, item[0]))
     return [
         {"writer": name, "version": entry.version, "wrote_at": _format_time(entry.time_ms)} for name, entry in newest

@@ -1,7 +1,7 @@
-"""Events of OpenLineage about tiering rounds: rows of a table go into its lake.
+"""OpenLineage events of tiering rounds, from a table to its lake.
 
-A round that has something to write is a run. It begins (START), and ends with COMPLETE, FAIL, or ABORT where another
-service was faster. Whoever takes the events may fail: rounds go on, and the log says so.
+A round that writes something is a run. It begins with START and ends with COMPLETE, FAIL, or ABORT if another service
+won the commit race. A failing listener never stops a round; the failure is logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamhouse_spark.table.table import Table
 logger = logging.getLogger(__name__)
 
 LineageListener = Callable[[Mapping[str, Any]], None]
-"""Takes an event, as the JSON of OpenLineage."""
+"""Receives an event as OpenLineage JSON."""
 Kind = Literal["START", "COMPLETE", "FAIL", "ABORT"]
 PRODUCER: Final = f"urn:streamhouse-spark:{sys.modules['streamhouse_spark'].__version__}"
 _SCHEMA: Final = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
@@ -36,7 +36,7 @@ _TIMEOUT_S: Final = 10
 
 @dataclass(slots=True)
 class RoundEvents:
-    """The events of one round. It is a run as soon as it has something to write."""
+    """Events of one round, which becomes a run once it has something to write."""
 
     listener: LineageListener
     table: Table
@@ -44,7 +44,7 @@ class RoundEvents:
     run_id: str | None = None
 
     def emit_start(self) -> None:
-        """Tell that the round begins to write; repeating it is harmless."""
+        """Emit START when the round begins to write. Idempotent."""
         if self.run_id is None:
             self.run_id = str(uuid.UUID(self.world.ids.new_uuid()))
             self._emit("START")
@@ -65,8 +65,8 @@ class RoundEvents:
         assert self.run_id is not None
         try:
             self.listener(build_event(self.table, kind, self.run_id, self.world.clock.now_ms(), report, error))
-        except Exception as problem:  # noqa: BLE001 - a listener of somebody else's stops no rows
-            logger.warning("an event of OpenLineage about %s was not taken: %s", self.table.name, problem)
+        except Exception as problem:  # noqa: BLE001 - a failing listener must not stop rows
+            logger.warning("an OpenLineage event about %s was not delivered: %s", self.table.name, problem)
 
 
 def build_event(
@@ -77,7 +77,7 @@ def build_event(
     report: TieringReport | None = None,
     error: BaseException | None = None,
 ) -> dict[str, Any]:
-    """Return the event of a round of a table, whose state as last read gives names and columns."""
+    """Return the event of a round. The table's last read state determines names and columns."""
     state, url = table.state, table.storage.url
     source, lake = dataset_name(url, table.name), dataset_name(url, state.lake_location)
     columns = [{"name": field.name, "type": str(field.type)} for field in state.schema.arrow]
@@ -115,8 +115,10 @@ def _facet(schema: str, **fields: Any) -> dict[str, Any]:
 
 
 def create_listener(target: str, token: str | None = None) -> LineageListener:
-    """Return a listener that posts events to a URL, with a bearer token if there is one, or appends them to a file, a
-    line each. Raises `InvalidOptionError` for a file that cannot be made, and a URL of another protocol.
+    """Return a listener that posts events to a URL, with an optional bearer token, or appends them to a file.
+
+    A file gets one line per event. Raises `InvalidOptionError` for a file that cannot be created, or a URL of another
+    protocol.
     """
     scheme, separator, _ = target.partition("://")
     if not separator:

@@ -1,4 +1,4 @@
-"""The tables of a warehouse as a service knows them: one listing a database tells which names to look at again."""
+"""Discovery of a warehouse's tables: one listing per database shows which names must be resolved again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 UNSETTLED: Final = "unsettled"
-"""A name whose table has another name, or is dropped: a verb is under way that ends without another pointer."""
+"""A name whose table has another name or is dropped: a DDL operation is in progress that adds no pointer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableListing:
-    """The tables that are there, and names whose table cannot be opened."""
+    """The existing tables, and names whose table cannot be opened."""
 
     tables: list[Table]
     failures: dict[str, StreamhouseError]
@@ -28,22 +28,22 @@ class TableListing:
 
 @dataclass
 class TableDiscovery:
-    """Names of tables, as of the number of their newest pointer. For one thread.
+    """Cache of table names by the number of their latest pointer. Not safe for threads.
 
-    A name keeps its table while its newest pointer is the same and the table has that name: no request is needed for
-    it. A table without a lake is read on at each look, since that may change.
+    A name keeps its table while its latest pointer is the same and the table has that name: it needs no request. A
+    table without a lake is resolved again each time, because that may change.
     """
 
     connection: Connection
     _tables: dict[str, tuple[int, Table | None]] = field(default_factory=dict)
-    """Name → the number of its newest pointer, and the table; None where the name means nothing."""
+    """Name → the number of its latest pointer, and the table; None if the name refers to nothing."""
 
     def forget(self, table: Table) -> None:
-        """Have the table's name looked at again: the table may be gone."""
+        """Resolve the table's name again next time: the table may be dropped."""
         self._tables = {name: entry for name, entry in self._tables.items() if entry[1] is not table}
 
     def discover(self, chosen: Sequence[str] | None = None) -> TableListing:
-        """Look for the tables of the warehouse, or for those that are chosen by name. Raises as a listing does."""
+        """Return the tables of the warehouse, or the named ones. Raises like a listing."""
         newest = dict.fromkeys(chosen, 0) if chosen is not None else self._list_pointers()
         storage = self.connection.warehouse().storage
         stale_names = [name for name in newest if chosen is not None or not self._is_unchanged(name, newest[name])]

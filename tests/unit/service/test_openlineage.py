@@ -86,7 +86,7 @@ def test_a_listener_that_fails_stops_no_rows(warehouse, table, caplog):
 
     served(warehouse, failing)
     assert table.refresh().lake is not None
-    assert "an event of OpenLineage about s.t was not taken: nobody listens" in caplog.text
+    assert "an OpenLineage event about s.t was not delivered: nobody listens" in caplog.text
 
 
 def report(*snapshots: int) -> TieringReport:

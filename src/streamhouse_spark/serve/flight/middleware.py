@@ -1,6 +1,6 @@
-"""The guard of each call over Arrow Flight: the client's token, its limit, counts, and the audit log.
+"""Guard of Arrow Flight calls: authentication, rate limit, counters and audit log.
 
-It does for Flight as `guard.py` and `app.py` do for HTTP, by the same `AppContext`, so a client's limit counts both.
+It does for Flight what `guard.py` and `app.py` do for HTTP, with the same `AppContext`, so limits cover both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class CallRefusedError(Exception):
-    """A call that is not answered, whatever it asks for."""
+    """A call that is rejected before it is answered."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
@@ -37,7 +37,7 @@ class CallRefusedError(Exception):
 
 
 class HeaderMiddleware(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """The headers of a call; its answer carries the id that the logs have."""
+    """Headers of a call; its response carries the request id that the logs use."""
 
     def __init__(self, request_id: str, authorization: str | None) -> None:
         self.request_id = request_id
@@ -66,12 +66,12 @@ class Call:
     address: str
     client: Client | None = None
     table: str | None = None
-    """The table that it asked a right for."""
+    """The table for which the call needs a right."""
     is_denied: bool = False
-    """Whether it has no right on that table."""
+    """Whether the client has no right on that table."""
 
     def require_read(self, table: str) -> None:
-        """Raise `TableNotFoundError` where the client may not read a table, `InvalidNameError`."""
+        """Raise `TableNotFoundError` if the client may not read a table, or `InvalidNameError`."""
         path = parse_table_name(table).path
         self.table, self.is_denied = str(path), True
         require_right(self.client_or_unknown, "read", path)
@@ -83,7 +83,7 @@ class Call:
 
 
 class FlightCalls:
-    """Lets a call pass that has a client's token. Safe for threads."""
+    """Runs calls of authenticated clients. Safe for threads."""
 
     def __init__(self, shared: AppContext) -> None:
         self._shared = shared
@@ -93,7 +93,7 @@ class FlightCalls:
         return {_HEADERS: HeaderMiddlewareFactory(self._world)}
 
     def run_call(self, method: str, context: flight.ServerCallContext, answer: Callable[[Call], T]) -> T:
-        """Answer a call of a client. Raises errors of Flight alone."""
+        """Answer the call of a client. Raises only Flight errors."""
         headers = context.get_middleware(_HEADERS)
         call, began_ms = Call(method, headers.request_id, address_of(context.peer())), self._world.clock.boot_ms()
         status = 500
@@ -144,6 +144,6 @@ class FlightCalls:
 
 
 def address_of(peer: str) -> str:
-    """Return the address of a client that gRPC names ``ipv4:127.0.0.1:40302`` or ``ipv6:%5B::1%5D:40302``."""
+    """Return the address of a gRPC peer such as ``ipv4:127.0.0.1:40302`` or ``ipv6:%5B::1%5D:40302``."""
     host = peer.partition(":")[2].rpartition(":")[0]
     return host.replace("%5B", "").replace("%5D", "").strip("[]") or peer

@@ -1,9 +1,9 @@
-"""Bulk reads: a pinned state of a table, cut into parts that any server of the warehouse reads in the same way.
+"""Bulk reads: a pinned table state, divided into parts that every server of the warehouse reads identically.
 
-A part is named by the request, the commit that it reads and a digest of the whole plan. A server that did not make the
-plan makes it again of the same commit; only where that gives the same digest does it read a part. So the parts of one
-offer hold each row of one state once, wherever they are read, or a part is refused. Rows are read as they are sent: a
-batch at a time is in memory, and the changes of a bucket that are not in the lake yet, of a table with a primary key.
+A ticket identifies a part by the request, its commit and a digest of the whole plan. A server that did not make the
+plan makes it again from the same commit and reads a part only if the digest is equal. So the parts of one offer contain
+each row of one state exactly once, on any servers, or a part is rejected. Rows are read as they are sent: memory holds
+one batch, and for a primary-key table the bucket's changes that are not in the lake yet.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, change
 from streamhouse_spark.table.table import Table
 
 BATCH_BYTES: Final = 2 << 20
-"""Bytes of a batch that is sent, about: clients of gRPC in other languages take 4 MiB by default."""
+"""Approximate bytes of a batch: gRPC clients in other languages accept 4 MiB by default."""
 BATCH_ROWS: Final = 1 << 16
 _PLANS_CACHED_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A read that can begin: the tickets of its parts, which together have each row once."""
+    """A read that can begin: the tickets of its parts, which together have each row exactly once."""
 
     schema: pa.Schema
     tickets: tuple[ReadTicket, ...]
     num_rows: int | None = None
-    """None where only reading tells."""
+    """None if only reading tells."""
     num_bytes: int | None = None
     """Bytes of the files that the parts read."""
     version: int | None = None
@@ -63,18 +63,18 @@ class Offer:
 class Rows:
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
-    """Read while they are taken. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
+    """Read while the stream is consumed. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PinnedRead:
-    """A request, with the commit or the lake's snapshot that it reads, and the whole plan."""
+    """A request with the commit or lake snapshot that it reads, and the whole plan."""
 
     request: ReadRequest
     projection: Projection
     plan: ScanPlan
     state: TableState | None
-    """The state that is read; None for the lake alone."""
+    """The state that is read; None for a read of the lake alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class _PlannedRead:
 
 
 class FlightReadService:
-    """Plans and reads. Safe for threads. Whoever asks has to have the right to read the table."""
+    """Plans and executes reads. Safe for threads. The caller has checked the right to read the table."""
 
     def __init__(self, tables: OpenTables) -> None:
         self._tables = tables
@@ -118,7 +118,7 @@ class FlightReadService:
         self._plans: OrderedDict[str, _PlannedRead] = OrderedDict()
 
     def schema(self, request: ReadRequest) -> pa.Schema:
-        """Return the columns of the rows that a request asks for. Raises as `offer`."""
+        """Return the columns of the requested rows. Raises like `offer`."""
         table, name = self._open_table(request)
         if name.suffix not in (None, LAKE):
             shown = open_view(table, name.suffix or "").schema
@@ -128,10 +128,10 @@ class FlightReadService:
         return filter_and_project(shown.empty_table(), request.columns, None).schema
 
     def offer(self, request: ReadRequest) -> Offer:
-        """Pin the state that a request reads, and cut it into parts.
+        """Pin the state that a request reads, and divide it into parts.
 
-        Raises `TableNotFoundError`, `InvalidNameError`, `InvalidOptionError`, `SchemaMismatchError`,
-        `SnapshotExpiredError` and `OffsetsTrimmedError` for a version that is no longer kept.
+        Raises `TableNotFoundError`, `InvalidNameError`, `InvalidOptionError`, `SchemaMismatchError`, and for an expired
+        version `SnapshotExpiredError` or `OffsetsTrimmedError`.
         """
         table, name = self._open_table(request)
         if name.suffix not in (None, LAKE):
@@ -141,9 +141,9 @@ class FlightReadService:
         return planned.offer()
 
     def rows(self, ticket: ReadTicket) -> Rows:
-        """Begin to read a part of an offer, or all rows of the newest state.
+        """Begin to read a part of an offer, or all rows of the latest state.
 
-        Raises as `offer`, and `SnapshotExpiredError` where the part can no longer be read as it was offered.
+        Raises like `offer`, and `SnapshotExpiredError` if the part can no longer be read as offered.
         """
         request = ticket.request
         table, name = self._open_table(request)
@@ -161,7 +161,7 @@ class FlightReadService:
         return planned.rows(planned.parts[ticket.part])
 
     def _find_plan(self, table: Table, name: TableName, ticket: ReadTicket) -> _PlannedRead:
-        """Return the plan that a ticket is of: the one that was kept, or one made again of the same commit."""
+        """Return the plan of a ticket, from the cache or made again from the same commit."""
         if ticket.uuid != table.uuid:
             raise _expired_error(table, "another table has its name since")
         key = _plan_key(ticket.request, ticket.plan or "")
@@ -214,7 +214,7 @@ def _plan_union_read(table: Table, request: ReadRequest) -> _PinnedRead:
 
 
 def _plan_lake_read(table: Table, request: ReadRequest) -> _PinnedRead:
-    open_view(table, LAKE)  # a table without a lake is an error that says so
+    open_view(table, LAKE)  # raises for a table without a lake
     state, snapshot = table.state, request.snapshot
     projection = _build_projection(request, state)
     if snapshot is None and (newest := table.lake.newest()) is not None:
@@ -236,7 +236,7 @@ def _parse_filter(request: ReadRequest, schema: pa.Schema) -> Filter | None:
 
 
 def _read_view(table: Table, suffix: str, request: ReadRequest) -> Rows:
-    """Read a system table at once, and changes as they are sent: these may be as many as the table has rows."""
+    """Read a system table at once, and a changelog as it is sent: it may be as large as the table."""
     view = open_view(table, suffix)
     if suffix not in (CHANGELOG, BINLOG):
         where = parse_where(request.where, view.schema) if request.where is not None else None
@@ -271,7 +271,7 @@ def _limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterato
 
 
 def count_rows(state: TableState) -> int | None:
-    """Return how many rows a state has; None with a primary key, where a state counts changes."""
+    """Return the row count of a state; None for a primary-key table, whose state counts changes."""
     return None if state.primary_key else state.num_rows
 
 

@@ -1,7 +1,7 @@
-"""Requests and tickets of Arrow Flight as JSON: a table and the rows that are asked of it.
+"""Requests and tickets of Arrow Flight as JSON: a table and the rows to read.
 
-A ticket holds nothing that its sender may not say: it names a table, rows of it, and a part of the plan that the server
-makes of these. It never names a file. So tickets need no signature, and rights are looked at when one is shown.
+A ticket contains nothing that its sender may not choose: a table, its rows, and a part of the plan that the server
+makes of these. It never names a file. So tickets need no signature, and rights are checked when a ticket is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMBER_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """The rows that a client asks for. The fields are those of the JSON object."""
+    """The rows to read. The fields are those of the JSON object."""
 
     table: str
     """Such as ``sales.orders``, ``sales.orders$lake`` or ``sales.orders$history``."""
@@ -31,11 +31,11 @@ class ReadRequest:
     where: str | None = None
     limit: int | None = None
     version: int | str | None = None
-    """A commit, or a tag."""
+    """A commit or a tag."""
     snapshot: int | None = None
-    """The lake's snapshot, for ``$lake``."""
+    """The lake snapshot, for ``$lake``."""
     parts: int = PARTS_DEFAULT
-    """Readers side by side that the plan is cut for."""
+    """Number of parallel readers for which the plan is divided."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -43,13 +43,13 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadTicket:
-    """A request, and the part of its plan; without a part, all rows of the newest state."""
+    """A request and the part of its plan; without a part, all rows of the latest state."""
 
     request: ReadRequest
     uuid: str | None = None
-    """The table's: another one may have its name by now."""
+    """The table's uuid, because another table may take its name."""
     plan: str | None = None
-    """Digest of the plan that the part is of."""
+    """Digest of the plan to which the part belongs."""
     part: int | None = None
 
     def to_bytes(self) -> bytes:
@@ -62,7 +62,7 @@ _PLACE: Final = ("uuid", "plan", "part")
 
 
 def parse_path(path: Sequence[bytes]) -> ReadRequest:
-    """Parse a descriptor's path: a table's name, in one word or as database and table. Raises `InvalidOptionError`."""
+    """Parse a descriptor's path: a table name as one word, or as database and table. Raises `InvalidOptionError`."""
     if not 1 <= len(path) <= 2 or sum(map(len, path)) > _BYTES_MAX:
         raise InvalidOptionError(
             f"a path of {len(path)} words is no table: send ['sales.orders'] or ['sales', 'orders'], or a command"
@@ -76,7 +76,7 @@ def parse_command(command: bytes) -> ReadRequest:
 
 
 def parse_ticket(ticket: bytes) -> ReadTicket:
-    """Parse a ticket: one that the server gave, or a command. Raises `InvalidOptionError`."""
+    """Parse a ticket: one from this server, or a command. Raises `InvalidOptionError`."""
     document = _parse_object(ticket, "the ticket")
     request = _parse_request(document, "the ticket", (*_FIELDS, *_PLACE))
     if not any(name in document for name in _PLACE):

@@ -1,8 +1,8 @@
 """Bulk reads over Arrow Flight: ``streamhouse serve --flight-port``.
 
-`GetFlightInfo` pins a state of a table and answers a ticket for each part; `DoGet` streams a part. Rows are read as the
-client takes them: gRPC stops taking batches while a client is slow, and then nothing more is read for it. Each call is
-asked for a token and for a right on its table, `DoGet` too: the ticket may be that of another client.
+`GetFlightInfo` pins a table state and returns one ticket per part; `DoGet` streams a part. Rows are read as the client
+consumes them: gRPC's back-pressure stops the read while a client is slow. Every call needs a token and a right on its
+table, `DoGet` too: the ticket may come from another client.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 STREAMS_MAX: Final = 64
 STREAMS_OF_CLIENT_MAX: Final = 32
-"""Streams of one client: it may not keep others out."""
+"""Streams per client, so that one client cannot keep others out."""
 _READ_ONLY: Final = (
     "Arrow Flight only reads here: GetFlightInfo, GetSchema, ListFlights, DoGet; write rows with POST "
     "/api/v1/tables/<table>/rows, or with Python or Spark"
@@ -53,17 +53,17 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _hide_file_path(method: Method) -> Method:
-    """Return a method whose frame, in a traceback that the library shows a client, tells nothing of this machine."""
+    """Return a method whose frames, in tracebacks that pyarrow sends to clients, do not show this machine's paths."""
     assert isinstance(method, FunctionType)
     method.__code__ = method.__code__.replace(co_filename="streamhouse")
     return method
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Listens from the beginning on. Safe for threads: each call has one of its own."""
+    """Listens from its construction. Safe for threads: each call runs in its own thread."""
 
     def __init__(self, shared: AppContext, listening: ListenAddress) -> None:
-        """Raises `InvalidOptionError` for an address that nothing can listen at."""
+        """Raises `InvalidOptionError` for an address on which the server cannot listen."""
         self._shared = shared
         self._calls = FlightCalls(shared)
         self._reads = FlightReadService(shared.tables)
@@ -88,10 +88,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         self.url = f"{base}:{self.port}"
 
     def stop(self, timeout_s: float) -> bool:
-        """Take no more calls, and end streams between two batches. Return whether all have ended.
+        """Reject new calls, and end streams between two batches. Return whether all have ended.
 
-        One whose client takes nothing is left behind, with a thread of the library that waits for it, also where the
-        interpreter would end.
+        A stream whose client consumes nothing is abandoned, with a gRPC thread that waits for it even at interpreter
+        exit.
         """
         self._stopping.set()
         ending = threading.Thread(target=self.shutdown, daemon=True)
@@ -104,7 +104,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     # -- calls that read ----------------------------------------------------------------------------------------------
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        """List the tables that the client may read, all or those of the database that the criteria name."""
+        """List the tables that the client may read, all of them or those of the database in ``criteria``."""
         return iter(self._calls.run_call("ListFlights", context, lambda call: self._list_tables(call, criteria)))
 
     def get_flight_info(
@@ -118,8 +118,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     @_hide_file_path
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        """Answer the columns. Its errors are Arrow's `UnknownError`, because its library translates none of Flight
-        here; their texts begin with the condition.
+        """Return the columns.
+
+        Its errors are Arrow's `UnknownError`, because pyarrow does not translate Flight errors here; their texts begin
+        with the condition.
         """
 
         def answer(call: Call) -> flight.SchemaResult:
@@ -132,7 +134,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         raise failed
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Stream the rows of a ticket. Raises while it streams as `Rows` says."""
+        """Stream the rows of a ticket. Raises while streaming like `Rows`."""
 
         def answer(call: Call) -> flight.FlightDataStream:
             parsed = parse_ticket(ticket.ticket)
@@ -152,7 +154,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return opened.each(_make_listed_info)
 
     def _can_see_database(self, call: Call, database: str) -> bool:
-        """Tell whether a database is there and the client has a right on a table of it."""
+        """Return whether a database exists and the client has a right on one of its tables."""
         return call.client_or_unknown.can_read_all() or (
             call.client_or_unknown.can_see_database(database) and database in self._shared.tables.warehouse.databases()
         )
@@ -171,12 +173,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             )
 
     def _stream_owner(self, call: Call) -> str:
-        """Return the name that a client's streams are counted by; without tokens its address tells it from others."""
+        """Return the name that a client's streams are counted by; without tokens, its address."""
         return call.address if self._shared.admission.access.is_open else call.client_or_unknown.name
 
     def _register_stream(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
-        """Count a stream for as long as it is there: one whose client went away before its first batch ends too. Raises
-        `CallRefusedError` where others took the room since `_require_room`.
+        """Count a stream while it exists, even if its client disconnects before the first batch.
+
+        Raises `CallRefusedError` if other streams took the room since `_require_room`.
         """
         stream, name = self._stream_batches(call, rows), self._stream_owner(call)
         with self._lock:
@@ -185,7 +188,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return stream
 
     def _stream_batches(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
-        """Give the batches, until the server ends or the client's token does. Raises errors of Flight alone."""
+        """Yield the batches until the server stops or the client's token expires. Raises only Flight errors."""
         ends_s = call.client_or_unknown.ends_s
         try:
             for batch in rows:
@@ -214,7 +217,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         self._refuse("DoAction", context)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
-        """List the actions: there are none."""
+        """Return no actions."""
         return self._calls.run_call("ListActions", context, lambda _: [])
 
     def _refuse(self, method: str, context: flight.ServerCallContext) -> NoReturn:
@@ -234,7 +237,7 @@ def _parse_descriptor(call: Call, descriptor: flight.FlightDescriptor) -> ReadRe
 
 
 def _to_flight_info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
-    """Without a location: the tickets are for the server that gave them, or for another one of the warehouse."""
+    """Return an info without locations: any server of the warehouse accepts the tickets."""
     endpoints = [flight.FlightEndpoint(ticket.to_bytes(), []) for ticket in offer.tickets]
     num_rows, num_bytes = (-1 if number is None else number for number in (offer.num_rows, offer.num_bytes))
     pinned = json.dumps({"version": offer.version}) if offer.version is not None else "{}"
@@ -242,7 +245,7 @@ def _to_flight_info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight
 
 
 def _make_listed_info(table: Table) -> flight.FlightInfo:
-    """Return a table's info with a ticket for all rows of the state that is then the newest."""
+    """Return the info of a table with a ticket for all rows of the latest state at the time of the read."""
     state = table.state
     offer = Offer(state.schema.arrow, (ReadTicket(ReadRequest(table.name)),), count_rows(state))
     return _to_flight_info(offer, flight.FlightDescriptor.for_path(table.name))
@@ -255,7 +258,7 @@ def _read_certificates(listening: ListenAddress) -> list[tuple[bytes, bytes]] | 
 
 
 def _require_free_port(host: str, port: int) -> None:
-    """Raise `OSError` for a port that another process listens at: gRPC would share it without a word."""
+    """Raise `OSError` for a port that another process listens on: gRPC would share it silently."""
     if not port:
         return
     family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

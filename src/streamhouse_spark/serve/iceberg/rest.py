@@ -1,8 +1,8 @@
-"""Iceberg's REST catalog, for engines that only read. See the OpenAPI document of the Iceberg project.
+"""Read-only Iceberg REST catalog. See the OpenAPI document of the Iceberg project.
 
-``/v1/namespaces/{db}/tables/orders`` is the lake table with the hot rows on top; ``orders$history`` and the like are
-system tables; ``orders$lake`` is the lake table itself, and so is every table of the catalog that is asked for as
-``warehouse=lake``, for engines whose names have no ``$``.
+``/v1/namespaces/{db}/tables/orders`` is the lake table with the hot rows; ``orders$history`` and the like are system
+tables; ``orders$lake`` is the lake table itself. For engines whose names have no ``$``, the catalog ``warehouse=lake``
+contains lake tables only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamhouse_spark.serve.rights import client_of, database_not_found, hide_n
 from streamhouse_spark.table.system_views import LAKE
 
 LAKE_ONLY: Final = "lake"
-"""Warehouse, and prefix, of the catalog that shows lake tables alone."""
+"""Warehouse name and prefix of the catalog that contains lake tables only."""
 _READ_ONLY: Final = (
     "this catalog is read-only: it shows streamhouse tables to engines, hot rows included; write with Spark's catalog "
     "'streamhouse', with Python (append, upsert), or with POST /api/v1/tables/<table>/rows"
@@ -52,8 +52,9 @@ _REJECTED_ENDPOINTS: Final = [
     "POST /v1/{prefix}/tables/rename",
     "POST /v1/{prefix}/transactions/commit",
 ]
-"""Writes are named too, so that clients send them and get the refusal, which says how to write: Iceberg's Java library
-and pyiceberg send nothing that a server does not name, and say no more than that."""
+"""Writes that are listed so that clients send them and get our error, which says how to write.
+
+Iceberg's Java library and pyiceberg do not send what a server does not list, and report only that."""
 _CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 _DELEGATION: Final = "x-iceberg-access-delegation"
 _VENDED_CREDENTIALS: Final = "vended-credentials"
@@ -70,7 +71,7 @@ def iceberg_routes(
     system: SystemDocuments | None = None,
     stand_ins: StaleFallback | None = None,
 ) -> list[Route]:
-    """Return the routes below ``/iceberg``. ``client_config`` is handed to clients: it holds no credentials."""
+    """Return the routes below ``/iceberg``. Clients receive ``client_config``: it has no credentials."""
     return _Catalog(tables, client_config, vending, system or SystemDocuments(), stand_ins).routes()
 
 
@@ -117,7 +118,7 @@ class _Catalog:
         absent: str = "NoSuchTableException",
         methods: tuple[str, ...] = _READ_METHODS,
     ) -> Route:
-        """Return a route whose errors are Iceberg's; ``absent`` is the type for an object that is not there."""
+        """Return a route with Iceberg errors; ``absent`` is the error type for a missing object."""
 
         def answered(request: Request) -> Response:
             try:
@@ -157,8 +158,9 @@ class _Catalog:
         return self._require_visible(request, str(request.path_params["namespace"]))
 
     def _require_visible(self, request: Request, name: str) -> str:
-        """Return the namespace. Raises `TableNotFoundError` alike where it is absent, and where the client has no right
-        on a table of it.
+        """Return the namespace.
+
+        Raises the same `TableNotFoundError` if it does not exist and if the client has no right on any of its tables.
         """
         client = client_of(request)
         if not client.can_see_database(name) or name not in self._warehouse.databases():
@@ -173,7 +175,7 @@ class _Catalog:
         return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in names]})
 
     def _views(self, request: Request) -> Response:
-        """Answer that a database has no views: engines ask before they look for tables."""
+        """Return no views: engines request them before they load a table."""
         self._visible_namespace(request)
         return JSONResponse({"identifiers": []})
 
@@ -182,7 +184,7 @@ class _Catalog:
         raise TableNotFoundError(f"there is no view {name[:200]} in this catalog: it shows tables; load a table")
 
     def _require_readable(self, request: Request) -> tuple[ServedTable, str | None]:
-        """Return the table that a request is for, which its client may read, and the suffix: `LAKE` for the lake."""
+        """Return the requested table, which its client may read, and the suffix: `LAKE` for the lake."""
         database, name = request.path_params["namespace"], request.path_params["table"]
         base, _, suffix = name.partition("$")
         require(request, "read", f"{database}.{base}")
@@ -191,7 +193,7 @@ class _Catalog:
         return self._tables.table(f"{database}.{base}"), suffix.lower() or None
 
     def _document(self, table: ServedTable, suffix: str | None) -> tuple[Document, str | None]:
-        """Return the document, and why it is of the lake alone where it should not be."""
+        """Return the document, and the reason if it falls back to the lake alone."""
         if suffix is None:
             return self._fallback.document(table) if self._fallback is not None else (table.newest(), None)
         return table.lake() if suffix == LAKE else self._system.newest(table.table, suffix), None
@@ -235,7 +237,7 @@ class _Catalog:
         return JSONResponse(body, headers=_audit_credentials(request, vended))
 
     def _require_loadable(self, table: ServedTable, suffix: str | None) -> None:
-        """Raise as `_document` does for a table that this catalog does not have; makes nothing."""
+        """Raise like `_document` for a table that this catalog does not have, without building a document."""
         if suffix == LAKE:
             table.lake()
         elif suffix is None:
@@ -244,7 +246,7 @@ class _Catalog:
             self._system.require_shown(table.table, suffix)
 
     def _report_metrics(self, request: Request) -> Response:
-        """Take the report of an engine about its scan of a table, and keep nothing of it."""
+        """Accept and discard an engine's scan report."""
         self._require_loadable(*self._require_readable(request))
         return _no_content(request)
 
@@ -257,19 +259,19 @@ class _Catalog:
 
 
 def _audit_credentials(request: Request, vended: VendedCredentials) -> dict[str, str]:
-    """Note for the audit log that a client gets credentials; returns the headers of the answer with them."""
+    """Record in the audit log that a client gets credentials; returns the response headers."""
     request.scope.setdefault("state", {})["credentials_until"] = vended.ends
     return {"Cache-Control": "no-store"}
 
 
 def _format_warning(reason: str) -> str:
-    """Return the value of a header `Warning`, whatever characters the reason has."""
+    """Return the value of a `Warning` header, with characters that a header can contain."""
     plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in reason)
     return f'199 streamhouse "the rows of the lake alone: {plain[:300]}"'
 
 
 def _with_refs_only(text: str) -> str:
-    """Return the metadata with those snapshots alone that a branch or tag names."""
+    """Return the metadata with only the snapshots that a branch or tag refers to."""
     metadata = json.loads(text)
     named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
     metadata["snapshots"] = [snapshot for snapshot in metadata["snapshots"] if snapshot["snapshot-id"] in named]
@@ -296,10 +298,10 @@ _LIST: Final = re.compile(rf"[ \t,]*(?:{_TAG.pattern}[ \t]*(?:,[ \t,]*|$))+")
 
 
 def is_current(if_none_match: Sequence[str], etag: str) -> bool:
-    """Return whether the header's values name the document of an entity tag.
+    """Return whether the values of ``If-None-Match`` match an entity tag (RFC 9110).
 
-    ``*`` names any document. Tags are compared weakly, as is done for reads: ``"a"`` names ``W/"a"``. A malformed value
-    names none.
+    ``*`` matches any document. Tags are compared weakly, as for reads: ``"a"`` matches ``W/"a"``. A malformed value
+    matches nothing.
     """
     value = ",".join(if_none_match).strip()
     if value == "*":

@@ -1,7 +1,7 @@
-"""System tables as Iceberg documents: ``orders$history``, ``orders$buckets`` and others, for engines that only read.
+"""System tables as read-only Iceberg documents: ``orders$history``, ``orders$buckets`` and others.
 
-A document is of one commit of the table. It is made anew where an engine asks and the table has moved on, at most once
-in `PAUSE_MS`, at a location of its own beside the virtual tables, whose folders are deleted when the grace is over.
+A document shows one commit of the table. It is rebuilt on request if the table has new commits, at most once per
+`PAUSE_MS`, at its own location next to the virtual tables, and is deleted with them after the grace period.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from streamhouse_spark.table.system_views import PARTITIONS, open_view
 from streamhouse_spark.table.table import Table
 
 PAUSE_MS: Final = 1_000
-"""Age that a document may have although the table has moved on: each one costs a few writes."""
+"""Age up to which a stale document is reused: each build costs a few writes."""
 ROWS_MAX: Final = 100_000
-"""Rows of a document. Of `$history` they are the newest ones."""
+"""Rows of a document. For `$history` they are the latest ones."""
 SYSTEM_SUFFIXES: Final = (*SYSTEM_TABLES, PARTITIONS)
 _CACHED_MAX: Final = 1_000
 
@@ -47,7 +47,7 @@ class _CachedDocument:
 
 
 class SystemDocuments:
-    """The system tables of a warehouse's tables. Safe for threads: one of them makes a document, the others wait."""
+    """System tables of a warehouse's tables. Safe for threads: one thread builds a document, the others wait."""
 
     def __init__(self, *, grace_ms: int = GRACE_MS) -> None:
         self._epoch_ms = max(1, grace_ms // 2)
@@ -55,9 +55,9 @@ class SystemDocuments:
         self._cache: OrderedDict[tuple[str, str], _CachedDocument] = OrderedDict()
 
     def newest(self, table: Table, suffix: str) -> Document:
-        """Return the document of a system table. **Commit point:** the last version of a table that nobody else has.
+        """Return the document of a system table. **Commit point:** the last version of a private table.
 
-        Raises `TableNotFoundError` for a suffix that an Iceberg catalog does not show, `InvalidOptionError` for one
+        Raises `TableNotFoundError` for a suffix that an Iceberg catalog does not show, and `InvalidOptionError` for one
         with too many rows.
         """
         self.require_shown(table, suffix)
@@ -111,7 +111,7 @@ def _read_rows(table: Table, state: TableState, suffix: str) -> pa.Table:
 
 
 def write_inline_table(storage: Storage, world: World, location: str, rows: pa.Table) -> IcebergMetadata:
-    """Make the table at a location that nobody else has, of `virtual_location`. **Commit point:** its last version.
+    """Create a read-only Iceberg table at a unique `virtual_location`. **Commit point:** its last version.
 
     Raises `StorageError`, `WarehouseMovedError`.
     """

@@ -1,8 +1,8 @@
-"""Credentials for the files of one table, given to clients that may read it: ``streamhouse serve --vend-role``.
+"""Credential vending: temporary credentials for the files of one table (``streamhouse serve --vend-role``).
 
-They come from a role of the store's owner, narrowed to the table's folder in the lake and, for the table with its hot
-rows, to the folders of its own virtual tables. They are handed to one client, kept in memory alone, and given again
-until half of their life is over.
+They come from a role of the store's owner, restricted to the table's lake folder and, for the table with its hot rows,
+to the folders of its virtual tables. They are given to one client, cached in memory only, and reused until half of
+their lifetime is over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StsClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VendedCredentials:
-    """Credentials, and the beginnings of the locations that they open."""
+    """Credentials, and the location prefixes that they can read."""
 
     credentials: TemporaryCredentials
     prefixes: tuple[str, ...]
@@ -44,7 +44,7 @@ class VendedCredentials:
         return dt.datetime.fromtimestamp(self.credentials.ends_ms / 1000, dt.UTC).isoformat(timespec="seconds")
 
     def config(self) -> dict[str, str]:
-        """Return the properties by which Iceberg's clients take them."""
+        """Return them as properties of Iceberg clients."""
         credentials = self.credentials
         return {
             "s3.access-key-id": credentials.access_key_id,
@@ -54,7 +54,7 @@ class VendedCredentials:
         }
 
     def storage_credentials(self, client_config: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return them as the protocol has them: once for each prefix, with what a client needs to reach the store."""
+        """Return one entry per prefix, as in the protocol, with the settings that a client needs to reach the store."""
         config = {name: value for name, value in client_config.items() if name.startswith(("s3.", "client."))}
         return [{"prefix": prefix, "config": {**config, **self.config()}} for prefix in self.prefixes]
 
@@ -66,7 +66,7 @@ class _CachedCredentials:
 
 
 class CredentialVendor:
-    """Gives credentials for tables of one warehouse. Safe for threads. Whoever asks has to have the right to read."""
+    """Vends credentials for tables of one warehouse. Safe for threads. The caller has checked the right to read."""
 
     def __init__(self, warehouse: Warehouse, options: VendOptions, roles: StsClient | None = None) -> None:
         """Raises `InvalidOptionError`, `MissingExtraError`."""
@@ -79,10 +79,9 @@ class CredentialVendor:
         self._cache: OrderedDict[tuple[str, str], _CachedCredentials] = OrderedDict()
 
     def vend(self, client: str, table: Table, *, of: Literal["both", "lake", "virtual"] = "both") -> VendedCredentials:
-        """Return credentials for the files that the table's newest state names, or its lake alone, or its virtual
-        tables alone, as those of system tables are.
+        """Return credentials for the table's files: lake and virtual tables, or one of the two.
 
-        Raises `LakeMismatchError` for a table with files outside of its folder, which no credentials are given for,
+        ``virtual`` is for system tables. Raises `LakeMismatchError` for a table with files outside of its folder,
         `InvalidOptionError`, `StorageError`.
         """
         state = table.state

@@ -1,9 +1,9 @@
-"""The tables of a warehouse as Iceberg documents with the hot rows in them, made when they are asked for.
+"""Tables of a warehouse as Iceberg documents that include the hot rows, built on request.
 
-A document is of one state of the table: the newest lake snapshot, and the log's rows beyond its offsets as Parquet
-files in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). It is made anew only if the log or the
-lake moved on, and then from the one before. A virtual table is used for an epoch of half the grace at most, and deleted
-when the grace is over: a reader that takes longer finds a file missing, never a wrong row.
+A document shows one state of the table: the latest lake snapshot, and the log's rows after its offsets as Parquet files
+in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). It is rebuilt only if the log or the lake has
+new commits, starting from the previous one. A virtual table is used for an epoch of at most half the grace period, and
+deleted after it: a slower reader finds a missing file, never a wrong row.
 """
 
 from __future__ import annotations
@@ -44,26 +44,27 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PAUSE_MS: Final = 50
-"""Time between two makings of a table, and at least as long as the first of them took: who asks for it meanwhile waits,
-and shares the second one."""
+"""Time between two builds of a table, but at least the duration of the first: requests meanwhile share the second."""
 ROUNDS_MAX: Final = 8
-"""Rounds of a virtual table: each adds files, and then all hot rows are written anew into few."""
+"""Rounds of a virtual table: each adds files. After these, all hot rows are rewritten into few files."""
 BACKDATED_MS: Final = 60_000
-"""Age of the newest snapshot that a document shows at least. DuckDB takes the newest one at the start of its
-transaction, by its own clock: where ours were dated later, an older one without a word, or it fails."""
+"""Minimum age of the latest snapshot in a document.
+
+DuckDB reads the latest snapshot as of its transaction start, by its own clock. If ours were dated later, it would
+silently read an older one, or fail."""
 _ATTEMPTS_MAX: Final = 20
-"""Looks at a lake that moves on while its hot rows are made. With rounds back to back, four in a row were lost once in
-some thousand answers."""
+"""Attempts to read a lake that gets new snapshots meanwhile. With continuous rounds, four in a row were lost once in
+some thousand requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Iceberg's metadata of one table, as a catalog answers it."""
+    """Iceberg metadata of one table, as a catalog returns it."""
 
     location: str
-    """The location of the metadata file. Another document has another one."""
+    """Location of the metadata file, unique to the document."""
     text: str
-    """The metadata, as JSON."""
+    """The metadata as JSON."""
     version: int
     """The commit of the table that it shows."""
 
@@ -76,14 +77,14 @@ class _CachedDocument:
     generation: int
     rest_until_ms: int
     observation: int = 0
-    """Number of the last look that found it to be the newest."""
+    """Number of the last observation that found it current."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
     lake: IcebergMetadata | None
     recorded: int | None
-    """The snapshot that the log had recorded before the lake was looked at: this has it, or had it."""
+    """The snapshot that the log had recorded before the lake was read: the lake contains it, or contained it."""
     state: TableState
     epoch: int
 
@@ -93,7 +94,7 @@ def _recorded_snapshot(state: TableState) -> int | None:
 
 
 class ServedTable:
-    """One table. Safe for threads: one of them makes a document, the others wait for it."""
+    """One table. Safe for threads: one thread builds a document, the others wait for it."""
 
     def __init__(self, table: Table, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
         self.table = table
@@ -102,10 +103,12 @@ class ServedTable:
         self._lock = new_lock()
         self._cached: _CachedDocument | None = None
         self._num_observations = 0
-        """Number of looks at the table that began. A call may take what a later one found."""
+        """Number of observations that began. A call may use the result of a later one."""
 
     def require_shown(self) -> TableState:
-        """Return the newest state. Raises where an Iceberg catalog cannot show it, as `newest` does; makes nothing."""
+        """Return the latest state. Raises like `newest` if an Iceberg catalog cannot show it, without building
+        anything.
+        """
         return self._require_iceberg(self.table.refresh())
 
     def lake(self) -> Document:
@@ -114,8 +117,9 @@ class ServedTable:
         return Document(metadata.location, metadata.metadata.model_dump_json(), state.version)
 
     def lake_as_fallback(self) -> Document:
-        """Return the lake's rows as a document of this table: an engine that has had its hot rows takes both for one
-        table. Makes nothing. Raises as `lake`.
+        """Return the lake's rows as a document of this table.
+
+        An engine that has read its hot rows sees both as the same table. Builds nothing. Raises like `lake`.
         """
         real, state = self._newest_lake()
         key = virtual_key(state, real, self.table.storage.now_ms() // self._epoch_ms, 0)
@@ -134,14 +138,16 @@ class ServedTable:
         return metadata, state
 
     def newest(self) -> Document:
-        """Return the document of the table's newest state, with its hot rows.
+        """Return the document of the table's latest state, including hot rows.
 
-        **Commit point:** a snapshot of the virtual table; nothing else is written. Raises as tiering does.
+        **Commit point:** a snapshot of the virtual table; nothing else is written. Raises like tiering.
         """
         before = self._num_observations
         with self._lock:
             cached = self._cached
-            if cached is not None and cached.observation > before:  # somebody looked since this call began
+            if (
+                cached is not None and cached.observation > before
+            ):  # another thread observed the table since this call began
                 return cached.document
             self._num_observations = number = self._num_observations + 1
             observation = self._observe()
@@ -159,7 +165,7 @@ class ServedTable:
             return self._cached.document
 
     def _fall_back_to_lake(self, state: TableState, error: StorageRefusedError) -> Document:
-        """Return the document of a table whose store takes no files: the lake's, if it has all rows.
+        """Return the lake's document for a table whose store rejects files, if the lake has all rows.
 
         Raises `StorageRefusedError` for a table with hot rows.
         """
@@ -180,7 +186,7 @@ class ServedTable:
             return newest is not None and not plan_round(state, newest, state.ends).is_due
 
     def _observe(self) -> _Observation:
-        """Look at the lake, and then at the log, which so is never behind it."""
+        """Read the lake first and then the log, so that the log is never older than the lake."""
         before = self._require_iceberg(self.table.state)
         lake = self._lake_document(before)
         state = self._require_iceberg(self.table.refresh())
@@ -212,7 +218,7 @@ class ServedTable:
             except (OffsetsTrimmedError, LakeRolledBackError, CommitConflictError):
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
-                continue  # the lake moved on, and the log was trimmed up to where it is now
+                continue  # the lake has a newer snapshot, and the log was trimmed up to it
             metadata = virtual.document()
             text = backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms())
             document = Document(metadata.location, text, state.version)
@@ -223,10 +229,10 @@ class ServedTable:
         raise AssertionError
 
     def _require_lake_current(self, observation: _Observation, state: TableState) -> None:
-        """Require that the lake that was looked at has what the log says that a lake has: the log forgets deleted rows,
-        and dropped partitions, as soon as it knows a snapshot without them.
+        """Require that the observed lake has what the log expects of a lake.
 
-        Raises `LakeRolledBackError`: the lake is to be looked at again.
+        The log forgets deleted rows and dropped partitions once it knows a snapshot without them. Raises
+        `LakeRolledBackError`: the caller must read the lake again.
         """
         self._require_iceberg(state)
         recorded = _recorded_snapshot(state)
@@ -243,7 +249,7 @@ class ServedTable:
     def _begin_virtual_table(
         self, state: TableState, real: IcebergMetadata | None, epoch: int, generation: int
     ) -> tuple[VirtualTable, int]:
-        """Return a virtual table that goes on from the lake's version and has room for a round."""
+        """Return a virtual table that continues from the lake's version and has room for a round."""
         table = self.table
         while True:
             key = virtual_key(state, real, epoch, generation)
@@ -278,10 +284,10 @@ class ServedTable:
 
 
 def backdate_snapshots(text: str, newest_ms: int) -> str:
-    """Return the metadata with no snapshot later than a time, and each later than those before it.
+    """Return the metadata with no snapshot after ``newest_ms``, each later than its predecessors.
 
-    It has no log of earlier metadata: DuckDB looks there for a transaction that is older than the metadata, and fails
-    where all of them are newer. Without one it takes the snapshot of that time.
+    The result has no metadata log: DuckDB searches it for a version before its transaction, and fails if all versions
+    are later. Without a log it uses the snapshot of that time.
     """
     metadata = json.loads(text)
     metadata["metadata-log"] = []
@@ -297,7 +303,7 @@ def backdate_snapshots(text: str, newest_ms: int) -> str:
 
 
 class VirtualTables:
-    """The tables of a warehouse by their names, and the folders of virtual tables."""
+    """Tables of a warehouse by name, and the folders of virtual tables."""
 
     def __init__(self, warehouse: Warehouse, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
         self.warehouse = warehouse
@@ -320,8 +326,9 @@ class VirtualTables:
         return served
 
     def list_loadable(self, names: Sequence[str], *, lake_alone: bool) -> list[str]:
-        """Return those of the tables that an Iceberg catalog can show, or whose lake it can show. A table whose state
-        cannot be read now is among them: to load it says why.
+        """Return the tables that an Iceberg catalog can show, or whose lake it can show.
+
+        A table whose state cannot be read now is included: loading it reports the error.
         """
 
         def is_loadable(name: str) -> bool:
@@ -337,7 +344,7 @@ class VirtualTables:
         return [name for name, can_load in zip(names, loadable, strict=True) if can_load]
 
     def clean(self, *, dry_run: bool = False) -> list[str]:
-        """Delete the folders of virtual tables whose grace is over; returns their keys."""
+        """Delete the folders of virtual tables after their grace period; returns their keys."""
         storage = self.warehouse.storage
         epoch = storage.now_ms() // max(1, self._grace_ms // 2)
         expired = [
