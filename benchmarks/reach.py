@@ -96,7 +96,7 @@ def _tables(bench: Bench, many: int) -> Iterator[Figure]:
         for i in range(number):
             warehouse.create_table(f"db{i % 4}.t{i}", COLUMNS)
         known = _known(warehouse)
-        known.found()
+        known.discover()
         looks[number] = _of_one(number, lambda known=known: _looked(known))
         lists[number] = _of_one(number, warehouse.tables)
     for name, turns in (("a look of the service", looks), ("ls", lists)):
@@ -106,7 +106,7 @@ def _tables(bench: Bench, many: int) -> Iterator[Figure]:
 
 
 def _looked(known: TableDiscovery) -> None:
-    for table in known.found().tables:
+    for table in known.discover().tables:
         table.refresh()
 
 

@@ -160,7 +160,7 @@ class Orders:
         self._chance = np.random.default_rng(7)
         self._customers = num_rows // 10
         self._next = num_rows
-        self._gone: set[int] = set()
+        self._deleted: set[int] = set()
         products = warehouse.create_table(
             "bench.products", "id INT NOT NULL, kind STRING", primary_key=["id"], properties=NO_LAKE
         )
@@ -185,7 +185,7 @@ class Orders:
         """Change a share of the rows: updates, inserts, deletions."""
         tenth = max(1, self._num_changes // 10)
         chosen = self._chance.choice(self._next, 9 * tenth, replace=False)
-        there = np.array([number for number in chosen if number not in self._gone])
+        there = np.array([number for number in chosen if number not in self._deleted])
         gone, updated = there[:tenth], there[tenth:]
         found = self.table.lookup(pa.table({"id": updated})).drop_columns(["_found"])
         rows = self._rows(updated)
@@ -194,7 +194,7 @@ class Orders:
         rows = rows.set_column(1, SCHEMA.field("customer"), pa.array(customers))
         new = self._rows(np.arange(self._next, self._next + tenth))
         self._next += tenth
-        self._gone |= set(gone.tolist())
+        self._deleted |= set(gone.tolist())
         self.table.upsert(pa.concat_tables([rows, new]))
         self.table.delete(pa.table({"id": gone}))
 

@@ -427,7 +427,7 @@ class TieringService:
                 raise InvalidOptionError(f"{name} is {quote(called)}, expected a function")
         from streamhouse_spark.datasource.tiering_job import spark_tasks
         from streamhouse_spark.service.tiering_service import Service
-        from streamhouse_spark.views.session_service import session_views
+        from streamhouse_spark.views.service import session_views
         from streamhouse_spark.warehouse.process_cache import Connection
 
         self._views = session_views(spark, warehouse, tables, on_view) if views else None
@@ -485,7 +485,7 @@ class RefreshService:
     def __init__(self, spark: SparkSession, warehouse: str, views: Sequence[str] | None = None) -> None:
         """``warehouse`` is that of the session's catalog ``streamhouse``; ``views`` None serves all views of it."""
         require_part("spark", spark, "a SparkSession", "dataSource")
-        from streamhouse_spark.views.session_service import session_views
+        from streamhouse_spark.views.service import session_views
 
         self._service = session_views(spark, warehouse, views)
 

@@ -19,20 +19,20 @@ from kit.warehouses import open_warehouse
 from streamhouse_spark import Table
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import min_max_cache, top_k_packing
+from streamhouse_spark.views import min_max_cache
 from streamhouse_spark.views.delta_range import DeltaRange
-from streamhouse_spark.views.index_lookup import view_rows
+from streamhouse_spark.views.index_lookup import lookup_view_rows
 from streamhouse_spark.views.ivm import min_max, top_k
 from streamhouse_spark.views.ivm.column_pruning import prune_columns
-from streamhouse_spark.views.ivm.incremental_aggregate import AGAIN, IncrementalAggregate, group_name
+from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE, IncrementalAggregate, group_column
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
 from streamhouse_spark.views.ivm.multiset_sql import key_name, value_names
-from streamhouse_spark.views.ivm.query_parser import parse_query, plan_of
-from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, identity_of
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query
+from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, choose_identity
 from streamhouse_spark.views.ivm.top_k import ALL_ROWS, LIST, NUMBER, FirstValues
 from streamhouse_spark.views.local_changes import read_changes
 from streamhouse_spark.views.local_executor import LocalRows, merge_aggregates
-from streamhouse_spark.views.min_max_cache import KeptExtremes, MinMaxRequest
+from streamhouse_spark.views.min_max_cache import MinMaxCache, MinMaxRequest
 from streamhouse_spark.views.step_inputs import StepInputs
 from streamhouse_spark.views.temp_views import TempViews
 
@@ -48,10 +48,10 @@ Row = dict[str, Any]
 def compiled(query: str = QUERY, names: tuple[str, ...] = NAMES, *, sums: str = "bigint") -> IncrementalAggregate:
     """The statements of a query over a source whose columns are whole numbers; ``sums`` is the type of its sums."""
     sources = {"t0": SourceColumns(("id", "k", "v"), ("id",), frozenset({"id"}))}
-    root = prune_columns(plan_of(parse_query(query), sources, {"db.t": "t0"}))
+    root = prune_columns(build_plan(parse_query(query), sources, {"db.t": "t0"}))
     types = dict.fromkeys((*root.columns, *root.child.columns, *root.groups), "int")  # type: ignore[union-attr]
     types |= {name: sums for name, found in root.exprs.items() if isinstance(found, exp.Sum)}  # type: ignore[union-attr]
-    added = IncrementalAggregate.of(Statements(root, names, types, identity_of(root, types)))
+    added = IncrementalAggregate.of(Statements(root, names, types, choose_identity(root, types)))
     assert added is not None
     return added
 
@@ -61,7 +61,7 @@ ADDED = compiled()
 
 def with_room(patched: pytest.MonkeyPatch, room: int) -> None:
     """Keep so many values of each group at first."""
-    for module in (min_max, min_max_cache, top_k_packing):
+    for module in (min_max, min_max_cache):
         patched.setattr(module, "ROOM", room)
 
 
@@ -183,25 +183,25 @@ def _by_changes(
     assert step.old is not None
     changes = read_changes(source, source.state, step.old.sources[0].ends, step.new.sources[0].ends, ["id", "k", "v"])
     assert changes is not None, "a few changes that are there can be read"
-    kept = KeptExtremes.of(view, added, step, between(source, step, added))
+    kept = MinMaxCache.of(view, added, step, between(source, step, added))
     assert kept is not None
     local = LocalRows({"t0"}, {"t0": changes.net(["k", "v"])}, {})
-    found = partial(merge_aggregates, added, local, partial(view_rows, view))
-    merged = found(kept.told)
+    found = partial(merge_aggregates, added, local, partial(lookup_view_rows, view))
+    merged = found(kept.lookup)
     assert merged is not None
     lost: list[int | None] = []
     rows, gone = as_view([]), pa.array([], pa.bool_())
     if merged.num_rows:
-        left = merged.filter(merged[AGAIN])
-        lost = left[group_name(added.groups[0])].to_pylist()
-        groups = left.select([group_name(added.groups[0])]).rename_columns(list(added.groups))
+        left = merged.filter(merged[RECOMPUTE])
+        lost = left[group_column(added.groups[0])].to_pylist()
+        groups = left.select([group_column(added.groups[0])]).rename_columns(list(added.groups))
         if lost and kept.list_lost(groups, left.select([KEY]), source.state.num_rows, listing(source, added)):
-            merged = found(lambda *_: kept.as_told())
+            merged = found(lambda *_: kept.current_result())
             assert merged is not None
-        left, sure = merged.filter(merged[AGAIN]), merged.filter(pc.invert(merged[AGAIN]))
-        again = computed(source, left[group_name(added.groups[0])].to_pylist())
+        left, sure = merged.filter(merged[RECOMPUTE]), merged.filter(pc.invert(merged[RECOMPUTE]))
+        again = computed(source, left[group_column(added.groups[0])].to_pylist())
         rows = pa.concat_tables([sure.select([KEY, *NAMES]).cast(rows.schema), as_view(row for row, _ in again)])
         gone = pa.concat_arrays([*sure[GONE].chunks, pa.array([is_gone for _, is_gone in again], pa.bool_())])
     if refresh_commit.commit_step(view, step, rows, gone) and not dies:
-        kept.keep()
+        kept.save()
     return len(lost)

@@ -115,7 +115,7 @@ def test_values_that_are_kept_are_not_looked_for() -> None:
 
 def values_of_another_refresh_count():
     """What a host kept counts as it is, however far the view went on elsewhere."""
-    return mock.patch.object(min_max_cache.KeptExtremes, "_apply_changes_since", return_value=None)
+    return mock.patch.object(min_max_cache.MinMaxCache, "_apply_changes_since", return_value=None)
 
 
 def test_a_planted_bug_is_found() -> None:

@@ -23,8 +23,8 @@ def life(plan) -> tuple[FaultyStorage, list[str]]:
     table._storage = faulty = FaultyStorage(inner, plan)
     notes = FailureNotes(world.clock)
     with suppress(Crash):
-        notes.failed(table, "tiering", LakeMismatchError("one"), 0)
-        notes.failed(table, "maintenance", StorageError("two"), 0)
+        notes.record_failure(table, "tiering", LakeMismatchError("one"), 0)
+        notes.record_failure(table, "maintenance", StorageError("two"), 0)
         notes.note_success(table, "tiering")
         notes.note_success(table, "maintenance")
     found = list_failures(inner, table.uuid)

@@ -26,7 +26,7 @@ from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views.index_lookup import view_rows
+from streamhouse_spark.views.index_lookup import lookup_view_rows
 from streamhouse_spark.views.local_changes import read_changes
 
 HOT = {"table.datalake.enabled": "false"}
@@ -81,7 +81,7 @@ def refresh_by_key(storage: Storage, seed: int) -> None:
         changes = read_changes(source, source.state, old.ends, new.ends, ["k"])
         assert changes is not None, "a few changes that are there can be read"
         came = Counter(changes.net(["k"])["k"].to_pylist())
-        known = view_rows(view, pa.table({"k": pa.array(came, pa.int32())})) if came else view_of([])
+        known = lookup_view_rows(view, pa.table({"k": pa.array(came, pa.int32())})) if came else view_of([])
         rows = [{"k": row["k"], "n": (row["n"] or 0) + came[row["k"]]} for row in known.to_pylist()]
         refresh_commit.commit_step(view, step, view_of(rows), pa.array([False] * len(rows)))
 
@@ -188,7 +188,7 @@ def rows_without_a_transaction():
 
 def old_rows_are_looked_up_too_early():
     """Rows of the view are those of before its last refresh: what that one added is lost."""
-    real = view_rows
+    real = lookup_view_rows
 
     def early(view, keys):
         found = real(view, keys)

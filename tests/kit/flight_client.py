@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve.flight.server import FlightReads
+from streamhouse_spark.serve.flight.server import FlightServer
 from streamhouse_spark.serve.listen_address import ListenAddress
 from streamhouse_spark.serve.options import ServeOptions
 
@@ -19,10 +19,10 @@ from streamhouse_spark.serve.options import ServeOptions
 @contextmanager
 def flights(
     warehouse: Warehouse, options: ServeOptions | None = None, listening: ListenAddress | None = None
-) -> Iterator[FlightReads]:
+) -> Iterator[FlightServer]:
     from streamhouse_spark.serve.app import make_app
 
-    server = FlightReads(make_app(warehouse, options).state.shared, listening or ListenAddress(flight_port=0))
+    server = FlightServer(make_app(warehouse, options).state.shared, listening or ListenAddress(flight_port=0))
     try:
         yield server
     finally:

@@ -15,7 +15,7 @@ from kit.hostile_input import COLUMNS, FEW, MANY, SECRET, damaged, json_values, 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import ANYBODY
+from streamhouse_spark.serve.rights import ANONYMOUS
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 FIELDS = ["columns", "where", "limit", "version", "snapshot", "parts", "uuid", "plan", "part", "x"]
@@ -28,7 +28,7 @@ def served(tmp_path_factory):
     warehouse = Warehouse(str(folder / "wh"))
     warehouse.create_table("s.t", COLUMNS).append([{"id": 1, "s": "a"}])
     warehouse.create_table("s.k", "id BIGINT NOT NULL, s STRING", primary_key=["id"]).upsert([{"id": 1, "s": "a"}])
-    with flights(warehouse, ServeOptions(lambda: Access({digest_of(SECRET): ANYBODY}))) as server:
+    with flights(warehouse, ServeOptions(lambda: Access({digest_of(SECRET): ANONYMOUS}))) as server:
         yield Client(server.url, SECRET)
     assert [path.name for path in folder.iterdir()] == ["wh"]
 

@@ -17,7 +17,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import ANYBODY
+from streamhouse_spark.serve.rights import ANONYMOUS
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 TYPES = ["application/json", "application/x-ndjson", "text/csv", "application/vnd.apache.arrow.stream", "x", ",,", ""]
@@ -62,7 +62,7 @@ def served(tmp_path_factory):
     warehouse = Warehouse(str(folder / "wh"))
     warehouse.create_table("s.t", COLUMNS).append([{"id": 1, "s": "a"}])
     warehouse.create_table("s.k", "id BIGINT NOT NULL, s STRING", primary_key=["id"]).upsert([{"id": 1, "s": "a"}])
-    app = make_app(warehouse, ServeOptions(lambda: Access({digest_of(SECRET): ANYBODY})))
+    app = make_app(warehouse, ServeOptions(lambda: Access({digest_of(SECRET): ANONYMOUS})))
     yield http_client(app, headers={"Authorization": f"Bearer {SECRET}"})
     assert [path.name for path in folder.iterdir()] == ["wh"]
     assert {path.name for path in (folder / "wh").iterdir()} <= {"streamhouse.json", "s", "tables", "lake", "default"}

@@ -147,7 +147,7 @@ def a_group_that_is_not_computed_again():
 
 def what_was_kept_counts_as_it_is():
     """Smallest and largest values of one host count, however far another one brought the view."""
-    return mock.patch.object(min_max_cache.KeptExtremes, "_apply_changes_since", return_value=None)
+    return mock.patch.object(min_max_cache.MinMaxCache, "_apply_changes_since", return_value=None)
 
 
 def a_group_that_should_vanish():
@@ -182,11 +182,11 @@ def the_slower_refresh_counts_too():
 
 def a_source_that_went_on_is_looked_up():
     """Rows that are looked up are not brought back to the version that the refresh reads."""
-    return mock.patch.object(index_lookup, "rows_before", lambda rows, *_: rows)
+    return mock.patch.object(index_lookup, "rewind_rows", lambda rows, *_: rows)
 
 
 def equal_rows_begin_at_one():
-    return mock.patch.object(refresh_step, "counts_of", lambda _, keys: np.zeros(len(keys), np.int64))
+    return mock.patch.object(refresh_step, "count_equal_rows", lambda _, keys: np.zeros(len(keys), np.int64))
 
 
 def lost_rows_are_overlooked():
@@ -206,7 +206,7 @@ def another_table_of_the_name_is_overlooked():
 
 def a_step_that_skips_a_version():
     """The changes up to the end of a step begin a row too late."""
-    real = step_planning.nearer
+    real = step_planning.choose_step
 
     def skips(step, *given):
         chosen = real(step, *given)
@@ -219,7 +219,7 @@ def a_step_that_skips_a_version():
         )
         return replace(chosen, step=replace(chosen.step, old=Lineage(sources)))
 
-    return mock.patch.object(refresh, "nearer", skips)
+    return mock.patch.object(refresh, "choose_step", skips)
 
 
 def a_lineage_ahead_of_its_rows():
@@ -228,29 +228,31 @@ def a_lineage_ahead_of_its_rows():
 
     def nearer(step, *given):
         newest[step.number] = step
-        return step_planning.nearer(step, *given)
+        return step_planning.choose_step(step, *given)
 
     def ahead(view, step, rows, gone):
         return real(view, newest[step.number], rows, gone)
 
     both = ExitStack()
-    both.enter_context(mock.patch.object(refresh, "nearer", nearer))
+    both.enter_context(mock.patch.object(refresh, "choose_step", nearer))
     both.enter_context(mock.patch.object(refresh_commit, "commit_step", ahead))
     return both
 
 
 def steps_that_never_end():
     """A large commit is cut where the view ends already."""
-    return mock.patch.object(step_planning, "ends_within", lambda starts, *_: dict(starts))
+    return mock.patch.object(step_planning, "allocate_ends", lambda starts, *_: dict(starts))
 
 
 def a_part_of_a_version_is_read_as_all_of_it():
-    return mock.patch.object(temp_views.TempViews, "_rows", lambda self, name, of: self._version(name, of.version))
+    return mock.patch.object(
+        temp_views.TempViews, "_read_rows", lambda self, name, of: self._read_version(name, of.version)
+    )
 
 
 def steps_over_rows_without_offsets():
     """A version that lost rows, or has other engines' rows, is named below offsets."""
-    return mock.patch.object(step_planning._Source, "_is_dense", lambda self: not self._state.primary_key)
+    return mock.patch.object(step_planning._SourceProgress, "_is_dense", lambda self: not self._state.primary_key)
 
 
 PLANTS_OF_STEPS = {
@@ -287,7 +289,7 @@ def test_planted_bugs_are_found(plant):
 def test_planted_bugs_of_steps_are_found(plant):
     with plant(), pytest.raises(DifferenceError, match=r"strange|without offsets|ends at|without new rows"):
         histories(range(1000, 1040), query=PLANTS_OF_STEPS[plant], stepped=1.0)
-    assert (refresh.nearer, refresh.commit_step) == (step_planning.nearer, refresh_commit.commit_step)
+    assert (refresh.choose_step, refresh.commit_step) == (step_planning.choose_step, refresh_commit.commit_step)
 
 
 @pytest.mark.long

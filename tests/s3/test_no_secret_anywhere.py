@@ -38,7 +38,7 @@ from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import Client as Rights
 from streamhouse_spark.serve.rights import parse_pattern
-from streamhouse_spark.service.openlineage import RoundEvents, event_of, listener_to
+from streamhouse_spark.service.openlineage import RoundEvents, build_event, create_listener
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -248,9 +248,9 @@ def services(world: World) -> Iterator[tuple[str, str]]:
     storage, settings = world.warehouse.storage, world.warehouse.settings
     service = Service(run_tasks_locally(storage, settings, world.warehouse.world), Connection.of(storage.url, settings))
     yield "the tiering service", f"{service!r} {service.status()} {service.health()}"
-    yield "an event of OpenLineage", json.dumps(event_of(world.table, "START", "1", 0, None, ValueError("x")))
-    events = RoundEvents(listener_to(f"{NOBODY}/events", API_KEY), world.table, world.table.world)
-    events.writes()  # which is logged
+    yield "an event of OpenLineage", json.dumps(build_event(world.table, "START", "1", 0, None, ValueError("x")))
+    events = RoundEvents(create_listener(f"{NOBODY}/events", API_KEY), world.table, world.table.world)
+    events.emit_start()  # which is logged
     yield "Prometheus", str(as_prometheus(process_measures())[1])
 
 
@@ -260,7 +260,7 @@ def test_no_secret_is_anywhere(world):
     found.append(("the log", world.log.getvalue()))
     assert len({name for name, _ in found}) >= 40
     assert all(text for _, text in found), "a place that is empty shows nothing"
-    told = "an event of OpenLineage about s.t was not taken"
+    told = "an OpenLineage event about s.t was not delivered"
     assert told in world.log.getvalue(), "the log has what was done here"
     shown = [
         (name, secret) for name, text in found for secret in SECRETS if any(one in text for one in spellings(secret))

@@ -149,7 +149,7 @@ def test_a_role_whose_own_policy_is_the_document(store, warehouse):
 
     vending = CredentialVendor(warehouse, VendOptions("arn:aws:iam::123456789012:role/x"), Noted())
     with pytest.raises(StopIteration):
-        vending.vended("anybody", warehouse.table("sales.orders"), of="lake")
+        vending.vend("anybody", warehouse.table("sales.orders"), of="lake")
     arn = store.role("narrow", granted[0])
     key = store.client("sts", warehouse.settings).assume_role(RoleArn=arn, RoleSessionName="reader")["Credentials"]
     config = {

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from spark.typed_views import NAN, VALUES, TypedHistory
-from streamhouse_spark.views.ivm.determinism import has_aggregate, require_plain
+from streamhouse_spark.views.ivm.determinism import has_aggregate, require_deterministic
 from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
 from streamhouse_spark.views.ivm.query_parser import parse_query
 
@@ -112,7 +112,7 @@ class FunctionHistory(TypedHistory):
             query = f"SELECT {call} AS e FROM streamhouse.{self._tables['a'].name}"
             try:
                 expression = parse_query(query).selects[0].unalias()
-                require_plain(expression)
+                require_deterministic(expression)
                 if has_aggregate(expression) != aggregates:
                     continue
                 self._spark.sql(query).schema  # noqa: B018 - Connect analyses it here

@@ -86,7 +86,7 @@ def sources_are_not_read(patched):
     def never(*_):
         raise AssertionError("a source was read")
 
-    patched.setattr(temp_views.TempViews, "_version", never)
+    patched.setattr(temp_views.TempViews, "_read_version", never)
 
 
 @pytest.mark.long
@@ -114,8 +114,10 @@ def test_groups_come_in_shares_until_no_source_is_read(spark, source, monkeypatc
     source.upsert([{"id": n, "g": n % 40, "i": n} for n in range(200)])
     view, query = kept(spark, source, "plain")
     read = []
-    real = temp_views.TempViews._version
-    monkeypatch.setattr(temp_views.TempViews, "_version", lambda self, *args: read.append(args) or real(self, *args))
+    real = temp_views.TempViews._read_version
+    monkeypatch.setattr(
+        temp_views.TempViews, "_read_version", lambda self, *args: read.append(args) or real(self, *args)
+    )
     counts = []
     for number in range(8):
         source.delete([number, 199 - number])
@@ -167,8 +169,10 @@ def test_a_group_that_ran_out_is_listed_again_with_more_room(spark, source, monk
     source.upsert([{"id": n, "g": 1, "i": n} for n in range(60)])
     view, query = kept(spark, source, "plain")
     read = []
-    real = temp_views.TempViews._version
-    monkeypatch.setattr(temp_views.TempViews, "_version", lambda self, *args: read.append(args) or real(self, *args))
+    real = temp_views.TempViews._read_version
+    monkeypatch.setattr(
+        temp_views.TempViews, "_read_version", lambda self, *args: read.append(args) or real(self, *args)
+    )
     computed = []
     for number in range(12):
         source.delete([2 * number, 2 * number + 1])

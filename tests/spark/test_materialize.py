@@ -285,12 +285,12 @@ def test_random_histories(spark, orders, keyed, number):
 
 
 def a_lost_retraction(patched):
-    real = temp_views.TempViews._delta
+    real = temp_views.TempViews._read_delta
 
     def came_alone(self, *args):
         return real(self, *args).where("_change_type IN ('insert', 'update_after')")
 
-    patched.setattr(temp_views.TempViews, "_delta", came_alone)
+    patched.setattr(temp_views.TempViews, "_read_delta", came_alone)
 
 
 def a_group_that_should_vanish(patched):
@@ -303,8 +303,10 @@ def a_group_that_should_vanish(patched):
 
 
 def a_minimum_that_is_not_computed_again(patched):
-    real = delta_sql.Writer.of_groups
-    patched.setattr(delta_sql.Writer, "of_groups", lambda self, node, _, *touched: real(self, node, "old", *touched))
+    real = delta_sql.Writer.rows_of_groups
+    patched.setattr(
+        delta_sql.Writer, "rows_of_groups", lambda self, node, _, *touched: real(self, node, "old", *touched)
+    )
 
 
 @pytest.mark.parametrize(

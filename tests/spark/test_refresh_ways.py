@@ -174,8 +174,8 @@ def test_no_source_is_read_where_the_view_and_the_changes_suffice(spark, sources
         def never(*_):
             raise AssertionError("a source was read")
 
-        patched.setattr(temp_views.TempViews, "_version", never)
-        patched.setattr(temp_views.TempViews, "_delta", never)
+        patched.setattr(temp_views.TempViews, "_read_version", never)
+        patched.setattr(temp_views.TempViews, "_read_delta", never)
         assert [views[name].refresh().rows_written for name in names] == [1, 1, 1, 1]
     for name in names:
         require_right(spark, views[name], query_of(name, sources))
@@ -199,7 +199,7 @@ def test_most_rows_changed(spark, sources, monkeypatch):
     orders, _ = sources
     query = query_of("decimals", sources)
     view = sh.materialize(spark, "gold.mostly", query)
-    monkeypatch.setattr(local_changes, "MOST_ROWS_MIN", 5)
+    monkeypatch.setattr(local_changes, "MOSTLY_CHANGED_ROWS_MIN", 5)
     orders.append([order(n, 1, "2.00", n % 4) for n in range(8)])
     assert view.refresh().whole_because == refresh.MOSTLY_CHANGED
     require_right(spark, view, query)
@@ -230,40 +230,42 @@ def came_and_went_alike(patched):
 
 
 def a_sum_of_nothing_is_zero(patched):
-    patched.setattr(aggregate_functions.Aggregate, "shown", lambda self: aggregate_functions.value_name(self.column))
+    patched.setattr(
+        aggregate_functions.Aggregate, "result_sql", lambda self: aggregate_functions.value_name(self.column)
+    )
 
 
 def a_minimum_that_went_stays(patched):
-    real = aggregate_functions.Aggregate.is_known
+    real = aggregate_functions.Aggregate.is_known_sql
     known = lambda self: "TRUE" if self.kind in ("min", "max") else real(self)  # noqa: E731
-    patched.setattr(aggregate_functions.Aggregate, "is_known", known)
+    patched.setattr(aggregate_functions.Aggregate, "is_known_sql", known)
 
 
 def an_empty_group_stays(patched):
-    patched.setattr(incremental_aggregate.IncrementalAggregate, "_stays", lambda *_, **__: "TRUE")
+    patched.setattr(incremental_aggregate.IncrementalAggregate, "_remains_sql", lambda *_, **__: "TRUE")
 
 
 def rows_before_are_those_behind(patched):
-    patched.setattr(index_lookup, "rows_before", lambda rows, *_: rows)
+    patched.setattr(index_lookup, "rewind_rows", lambda rows, *_: rows)
 
 
 def no_rows_beside(patched):
-    real = step_inputs.rows_beside
+    real = step_inputs.lookup_joined_rows
 
     def none(*args):
         found = real(*args)
-        return found and index_lookup.BesideRows(found.old.slice(0, 0), found.new.slice(0, 0))
+        return found and index_lookup.JoinedRows(found.old.slice(0, 0), found.new.slice(0, 0))
 
-    patched.setattr(step_inputs, "rows_beside", none)
+    patched.setattr(step_inputs, "lookup_joined_rows", none)
 
 
 def equal_rows_begin_at_one(patched):
-    patched.setattr(refresh_step, "counts_of", lambda _, keys: np.zeros(len(keys), np.int64))
+    patched.setattr(refresh_step, "count_equal_rows", lambda _, keys: np.zeros(len(keys), np.int64))
 
 
 def part_of_a_key_is_enough(patched):
     def first(on, side, moving, other, key):
-        pairs = list(indexed_join.equal_columns(on, side, other))
+        pairs = list(indexed_join.iter_equal_columns(on, side, other))
         return ("cust",) if pairs else None
 
     patched.setattr(indexed_join, "_matching_key_columns", first)

@@ -16,7 +16,7 @@ from spark.view_histories import require_right
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.views.ivm.determinism import AGGREGATE_FUNCTIONS, SCALAR_FUNCTIONS
 from streamhouse_spark.views.ivm.dialect import QueryDialect, print_sql
-from streamhouse_spark.views.round_trip import have_equal_plans
+from streamhouse_spark.views.query_analysis import have_equal_plans
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 

@@ -24,7 +24,7 @@ from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotE
 from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
 from streamhouse_spark.table import refresh_commit
 from streamhouse_spark.table.refresh_commit import last_refresh
-from streamhouse_spark.views import local_changes, local_executor, min_max_cache, refresh, top_k_packing
+from streamhouse_spark.views import local_changes, local_executor, min_max_cache, refresh
 from streamhouse_spark.views.create import create_and_refresh
 from streamhouse_spark.views.ivm import incremental_aggregate, min_max, top_k
 from view_histories import tables
@@ -438,7 +438,7 @@ def from_the_sources() -> Iterator[None]:
 @contextmanager
 def of_many_changes() -> Iterator[None]:
     """Few changes count as many, so that the whole query may be computed."""
-    with mock.patch.object(local_changes, "MOST_ROWS_MIN", 2):
+    with mock.patch.object(local_changes, "MOSTLY_CHANGED_ROWS_MIN", 2):
         yield
 
 
@@ -456,7 +456,7 @@ def keeping_little(seed: int) -> Iterator[None]:
         if seed % 2:
             stack.enter_context(mock.patch.multiple(min_max_cache, SMALL_ROWS=-1, NUM_SHARES=2))
         if seed % 3:
-            for module in (min_max, min_max_cache, top_k_packing):
+            for module in (min_max, min_max_cache):
                 stack.enter_context(mock.patch.object(module, "ROOM", seed % 3))
             for module in (min_max, top_k):
                 stack.enter_context(mock.patch.object(module, "ALL_ROOM", seed % 3))

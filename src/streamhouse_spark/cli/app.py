@@ -45,7 +45,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "drop-branch": ("tag_commands", "End a branch of a table, and lose its changes."),
         "drop": ("table_commands", "Drop a table and its lake table, after asking."),
-        "undrop": ("dropped_commands", "Bring a dropped table back, with all rows, offsets and its lake."),
+        "undrop": ("table_commands", "Bring a dropped table back, with all rows, offsets and its lake."),
     },
     "Rows": {
         "head": ("row_commands", "Print rows of a table or of one of its views."),
@@ -88,7 +88,7 @@ streamhouse head 'sales.orders$lake'
 """
 
 
-class _Commands(Mapping[str, click.Command]):
+class _LazyCommands(Mapping[str, click.Command]):
     """All commands by their names. The module of a command is loaded when it is asked for."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class _Group(click.Group):
 
 @click.group(
     cls=_Group,
-    commands=_Commands(),
+    commands=_LazyCommands(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @shared_options

@@ -45,30 +45,31 @@ def costs(session: Session, database: str | None, prices: Mapping[str, str]) -> 
     Queries and streams are not written down and not counted. A table that cannot be read is named, and the
     command fails.
     """
-    known = parse_prices(prices)
+    known_prices = parse_prices(prices)
     with session.output.working("look at all tables"):
-        found = session.warehouse.costs(known, database=database)
-    session.output.document(found.to_json(), lambda console: _render_all(found, console))
-    for name, reason in found.failed.items():
+        estimate = session.warehouse.costs(known_prices, database=database)
+    session.output.document(estimate.to_json(), lambda console: _render_all(estimate, console))
+    for name, reason in estimate.failed.items():
         click.echo(f"{name} is not in the estimate: {reason}", err=True)
-    if found.failed:
+    if estimate.failed:
         raise click.exceptions.Exit(1)
 
 
 def _render_all(costs: WarehouseCosts, console: Console) -> None:
     dearest = sorted(costs.tables.items(), key=lambda item: -item[1].estimate.total_usd)
     width = max([len("together"), *map(len, costs.tables)])
-    for name, of_one in dearest:
-        work = of_one.workload
+    for name, table_costs in dearest:
+        work = table_costs.workload
         console.print(
-            f"{name:<{width}} {_usd(of_one.estimate.total_usd):>12} a month: {work.commits_per_day:,.0f} commits and "
-            f"{work.rounds_per_day:,.0f} tiering rounds a day, {_usd(of_one.estimate.stored_usd)} for the bytes",
+            f"{name:<{width}} {_format_usd(table_costs.estimate.total_usd):>12} a month: {work.commits_per_day:,.0f} "
+            f"commits and {work.rounds_per_day:,.0f} tiering rounds a day, "
+            f"{_format_usd(table_costs.estimate.stored_usd)} for the bytes",
             markup=False,
         )
     month = costs.estimate
     console.print(
-        f"{'together':<{width}} {_usd(month.total_usd):>12} a month: {month.puts_per_day:,.0f} PUT and LIST, "
-        f"{month.gets_per_day:,.0f} GET and HEAD a day, {_usd(month.stored_usd)} for the bytes",
+        f"{'together':<{width}} {_format_usd(month.total_usd):>12} a month: {month.puts_per_day:,.0f} PUT and LIST, "
+        f"{month.gets_per_day:,.0f} GET and HEAD a day, {_format_usd(month.stored_usd)} for the bytes",
         markup=False,
     )
     console.print(f"prices: {month.prices.name}", markup=False)
@@ -76,15 +77,15 @@ def _render_all(costs: WarehouseCosts, console: Console) -> None:
 
 def parse_prices(pairs: Mapping[str, str]) -> dict[str, float]:
     """Read prices as numbers. Raises `InvalidOptionError`."""
-    found = {}
+    prices = {}
     for name, text in pairs.items():
         try:
-            found[name] = float(text)
+            prices[name] = float(text)
         except ValueError:
             raise InvalidOptionError(
                 f"--price {name}: found {text!r}, expected US dollars, such as {name}=0.005"
             ) from None
-    return found
+    return prices
 
 
 def render_costs(name: str, costs: TableCosts, console: Console) -> None:
@@ -95,14 +96,14 @@ def render_costs(name: str, costs: TableCosts, console: Console) -> None:
         ("table", name),
         ("commits", f"{work.commits_per_day:,.0f} a day"),
         ("tiering rounds", f"{work.rounds_per_day:,.0f} a day"),
-        ("stored", f"{stored}, {_usd(month.stored_usd)} a month"),
-        ("PUT, LIST", f"{month.puts_per_day:,.0f} a day, {_usd(month.puts_usd)} a month"),
-        ("GET, HEAD", f"{month.gets_per_day:,.0f} a day, {_usd(month.gets_usd)} a month, and those of readers"),
-        ("together", f"{_usd(month.total_usd)} a month"),
+        ("stored", f"{stored}, {_format_usd(month.stored_usd)} a month"),
+        ("PUT, LIST", f"{month.puts_per_day:,.0f} a day, {_format_usd(month.puts_usd)} a month"),
+        ("GET, HEAD", f"{month.gets_per_day:,.0f} a day, {_format_usd(month.gets_usd)} a month, and those of readers"),
+        ("together", f"{_format_usd(month.total_usd)} a month"),
         ("prices", month.prices.name),
     ):
         console.print(f"{label:<15} {value}", markup=False)
 
 
-def _usd(amount: float) -> str:
+def _format_usd(amount: float) -> str:
     return f"${amount:,.2f}"

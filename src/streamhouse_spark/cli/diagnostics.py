@@ -53,12 +53,12 @@ DISK_FREE_WARN_BYTES: Final = 2 << 30
 DISK_FREE_MIN_BYTES: Final = 100 << 20
 _RUN_SECONDS_MAX: Final = 60
 _KEY_CACHE: Final = "cache of rows by key"
-_OTHER_CACHE: Final = f"set {CACHE_DIR_VARIABLE} to a folder on a disk of this host that you may write to"
+_CACHE_REMEDY: Final = f"set {CACHE_DIR_VARIABLE} to a folder on a disk of this host that you may write to"
 _LAKE_READER: Final = "reader of lake files in Spark"
 _HADOOP_JAR: Final = re.compile(r"hadoop-client-api-(.+)\.jar")
-_IN_MESSAGE: Final = "the message says what to do"
-_SETTLING_MS_MAX: Final = 10 * 60_000
-_UNSETTLED: Final = {
+_MESSAGE_REMEDY: Final = "the message says what to do"
+_INCOMPLETE_MS_MAX: Final = 10 * 60_000
+_INCOMPLETE_BRANCHES: Final = {
     "sealed": (
         "it is sealed and takes no rows, but was not published",
         "streamhouse publish-branch {table} {name}, or streamhouse drop-branch {table} {name}",
@@ -142,7 +142,8 @@ def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None)
     installed = installed_versions()
     findings = [check_python(sys.version_info[:2]), check_java(java, platform.system(), release)]
     findings += [
-        check_distribution(name, installed.get(name), required) for name, required in requirements(installed).items()
+        check_distribution(name, installed.get(name), required)
+        for name, required in read_requirements(installed).items()
     ]
     if installed.get("pyspark"):
         findings.append(check_worker_python(find_worker_python(os.environ), sys.version_info[:2]))
@@ -152,22 +153,22 @@ def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None)
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
-    found = ".".join(map(str, version))
+    text = ".".join(map(str, version))
     if PYTHON_MIN <= version < PYTHON_END:
-        return Finding("Python", "ok", found)
-    return Finding("Python", "fail", found, "install Python 3.11, 3.12 or 3.13 and make the environment with it")
+        return Finding("Python", "ok", text)
+    return Finding("Python", "fail", text, "install Python 3.11, 3.12 or 3.13 and make the environment with it")
 
 
 def check_java(java: Java, system: str, release: Mapping[str, str]) -> Finding:
     install = java_install_command(system, release)
     if java.version is None:
-        found = f"none: {java.command} (from {java.origin}) does not run"
-        return Finding("Java", "fail", found, f"Spark needs Java {JAVA_MIN} or newer: {install}")
-    found = f"{java.version} at {java.command} (from {java.origin})"
+        text = f"none: {java.command} (from {java.origin}) does not run"
+        return Finding("Java", "fail", text, f"Spark needs Java {JAVA_MIN} or newer: {install}")
+    text = f"{java.version} at {java.command} (from {java.origin})"
     if java.version >= JAVA_MIN:
-        return Finding("Java", "ok", found)
+        return Finding("Java", "ok", text)
     also = ", and point JAVA_HOME at it" if java.origin == "JAVA_HOME" else ""
-    return Finding("Java", "fail", found, f"Spark needs Java {JAVA_MIN} or newer: {install}{also}")
+    return Finding("Java", "fail", text, f"Spark needs Java {JAVA_MIN} or newer: {install}{also}")
 
 
 def java_install_command(system: str, release: Mapping[str, str]) -> str:
@@ -191,7 +192,7 @@ def check_distribution(name: str, version: str | None, required: str) -> Finding
     install = f'pip install "{DISTRIBUTION}[{extra}]"' if extra else f'pip install "{name}{required}"'
     if version is None:
         return Finding(name, "warn" if extra else "fail", "not installed", f"where you need it: {install}")
-    if in_range(version, required):
+    if is_in_range(version, required):
         return Finding(name, "ok", version)
     return Finding(name, "fail", f"{version}, expected {required}", install)
 
@@ -206,11 +207,11 @@ def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Findin
     if worker.version is None:
         return Finding(name, "fail", f"{worker.command} does not run", same)
     if worker.version != driver_version:
-        found = f"{worker.command} is Python {worker.version}, the driver is {driver_version}"
-        return Finding(name, "fail", found, same)
+        text = f"{worker.command} is Python {worker.version}, the driver is {driver_version}"
+        return Finding(name, "fail", text, same)
     if not worker.has_package:
-        found = f"{worker.command} does not have {DISTRIBUTION}"
-        return Finding(name, "fail", found, f"{same}, or install {DISTRIBUTION} there")
+        text = f"{worker.command} does not have {DISTRIBUTION}"
+        return Finding(name, "fail", text, f"{same}, or install {DISTRIBUTION} there")
     return Finding(name, "ok", f"{worker.version} at {worker.command}")
 
 
@@ -220,9 +221,9 @@ def check_lake_reader(location: str, jars: Iterable[str]) -> Iterator[Finding]:
     if scheme != S3A:
         return
     jars = tuple(jars)
-    found = next((jar for jar in jars if jar.startswith("hadoop-aws-")), None)
-    if found is not None:
-        yield Finding(_LAKE_READER, "ok", f"Spark's own over {scheme}, of {found}")
+    aws_jar = next((jar for jar in jars if jar.startswith("hadoop-aws-")), None)
+    if aws_jar is not None:
+        yield Finding(_LAKE_READER, "ok", f"Spark's own over {scheme}, of {aws_jar}")
         return
     version = next((match[1] for jar in jars if (match := _HADOOP_JAR.fullmatch(jar))), None)
     slower = f"Python, for Spark's jars have no file system {scheme}: scans are slower"
@@ -243,25 +244,25 @@ def _pyspark_folders() -> Iterable[str]:
 def check_key_cache() -> Finding:
     """Check the cache of tables with a primary key: LMDB has to work there, on a local disk with free space."""
     try:
-        return judge_key_cache(find_key_cache())
+        return assess_key_cache(find_key_cache())
     except StreamhouseError as error:
-        return Finding(_KEY_CACHE, "fail", str(error), _IN_MESSAGE)
+        return Finding(_KEY_CACHE, "fail", str(error), _MESSAGE_REMEDY)
     except OSError as error:  # a home folder that may not be looked into
-        return Finding(_KEY_CACHE, "fail", str(error), _OTHER_CACHE)
+        return Finding(_KEY_CACHE, "fail", str(error), _CACHE_REMEDY)
 
 
-def judge_key_cache(cache: KeyCache) -> Finding:
+def assess_key_cache(cache: KeyCache) -> Finding:
     if cache.network_fs is not None:
-        found = f"{cache.folder} is on {cache.network_fs}: LMDB does not work over a network"
-        return Finding(_KEY_CACHE, "fail", found, _OTHER_CACHE)
+        text = f"{cache.folder} is on {cache.network_fs}: LMDB does not work over a network"
+        return Finding(_KEY_CACHE, "fail", text, _CACHE_REMEDY)
     if cache.failure is not None:
-        return Finding(_KEY_CACHE, "fail", f"{cache.folder} cannot be used: {cache.failure}", _OTHER_CACHE)
+        return Finding(_KEY_CACHE, "fail", f"{cache.folder} cannot be used: {cache.failure}", _CACHE_REMEDY)
     sizes = [f"{num_bytes / 2**30:.1f}" for num_bytes in (cache.num_bytes, cache.bytes_max, cache.free_bytes)]
-    found = f"{cache.folder}: {cache.num_tablets} tablets, {sizes[0]} of at most {sizes[1]} GiB, {sizes[2]} GiB free"
+    text = f"{cache.folder}: {cache.num_tablets} tablets, {sizes[0]} of at most {sizes[1]} GiB, {sizes[2]} GiB free"
     if cache.free_bytes >= DISK_FREE_WARN_BYTES:
-        return Finding(_KEY_CACHE, "ok", found)
+        return Finding(_KEY_CACHE, "ok", text)
     remedy = f"free some space, set {CACHE_BYTES_VARIABLE} lower, or {CACHE_DIR_VARIABLE} to a folder on another disk"
-    return Finding(_KEY_CACHE, "fail" if cache.free_bytes < DISK_FREE_MIN_BYTES else "warn", found, remedy)
+    return Finding(_KEY_CACHE, "fail" if cache.free_bytes < DISK_FREE_MIN_BYTES else "warn", text, remedy)
 
 
 def check_warehouse(location: str | None, settings: Mapping[str, str] | None, world: World) -> list[Finding]:
@@ -275,14 +276,14 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
     except WarehouseNotFoundError as error:
         return [Finding("warehouse", "warn", str(error), "the first table makes the warehouse; else mend the path")]
     except StreamhouseError as error:
-        return [Finding("warehouse", "fail", str(error), _IN_MESSAGE)]
+        return [Finding("warehouse", "fail", str(error), _MESSAGE_REMEDY)]
     findings = [Finding("warehouse", "ok", f"{warehouse.url}, {len(tables)} tables")]
     try:
         warehouse.storage.check_writable()
         findings.append(Finding("put-if-absent", "ok", "a second write of an object was refused, as it must be"))
         findings.append(check_clock(warehouse.storage.now_ms() - world.clock.now_ms()))
     except StreamhouseError as error:
-        findings.append(Finding("put-if-absent", "fail", str(error), _IN_MESSAGE))
+        findings.append(Finding("put-if-absent", "fail", str(error), _MESSAGE_REMEDY))
     path = warehouse.storage.local_path("")
     if path is not None:
         usage = shutil.disk_usage(path)
@@ -294,8 +295,8 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
         lambda t: list(check_branches(t.name, find_incomplete_branches(t), warehouse.storage.now_ms()))
     )
     checked += opened.each(lambda t: list(check_failed_rounds(t)))
-    findings += [finding for found in checked for finding in found]
-    return [*findings, *(Finding(f"table {n}", "fail", str(e), _IN_MESSAGE) for n, e in opened.failed.items())]
+    findings += [finding for table_findings in checked for finding in table_findings]
+    return [*findings, *(Finding(f"table {n}", "fail", str(e), _MESSAGE_REMEDY) for n, e in opened.failed.items())]
 
 
 def check_log_stores(warehouse: Warehouse) -> Iterator[Finding]:
@@ -304,38 +305,38 @@ def check_log_stores(warehouse: Warehouse) -> Iterator[Finding]:
     for store in places.stores() if places is not None else ():
         try:
             store.check_writable()
-            found = "a second write of an object was refused, as it must be"
-            yield Finding(f"put-if-absent of {store.url}", "ok", found)
+            text = "a second write of an object was refused, as it must be"
+            yield Finding(f"put-if-absent of {store.url}", "ok", text)
         except StreamhouseError as error:
-            yield Finding(f"put-if-absent of {store.url}", "fail", str(error), _IN_MESSAGE)
+            yield Finding(f"put-if-absent of {store.url}", "fail", str(error), _MESSAGE_REMEDY)
 
 
 def check_clock(store_ahead_ms: int) -> Finding:
-    found = f"the store's clock is {abs(store_ahead_ms) / 1000:.1f} s {'ahead' if store_ahead_ms > 0 else 'behind'}"
+    text = f"the store's clock is {abs(store_ahead_ms) / 1000:.1f} s {'ahead' if store_ahead_ms > 0 else 'behind'}"
     remedy = "set this machine's clock, for example with chrony or systemd-timesyncd"
     if abs(store_ahead_ms) > SKEW_MAX_MS:
-        return Finding("clock", "fail", f"{found}: writes are refused beyond 5 minutes", remedy)
+        return Finding("clock", "fail", f"{text}: writes are refused beyond 5 minutes", remedy)
     return (
-        Finding("clock", "warn", found, remedy) if abs(store_ahead_ms) > SKEW_WARN_MS else Finding("clock", "ok", found)
+        Finding("clock", "warn", text, remedy) if abs(store_ahead_ms) > SKEW_WARN_MS else Finding("clock", "ok", text)
     )
 
 
 def check_disk(free_bytes: int, total_bytes: int) -> Finding:
-    found = f"{free_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB free"
+    text = f"{free_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB free"
     remedy = "free some space: delete what is not needed, or run streamhouse maintain to remove expired segments"
     if free_bytes < DISK_FREE_MIN_BYTES:
-        return Finding("disk", "fail", found, remedy)
-    return Finding("disk", "warn", found, remedy) if free_bytes < DISK_FREE_WARN_BYTES else Finding("disk", "ok", found)
+        return Finding("disk", "fail", text, remedy)
+    return Finding("disk", "warn", text, remedy) if free_bytes < DISK_FREE_WARN_BYTES else Finding("disk", "ok", text)
 
 
 def check_table(health: TableHealth) -> Iterator[Finding]:
     """Judge whether somebody tiers and maintains a table; returns nothing if all is well."""
     if health.is_tiering_late:
-        wanted = f"wanted: {health.freshness_ms / 60_000:g}"
+        target = f"wanted: {health.freshness_ms / 60_000:g}"
         yield Finding(
             f"tiering of {health.name}",
             "warn",
-            f"rows have waited for the lake for {health.untiered_ms // 60_000} min, {wanted}",
+            f"rows have waited for the lake for {health.untiered_ms // 60_000} min, {target}",
             "run a TieringService, or streamhouse tier",
         )
     if health.is_maintenance_late:
@@ -351,33 +352,33 @@ def check_failed_rounds(table: Table) -> Iterator[Finding]:
     """Judge the note of rounds that failed; returns nothing where all are over."""
     for failure in list_failures(table.storage, table.uuid):
         if not failure.is_over(table.state):
-            found = failure.told(table.state, table.storage.now_ms())
-            yield Finding(f"{failure.work} of {table.name}", "warn", found, _IN_MESSAGE)
+            text = failure.told(table.state, table.storage.now_ms())
+            yield Finding(f"{failure.work} of {table.name}", "warn", text, _MESSAGE_REMEDY)
 
 
 def check_branches(table_name: str, unsettled: Iterable[UnsettledBranch], now_ms: int) -> Iterator[Finding]:
     """Judge branches whose publication or dropping ended half-way some time ago, so that nobody is about to end it."""
     for branch in unsettled:
-        if now_ms - branch.since_ms >= _SETTLING_MS_MAX:
-            found, remedy = _UNSETTLED[branch.is_]
-            text = remedy.format(table=table_name, name=branch.name)
-            yield Finding(f"branch {branch.name} of {table_name}", "warn", found, text)
+        if now_ms - branch.since_ms >= _INCOMPLETE_MS_MAX:
+            problem, remedy = _INCOMPLETE_BRANCHES[branch.is_]
+            command = remedy.format(table=table_name, name=branch.name)
+            yield Finding(f"branch {branch.name} of {table_name}", "warn", problem, command)
 
 
 def find_key_cache() -> KeyCache:
     """Find the cache of this process's environment. Raises `InvalidOptionError` if its size is no number."""
     bytes_max, cache = cache_bytes_max(), cache_folder()
     base = cache.parent.parent
-    there = next(folder for folder in (base, *base.absolute().parents) if folder.exists())
+    existing = next(folder for folder in (base, *base.absolute().parents) if folder.exists())
     tablets = list_cached_tablets(cache)
     return KeyCache(
         folder=str(base),
         num_tablets=len(tablets),
         num_bytes=sum(tablet.num_bytes for tablet in tablets),
         bytes_max=bytes_max,
-        free_bytes=shutil.disk_usage(there).free,
+        free_bytes=shutil.disk_usage(existing).free,
         network_fs=network_file_system(str(base)),
-        failure=_tablet_failure(there),
+        failure=_tablet_failure(existing),
     )
 
 
@@ -388,12 +389,12 @@ def _tablet_failure(folder: Path) -> str | None:
             environment = Environment(Path(probe), map_bytes=1 << 20)
             try:
                 environment.write(lambda writer: writer.put([b"key"], [b"value"]))
-                found = environment.read(lambda reader: reader.values([b"key"]))
+                values = environment.read(lambda reader: reader.values([b"key"]))
             finally:
                 environment.close()
     except (OSError, StreamhouseError) as error:
         return str(error)
-    return None if found == [b"value"] else f"{found} was read after a value was written"
+    return None if values == [b"value"] else f"{values} was read after a value was written"
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
@@ -428,7 +429,7 @@ def os_release() -> dict[str, str]:
         return {}
 
 
-def requirements(installed: Mapping[str, str]) -> dict[str, str]:
+def read_requirements(installed: Mapping[str, str]) -> dict[str, str]:
     """Read distribution → version range from this package's own metadata.
 
     An extra tells how to install a distribution; its demands on others (Paimon: an older pyarrow) count if it is
@@ -438,21 +439,21 @@ def requirements(installed: Mapping[str, str]) -> dict[str, str]:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return {}
-    return ranges(lines, installed)
+    return parse_requirements(lines, installed)
 
 
-def ranges(lines: Iterable[str], installed: Mapping[str, str]) -> dict[str, str]:
-    """Do the same as `requirements` for these lines of metadata."""
-    there = {extra for name, extra in _EXTRAS.items() if name in installed}
+def parse_requirements(lines: Iterable[str], installed: Mapping[str, str]) -> dict[str, str]:
+    """Do the same as `read_requirements` for these lines of metadata."""
+    extras = {extra for name, extra in _EXTRAS.items() if name in installed}
     clauses: dict[str, list[str]] = {name: [] for name in ("numpy", "pyarrow", *_EXTRAS)}
     for line in lines:
         match = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*\(?([^;()]*)", line)
         if match is None or (name := match[1].lower()) not in clauses:
             continue
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
-        if extra is None or extra[1] == _EXTRAS.get(name) or extra[1] in there:
+        if extra is None or extra[1] == _EXTRAS.get(name) or extra[1] in extras:
             clauses[name] += [clause.strip() for clause in match[2].split(",")]
-    return {name: ",".join(dict.fromkeys(found)) for name, found in clauses.items() if found}
+    return {name: ",".join(dict.fromkeys(ranges_)) for name, ranges_ in clauses.items() if ranges_}
 
 
 def installed_versions() -> dict[str, str]:
@@ -465,24 +466,24 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def in_range(version: str, required: str) -> bool:
+def is_in_range(version: str, required: str) -> bool:
     """Tell whether a release is in a range such as ``>=18,<20,!=19.0.0``."""
-    found = _release(version)
+    release = _parse_release(version)
     for clause in filter(None, (part.strip() for part in required.split(","))):
         match = re.fullmatch(r"(>=|<=|==|!=|<|>|~=)\s*(\S+)", clause)
         if match is None:
             return False
-        wanted = _release(match[2])
-        width = max(len(found), len(wanted))
-        left, right = found + (0,) * (width - len(found)), wanted + (0,) * (width - len(wanted))
+        bound = _parse_release(match[2])
+        width = max(len(release), len(bound))
+        left, right = release + (0,) * (width - len(release)), bound + (0,) * (width - len(bound))
         holds = {">=": left >= right, "<=": left <= right, "==": left == right, "!=": left != right}
-        holds |= {"<": left < right, ">": left > right, "~=": left >= right and found[: len(wanted) - 1] == wanted[:-1]}
+        holds |= {"<": left < right, ">": left > right, "~=": left >= right and release[: len(bound) - 1] == bound[:-1]}
         if not holds[match[1]]:
             return False
     return True
 
 
-def _release(version: str) -> tuple[int, ...]:
+def _parse_release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"[0-9]+", re.split(r"[-+a-zA-Z]", version, maxsplit=1)[0]))
 
 

@@ -63,7 +63,7 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
     """
     result.problems.extend(_owner_problems(table))
     for bucket, log in state.buckets.items():
-        result.problems.extend(gaps_of(bucket, log))
+        result.problems.extend(describe_gaps(bucket, log))
         result.log_rows += len(log.offsets)
     of_log = [(s, state.written_schema(s.schema_id)) for s in state.live_segments()]
     of_keys = [(s, state.schemas[s.schema_id]) for kv in state.snapshots.values() for s in kv.segments]
@@ -94,13 +94,13 @@ def iter_archived_segments(
 def verify_branches(table: Table, result: Verification) -> None:
     """Check the logs of the table's branches, as `verify_log` does; problems alone are told of them."""
     for branch in table.branches():
-        found = Verification(f"{table.name}$branch_{branch.name}")
+        branch_result = Verification(f"{table.name}$branch_{branch.name}")
         try:
             opened = table.branch(branch.name)
-            verify_log(opened, opened.state, found, lambda _: None)
+            verify_log(opened, opened.state, branch_result, lambda _: None)
         except (CorruptDataError, TableNotFoundError) as error:
-            found.problems.append(str(error))
-        result.problems.extend(f"{found.table}: {problem}" for problem in found.problems)
+            branch_result.problems.append(str(error))
+        result.problems.extend(f"{branch_result.table}: {problem}" for problem in branch_result.problems)
 
 
 def _owner_problems(table: Table) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _owner_problems(table: Table) -> Iterator[str]:
         yield str(error)
 
 
-def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
+def describe_gaps(bucket: int, log: BucketLog) -> Iterator[str]:
     """Describe the gaps between a bucket's segments and the offsets of its log."""
     expected = log.start
     for position, segment in enumerate(log.segments):
@@ -126,7 +126,7 @@ def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
 
 def open_lake_plan(table: Table, state: TableState, result: Verification) -> LakePlan | None:
     """Return the recorded lake snapshot as a plan to read; None if there is none, or it cannot be read."""
-    if state.has_lake and BRANCH not in state.properties and not _is_of_log(table, state, result):
+    if state.has_lake and BRANCH not in state.properties and not _matches_log(table, state, result):
         return None
     if state.lake is None:
         return None
@@ -144,7 +144,7 @@ def open_lake_plan(table: Table, state: TableState, result: Verification) -> Lak
         return None
 
 
-def _is_of_log(table: Table, state: TableState, result: Verification) -> bool:
+def _matches_log(table: Table, state: TableState, result: Verification) -> bool:
     """Tell whether log and lake are of one time: one of the two may be restored from a backup without the other."""
     try:
         newest = newest_snapshot(table.log, table.open_lake())
@@ -181,7 +181,7 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
     Rows of other engines have no offsets, and do not count there. With a primary key offsets are those of changes, and
     the lake has at most as many rows.
     """
-    lake, own = table.open_lake(), _OwnRows(table)
+    lake, own = table.open_lake(), _OffsetRows(table)
     _check_footers(table, [*plan.splits, *_newest_splits(lake, state, plan, result)], result)
     for split in plan.splits:
         try:
@@ -196,8 +196,8 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
             if str(error) not in result.problems:
                 result.problems.append(str(error))
     tiered = sum(state.lake_offset(bucket) - state.first_offset(bucket) for bucket in state.buckets)
-    found = plan.snapshot
-    dropped = found.dropped_rows - found.dropped_others if found is not None else 0
+    snapshot = plan.snapshot
+    dropped = snapshot.dropped_rows - snapshot.dropped_others if snapshot is not None else 0
     if state.primary_key:
         adopts = table.properties.datalake_adopted is not None and not state.first_offsets  # rows without changes
         num_rows, is_wrong = result.lake_rows, result.lake_rows > tiered and not adopts
@@ -236,19 +236,19 @@ def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verificati
         except (CorruptDataError, SnapshotExpiredError) as error:
             return str(error)
 
-    names = list(dict.fromkeys(name for split in splits for name in _files_of(split)))
-    found = list(in_parallel(check, names))
-    result.lake_footers += sum(outcome is True for outcome in found)
-    result.lake_footers_unchecked += sum(outcome is False for outcome in found)
-    result.problems.extend(outcome for outcome in found if isinstance(outcome, str))
+    names = list(dict.fromkeys(name for split in splits for name in _split_files(split)))
+    outcomes = list(in_parallel(check, names))
+    result.lake_footers += sum(outcome is True for outcome in outcomes)
+    result.lake_footers_unchecked += sum(outcome is False for outcome in outcomes)
+    result.problems.extend(outcome for outcome in outcomes if isinstance(outcome, str))
 
 
-def _files_of(split: LakeSplit) -> Iterator[str]:
+def _split_files(split: LakeSplit) -> Iterator[str]:
     yield from [split.location] if split.merge is None else (file.location for file in split.merge.files)
     yield from split.position_deletes
 
 
-class _OwnRows:
+class _OffsetRows:
     """The rows of a log table's lake with offsets: their number, and whether each offset occurs once."""
 
     def __init__(self, table: Table) -> None:
@@ -266,8 +266,8 @@ class _OwnRows:
 
     def problems(self, state: TableState, snapshot_id: int | None) -> Iterator[str]:
         for bucket in state.buckets:
-            found = [f.runs.offsets() for f in self._files.values() if f is not None and f.bucket == bucket]
-            offsets = np.concatenate(found) if found else np.zeros(0, np.int64)
+            runs = [f.runs.offsets() for f in self._files.values() if f is not None and f.bucket == bucket]
+            offsets = np.concatenate(runs) if runs else np.zeros(0, np.int64)
             where = f"bucket {bucket}: lake snapshot {snapshot_id}"
             if (doubled := len(offsets) - len(np.unique(offsets))) > 0:
                 yield f"{where} has {doubled} offsets twice"

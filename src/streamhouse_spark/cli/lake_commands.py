@@ -188,8 +188,8 @@ def remove_orphan_files(session: Session, table: str, *, older_than_ms: int | No
     lake = session.warehouse.table(table).lake
     grace_ms = GRACE_MS if older_than_ms is None else older_than_ms
     with session.output.working(f"look for files of {table} that nobody needs"):
-        found = lake.remove_orphan_files(grace_ms=grace_ms, dry_run=dry_run)
-    session.output.rows(pa.Table.from_pylist([{"file": key, "dry_run": dry_run} for key in found], schema=_ORPHANS))
+        keys = lake.remove_orphan_files(grace_ms=grace_ms, dry_run=dry_run)
+    session.output.rows(pa.Table.from_pylist([{"file": key, "dry_run": dry_run} for key in keys], schema=_ORPHANS))
 
 
 @click.command(

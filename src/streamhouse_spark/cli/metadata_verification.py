@@ -97,12 +97,12 @@ def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterat
     except StreamhouseError as error:
         yield str(error)
         return
-    known = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # which are read anyway
+    checked = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # which are read anyway
     pin = take_latest_snapshot(tagged)
     of_keys = {(segment.uuid, segment.part) for base in pin.bases.values() for segment in base.segments}
     for segment in list_pinned_segments(pin):
         place = segment.uuid, segment.part
-        if segment.uuid is None or place in known:
+        if segment.uuid is None or place in checked:
             continue
         schema_of = tagged.schemas.__getitem__ if place in of_keys else tagged.written_schema
         try:

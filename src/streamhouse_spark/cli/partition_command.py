@@ -39,15 +39,15 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
     opened = session.warehouse.table(table)
     match = PartitionMatch.of_texts(values, opened.state.schema, opened.partition_by, opened.name)
     chosen = PartitionMatches((match,))
-    what = f"partition ({match}) of {opened.name}"
+    subject = f"partition ({match}) of {opened.name}"
     if dry_run:
-        _show(session, _drop_partition(session, opened, chosen, dry_run=True), f"would drop {what}")
+        _print_report(session, _drop_partition(session, opened, chosen, dry_run=True), f"would drop {subject}")
         return
     if not yes:
-        found = _drop_partition(session, opened, chosen, dry_run=True)
-        if not click.confirm(f"drop {what} with {found.rows:,} rows?", err=True):
+        preview = _drop_partition(session, opened, chosen, dry_run=True)
+        if not click.confirm(f"drop {subject} with {preview.rows:,} rows?", err=True):
             raise click.Abort
-    _show(session, _drop_partition(session, opened, chosen, dry_run=False), f"dropped {what}")
+    _print_report(session, _drop_partition(session, opened, chosen, dry_run=False), f"dropped {subject}")
 
 
 def _drop_partition(session: Session, table: Table, chosen: PartitionMatches, *, dry_run: bool) -> DropPartitionReport:
@@ -87,7 +87,7 @@ def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_
     )
 
 
-def _show(session: Session, report: DropPartitionReport, what: str) -> None:
+def _print_report(session: Session, report: DropPartitionReport, text: str) -> None:
     session.output.document(
-        asdict(report), lambda c: c.print(f"{what}: {report.rows:,} rows, {report.files} lake files", markup=False)
+        asdict(report), lambda c: c.print(f"{text}: {report.rows:,} rows, {report.files} lake files", markup=False)
     )

@@ -88,11 +88,11 @@ def snapshots(session: Session, table: str) -> None:
 
     Text shows the main columns; --output json has all of them, with the summary of each snapshot.
     """
-    found = session.warehouse.view(f"{table}$lake$snapshots").to_arrow()
-    session.output.rows(found if session.output.as_json else _in_short(found))
+    rows = session.warehouse.view(f"{table}$lake$snapshots").to_arrow()
+    session.output.rows(rows if session.output.as_json else _summarize_snapshots(rows))
 
 
-def _in_short(snapshots: pa.Table) -> pa.Table:
+def _summarize_snapshots(snapshots: pa.Table) -> pa.Table:
     summaries = [dict(summary or {}) for summary in snapshots["summary"].to_pylist()]
     numbers = {
         name: pa.array([int(s[key]) if key in s else None for s in summaries], pa.int64())
@@ -160,9 +160,13 @@ def tail(session: Session, table: str, *, start: str, follow: bool, limit: int |
     hot log are in the lake: see `head`.
     """
     opened = session.warehouse.table(table)
-    begin = _start_of(start)
+    begin = _parse_start(start)
     chosen = columns or None
-    batches = opened.tail(begin, columns=chosen, include_metadata=True) if follow else _now(opened, begin, chosen)
+    batches = (
+        opened.tail(begin, columns=chosen, include_metadata=True)
+        if follow
+        else _read_current_rows(opened, begin, chosen)
+    )
     printer = _TailPrinter(session.output)
     missing = limit
     try:
@@ -174,7 +178,7 @@ def tail(session: Session, table: str, *, start: str, follow: bool, limit: int |
         return
 
 
-def _start_of(text: str) -> Any:
+def _parse_start(text: str) -> Any:
     if text in ("earliest", "latest"):
         return text
     try:
@@ -183,14 +187,14 @@ def _start_of(text: str) -> Any:
         raise InvalidOptionError(f"--from: {text} is no moment between the years 1 and 9999") from error
 
 
-def _now(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+def _read_current_rows(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     """Return the rows of the log, and of the archive of changes, from ``start`` on, as of the call."""
     state = table.refresh()
     fields = metadata_fields(state, include_metadata=True)
     for bucket, first in start_offsets(state, start, table.storage).items():
         offsets = OffsetRange(first, max(first, state.buckets[bucket].end))
-        for found in read_log(table, state, bucket, offsets, columns or state.schema.names):
-            yield with_metadata(found, fields)
+        for batch in read_log(table, state, bucket, offsets, columns or state.schema.names):
+            yield with_metadata(batch, fields)
 
 
 class _TailPrinter:
@@ -266,19 +270,19 @@ def append(
     named = {"txnAppId": txn_app_id, "txnVersion": txn_version}
     transaction = parse_write_options({k: v for k, v in named.items() if v is not None}).transaction
     opened = session.warehouse.table(table)
-    known = _is_known(opened, transaction)
+    is_duplicate = _is_stored(opened, transaction)
     formats = [file_format(path, format_) for path in files]
     with ExitStack() as stack:
         defaults = default_scalars(evaluate_defaults(opened.state.schema, StatementContext.of(opened.world)))
         rules = CsvOptions(opened.schema, null_texts, defaults)
-        found = (
+        opened_files = (
             open_rows(path, name, rules, stack, sys.stdin.buffer) for path, name in zip(files, formats, strict=True)
         )
-        offsets = _append_all(opened, found, transaction, session.output)
-    _report(session.output, opened, offsets, duplicate=known)
+        offsets = _append_all(opened, opened_files, transaction, session.output)
+    _print_offsets(session.output, opened, offsets, duplicate=is_duplicate)
 
 
-def _is_known(table: Table, transaction: Transaction | None) -> bool:
+def _is_stored(table: Table, transaction: Transaction | None) -> bool:
     return find_stored_transaction(table.refresh(), transaction) is not None
 
 
@@ -304,7 +308,7 @@ def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | N
     return table.commit(merge_staged_rows(staged), transaction=transaction)
 
 
-def _report(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: bool) -> None:
+def _print_offsets(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: bool) -> None:
     ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
     added = 0 if duplicate else offsets.num_rows
     value = {"table": table.name, "rows": added, "duplicate": duplicate, "offsets": ranges}
@@ -313,8 +317,8 @@ def _report(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: 
         if duplicate:
             console.print(f"{table.name}: this version was written before; nothing was added. Its rows are at:")
         else:
-            what = "changes" if table.state.primary_key else "rows"
-            console.print(f"{table.name}: added {added:,} {what}")
+            unit = "changes" if table.state.primary_key else "rows"
+            console.print(f"{table.name}: added {added:,} {unit}")
         rows = {"bucket": list(offsets), "offsets": [str(r) for r in offsets.values()]}
         rows["rows"] = [len(r) for r in offsets.values()]
         if offsets:

@@ -164,23 +164,23 @@ def _take_format(ctx: click.Context, _param: click.Parameter, value: str | None)
 
 
 def _take_settings(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> None:
-    ctx.ensure_object(Session).settings.update(key_values(value, param))
+    ctx.ensure_object(Session).settings.update(parse_pairs(value, param))
 
 
-def key_values(texts: Sequence[str], param: click.Parameter) -> Mapping[str, str]:
+def parse_pairs(texts: Sequence[str], param: click.Parameter) -> Mapping[str, str]:
     """Return ``KEY=VALUE`` texts as a mapping. Raises `click.BadParameter`, without showing the value."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise click.BadParameter(f"expected KEY=VALUE, found {key[:60]!r} without a value", param=param)
-        found[key.strip()] = value.strip()
-    return found
+        pairs[key.strip()] = value.strip()
+    return pairs
 
 
 def take_pairs(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
     """Callback of options that are given as ``KEY=VALUE``."""
-    return key_values(value, param)
+    return parse_pairs(value, param)
 
 
 def take_values(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
@@ -189,7 +189,7 @@ def take_values(_ctx: click.Context, param: click.Parameter, value: Sequence[str
     for name in names:
         if names.count(name) > 1:
             raise click.BadParameter(f"{name[:60]!r} is there twice; name it once", param=param)
-    return dict(zip(key_values(value, param), (text.partition("=")[2] for text in value), strict=True))
+    return dict(zip(parse_pairs(value, param), (text.partition("=")[2] for text in value), strict=True))
 
 
 def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:

@@ -61,7 +61,7 @@ def open_spark(
 
 
 @contextmanager
-def spark_errors_told() -> Iterator[None]:
+def translate_spark_errors() -> Iterator[None]:
     """Raise errors of Spark as ours, whose text the command line prints without a traceback."""
     from pyspark.errors import PySparkException
 

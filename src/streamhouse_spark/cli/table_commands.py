@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 import click
 import pyarrow as pa
 from rich.console import Console
 
 from streamhouse_spark.cli.costs import parse_prices, render_costs
-from streamhouse_spark.cli.dropped_commands import list_dropped
 from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_fields, take_names, take_pairs
 from streamhouse_spark.config.view_definition import view_facts
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.handle import log_url
 from streamhouse_spark.log.lifecycle.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.archive_scan import count_archived_bytes
@@ -115,12 +114,12 @@ def describe(session: Session, table: str, *, costs: bool, prices: Mapping[str, 
         raise click.UsageError("--price needs --costs")
     opened = session.warehouse.table(table)
     if costs:
-        found = opened.costs(parse_prices(prices))
-        session.output.document(found.to_json(), lambda console: render_costs(opened.name, found, console))
+        estimate = opened.costs(parse_prices(prices))
+        session.output.document(estimate.to_json(), lambda console: render_costs(opened.name, estimate, console))
         return
     failures = list_failures(opened.storage, opened.uuid)
-    told = build_description(opened, failures)
-    session.output.document(told, lambda console: _render_description(opened, told, failures, console))
+    description = build_description(opened, failures)
+    session.output.document(description, lambda console: _render_description(opened, description, failures, console))
 
 
 def build_description(table: Table, failures: Sequence[TieringFailure] | None = None) -> dict[str, Any]:
@@ -143,7 +142,7 @@ def build_description(table: Table, failures: Sequence[TieringFailure] | None = 
         "buckets": table.inspect.buckets().to_pylist(),
         "rows": state.num_rows,
         "lag": sum(lags.values()),
-        "archive": _archive(table),
+        "archive": _describe_archive(table),
         "view": view_facts(state.properties, table.name),
         "lake": {
             "enabled": table.properties.datalake_enabled,
@@ -153,12 +152,13 @@ def build_description(table: Table, failures: Sequence[TieringFailure] | None = 
             "rows": state.num_rows - sum(lags.values()),
         },
         "failed_rounds": [
-            one.to_json(state) for one in (list_failures(table.storage, table.uuid) if failures is None else failures)
+            failure.to_json(state)
+            for failure in (list_failures(table.storage, table.uuid) if failures is None else failures)
         ],
     }
 
 
-def _archive(table: Table) -> dict[str, Any] | None:
+def _describe_archive(table: Table) -> dict[str, Any] | None:
     """Describe the changes that outlive the log; None where there are none."""
     pages = table.state.archive.pages
     if not pages:
@@ -168,26 +168,31 @@ def _archive(table: Table) -> dict[str, Any] | None:
 
 
 def _render_description(
-    table: Table, found: Mapping[str, Any], failures: Sequence[TieringFailure], console: Console
+    table: Table, description: Mapping[str, Any], failures: Sequence[TieringFailure], console: Console
 ) -> None:
-    lake, archive, now_ms, view = found["lake"], found["archive"], table.storage.now_ms(), found["view"]
+    lake, archive, now_ms, view = (
+        description["lake"],
+        description["archive"],
+        table.storage.now_ms(),
+        description["view"],
+    )
     for label, value in (
         ("table", table.name),
         ("uuid", table.uuid),
         ("files", log_url(table)),
         *([("refreshes", "paused" if view["paused"] else f"each {view['freshness_s']:g} s")] if view else []),
         ("primary key", ", ".join(table.state.primary_key) or "none: rows are appended"),
-        ("partitioned by", ", ".join(found["partition_by"]) or "nothing"),
+        ("partitioned by", ", ".join(description["partition_by"]) or "nothing"),
         ("bucket key", ", ".join(table.properties.bucket_key) or "none: each batch goes to one bucket"),
         (
             "changes" if table.state.primary_key else "rows",
-            f"{found['rows']:,}, of which the lake holds {lake['rows']:,} (lag {found['lag']:,})",
+            f"{description['rows']:,}, of which the lake holds {lake['rows']:,} (lag {description['lag']:,})",
         ),
         ("older changes", f"{archive['changes']:,}, {archive['bytes']:,} bytes" if archive else "none kept"),
         ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
         ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
-        ("last commit", found["commit"]),
-        *((one.work, one.told(table.state, now_ms)) for one in failures),
+        ("last commit", description["commit"]),
+        *((failure.work, failure.told(table.state, now_ms)) for failure in failures),
     ):
         console.print(f"{label:<15} {value}", markup=False)
     shown = [(c.name, type_name(c.type), c.nullable, c.default_sql, c.comment) for c in table.state.schema.columns]
@@ -196,8 +201,10 @@ def _render_description(
     columns = columns.drop_columns([n for n in names if columns[n].null_count == columns.num_rows])
     console.print()
     console.print(rich_table(columns))
-    if found["properties"]:
-        options = pa.table({"property": list(found["properties"]), "value": list(found["properties"].values())})
+    if description["properties"]:
+        options = pa.table(
+            {"property": list(description["properties"]), "value": list(description["properties"].values())}
+        )
         console.print()
         console.print(rich_table(options))
     console.print()
@@ -266,7 +273,7 @@ def create(
         raise click.UsageError("give the columns with either --schema or --like")
     created = session.warehouse.create_table(
         table,
-        schema if schema is not None else _schema_of_file(str(like)),
+        schema if schema is not None else _read_schema(str(like)),
         primary_key=primary_key,
         partition_by=partition_by,
         buckets=buckets,
@@ -283,7 +290,7 @@ def create(
     )
 
 
-def _schema_of_file(path: str) -> pa.Schema:
+def _read_schema(path: str) -> pa.Schema:
     with ExitStack() as stack:
         return open_rows(path, file_format(path, None), CsvOptions(), stack, sys.stdin.buffer).schema
 
@@ -456,18 +463,18 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
         return
     opened = warehouse.table(table)
     facts = build_description(opened)
-    what = (
+    subject = (
         f"{opened.name} with {facts['rows']:,} rows ({facts['lake']['rows']:,} of them in {facts['lake']['location']})"
     )
     if opened.properties.datalake_adopted is not None:
-        what += "; the lake table was adopted and stays, with all rows in it"
+        subject += "; the lake table was adopted and stays, with all rows in it"
     if dry_run:
-        session.output.document({**facts, "dropped": False}, lambda c: c.print(f"would drop {what}", markup=False))
+        session.output.document({**facts, "dropped": False}, lambda c: c.print(f"would drop {subject}", markup=False))
         return
-    if not yes and not click.confirm(f"drop {what}?", err=True):
+    if not yes and not click.confirm(f"drop {subject}?", err=True):
         raise click.Abort
     dropped = warehouse.drop_table(table, if_exists=if_exists)
-    session.output.document({**facts, "dropped": dropped}, lambda c: c.print(f"dropped {what}", markup=False))
+    session.output.document({**facts, "dropped": dropped}, lambda c: c.print(f"dropped {subject}", markup=False))
 
 
 @click.command(
@@ -491,11 +498,60 @@ def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
     parse_table_name(table).require_table("truncate")
     opened = session.warehouse.table(table)
     facts = build_description(opened)
-    what = f"all {facts['rows']:,} rows of {opened.name} ({facts['lake']['rows']:,} of them in the lake)"
+    subject = f"all {facts['rows']:,} rows of {opened.name} ({facts['lake']['rows']:,} of them in the lake)"
     if dry_run:
-        session.output.document({**facts, "truncated": False}, lambda c: c.print(f"would remove {what}", markup=False))
+        session.output.document(
+            {**facts, "truncated": False}, lambda c: c.print(f"would remove {subject}", markup=False)
+        )
         return
-    if not yes and not click.confirm(f"remove {what}?", err=True):
+    if not yes and not click.confirm(f"remove {subject}?", err=True):
         raise click.Abort
     opened.truncate()
-    session.output.document({**facts, "truncated": True}, lambda c: c.print(f"removed {what}", markup=False))
+    session.output.document({**facts, "truncated": True}, lambda c: c.print(f"removed {subject}", markup=False))
+
+
+_DROPPED: Final = pa.schema([
+    ("table", pa.string()),
+    ("uuid", pa.string()),
+    ("dropped", pa.timestamp("ms", "UTC")),
+    ("rows", pa.int64()),
+])  # fmt: skip
+
+
+def list_dropped(session: Session, database: str | None) -> None:
+    """Return the dropped tables of a warehouse, or of one database, as rows."""
+    database_name = None if database is None else parse_database(database)
+    rows = [
+        {"table": table.name, "uuid": table.uuid, "dropped": table.dropped_ms, "rows": table.rows}
+        for table in session.warehouse.dropped_tables()
+        if database_name in (None, table.name.partition(".")[0])
+    ]
+    session.output.rows(pa.Table.from_pylist(rows, schema=_DROPPED))
+    if not rows:
+        session.output.remark(f"no dropped table in {session.warehouse.url} can be brought back")
+
+
+@click.command(
+    "undrop",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse ls --dropped
+streamhouse -w ./warehouse undrop sales.orders
+streamhouse -w ./warehouse undrop sales.orders --to sales.orders_before
+""",
+)
+@click.argument("table")
+@click.option("--uuid", help="Which one, where several tables were dropped under this name. Default: the last.")
+@click.option("--to", metavar="NAME", help="The name to give it. Default: the one that it had.")
+@click.pass_obj
+def undrop(session: Session, table: str, *, uuid: str | None, to: str | None) -> None:
+    """Bring a dropped table back, with all rows, offsets and its lake.
+
+    That works until `streamhouse maintain` cleans it up, a day after the drop or more.
+    """
+    opened = session.warehouse.undrop_table(table, uuid=uuid, to=to)
+    unit = "changes" if opened.state.primary_key else "rows"
+    facts = {"table": opened.name, "uuid": opened.uuid, "rows": opened.state.num_rows}
+    session.output.document(
+        facts, lambda console: console.print(f"{opened.name} is back, with {facts['rows']:,} {unit}", markup=False)
+    )

@@ -36,10 +36,10 @@ def tag(session: Session, table: str, name: str, *, version: str | None, retain_
     """
     parse_table_name(table).require_table("tag")
     retain_ms = None if retain_days is None else retain_days * _DAY_MS
-    made = session.warehouse.table(table).create_tag(name, version, retain_ms=retain_ms)
+    created = session.warehouse.table(table).create_tag(name, version, retain_ms=retain_ms)
     session.output.document(
-        {"table": table, **asdict(made)},
-        lambda console: console.print(f"{made.name} is commit {made.version} of {table}", markup=False),
+        {"table": table, **asdict(created)},
+        lambda console: console.print(f"{created.name} is commit {created.version} of {table}", markup=False),
     )
 
 
@@ -91,8 +91,8 @@ def clone(session: Session, source: str, target: str, *, version: str | None) ->
     parse_table_name(source).require_table("clone")
     parse_table_name(target).require_table("clone to")
     with session.output.working(f"clone {source}"):
-        made = session.warehouse.clone_table(source, target, version=version)
-    began = version_of_clone(session.warehouse.table(source).refresh(), made.uuid)
+        cloned = session.warehouse.clone_table(source, target, version=version)
+    began = version_of_clone(session.warehouse.table(source).refresh(), cloned.uuid)
     session.output.document(
         {"source": source, "target": target, "version": began.version, "lake_snapshot": began.lake_snapshot},
         lambda console: console.print(f"{target} is a clone of commit {began.version} of {source}", markup=False),
@@ -122,11 +122,11 @@ def branch(session: Session, table: str, name: str) -> None:
     parse_table_name(table).require_table("make a branch of")
     opened = session.warehouse.table(table)
     with session.output.working(f"make the branch {name} of {table}"):
-        made = opened.create_branch(name)
+        created = opened.create_branch(name)
     session.output.document(
-        {"table": table, **asdict(made)},
+        {"table": table, **asdict(created)},
         lambda console: console.print(
-            f"{table}$branch_{made.name} begins with commit {made.version} of {table}", markup=False
+            f"{table}$branch_{created.name} begins with commit {created.version} of {table}", markup=False
         ),
     )
 

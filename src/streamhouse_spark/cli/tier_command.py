@@ -102,7 +102,7 @@ def tier(
     With --views the service also refreshes the materialised tables of the warehouse, or those among TABLES: one after
     the other, the longest due first, beside the rounds. Their queries run on Spark, so it needs --spark or --master.
     """
-    address = _address(listen) if listen is not None else None
+    address = _parse_address(listen) if listen is not None else None
     if address is not None and once:
         raise InvalidOptionError("--listen is for the service: leave --once away, and it runs until it is stopped")
     if lineage is not None and once:
@@ -111,16 +111,16 @@ def tier(
         raise InvalidOptionError("--views is for the service: leave --once away, and it runs until it is stopped")
     if views and not (on_spark or master):
         raise InvalidOptionError("--views needs Spark, which runs the queries: give --master 'local[*]', or --spark")
-    listener = _listener(lineage) if lineage is not None else None
-    chosen = _with_lakes(session, tables)
+    listener = _create_listener(lineage) if lineage is not None else None
+    chosen = _select_lake_tables(session, tables)
     if on_spark or master:
-        with _spark(session, master, has_catalog=views) as spark:
+        with _open_session(session, master, has_catalog=views) as spark:
             if once:
                 _tier_on_spark(session, chosen, spark)
             else:
                 _serve_on_spark(session, tables, spark, address, listener, views=views)
     elif once:
-        session.output.rows(_as_rows(_each(session, chosen, _with_failure_note(tier_here))))
+        session.output.rows(_to_rows(_tier_each(session, chosen, _with_failure_note(tier_here))))
         fail_for(chosen)
     else:
         _serve_here(session, tables, address, listener)
@@ -158,20 +158,20 @@ def _serve_here(
     warehouse, output = session.warehouse, session.output
     tasks = run_tasks_in_threads(warehouse.storage, warehouse.settings, warehouse.world)
     connection = Connection.of(session.warehouse_location, session.settings)
-    report = _reporter(output)
+    report = _create_reporter(output)
     service = Service(tasks, connection, list(names) or None, on_report=report, on_lineage=listener)
     output.remark(f"tiering {warehouse.url} until Ctrl-C")
     with _until_stopped() as stop, _serve_metrics(service, address), export_service_metrics(service):
         service.run(stop)
 
 
-def _listener(target: str) -> LineageListener:
-    from streamhouse_spark.service.openlineage import listener_to
+def _create_listener(target: str) -> LineageListener:
+    from streamhouse_spark.service.openlineage import create_listener
 
-    return listener_to(target, os.environ.get("OPENLINEAGE_API_KEY"))
+    return create_listener(target, os.environ.get("OPENLINEAGE_API_KEY"))
 
 
-def _address(listen: str) -> Address:
+def _parse_address(listen: str) -> Address:
     from streamhouse_spark.service.endpoint import parse_address
 
     return parse_address(listen)
@@ -190,7 +190,7 @@ def _serve_metrics(service: ServiceSnapshot, address: Address | None, more: Meas
 
 
 @contextmanager
-def _spark(session: Session, master: str | None, *, has_catalog: bool) -> Iterator[Any]:
+def _open_session(session: Session, master: str | None, *, has_catalog: bool) -> Iterator[Any]:
     """Open a session of Spark, and stop it in the end. With the catalog, rounds and refreshes share it fairly."""
     from streamhouse_spark.cli.spark_session import open_spark
 
@@ -211,9 +211,9 @@ def _tier_on_spark(session: Session, chosen: TableBatch, spark: Any) -> None:
     location, settings = session.warehouse_location, session.settings
     tier_one = lambda table: tier_on_spark(spark, location, [table.name], settings=settings)  # noqa: E731
     reports = [
-        report for reports in _each(session, chosen, _with_failure_note(tier_one)) for report in reports.values()
+        report for reports in _tier_each(session, chosen, _with_failure_note(tier_one)) for report in reports.values()
     ]
-    session.output.rows(_as_rows(reports))
+    session.output.rows(_to_rows(reports))
     fail_for(chosen)
 
 
@@ -229,7 +229,7 @@ def _serve_on_spark(
     from streamhouse_spark.spark import TieringService
     from streamhouse_spark.views.view_metrics import view_measures
 
-    report = _reporter(session.output)
+    report = _create_reporter(session.output)
     with session.output.doing() if views else nullcontext(lambda _: None) as show:
         service = TieringService(
             spark,
@@ -253,7 +253,7 @@ def _report_view(output: Output, show: Callable[[str | None], None], view: ViewS
     done = view.last
     if view.doing != "waiting" or done is None or not done.changed:
         return
-    told = {
+    document = {
         "view": view.name,
         "rows_written": done.rows_written,
         "rows_deleted": done.rows_deleted,
@@ -261,10 +261,10 @@ def _report_view(output: Output, show: Callable[[str | None], None], view: ViewS
         "duration_ms": view.last_duration_ms,
     }
     text = f"{view.name}: {done.rows_written:,} rows written, {done.rows_deleted:,} deleted, {view.last_duration_ms} ms"
-    output.document(told, lambda _: click.echo(text))
+    output.document(document, lambda _: click.echo(text))
 
 
-def _each(session: Session, chosen: TableBatch, work: Callable[[Table], T]) -> list[T]:
+def _tier_each(session: Session, chosen: TableBatch, work: Callable[[Table], T]) -> list[T]:
     """Work on one table after the other, and show how many are done."""
     with session.output.progress("tables") as progress:
         task = progress.add_task("tier", total=len(chosen.tables))
@@ -279,7 +279,7 @@ def _each(session: Session, chosen: TableBatch, work: Callable[[Table], T]) -> l
         return chosen.each(counted)
 
 
-def _with_lakes(session: Session, names: Sequence[str]) -> TableBatch:
+def _select_lake_tables(session: Session, names: Sequence[str]) -> TableBatch:
     """Return the tables with a lake. Raises `InvalidOptionError` for a named table without one."""
     chosen = select_tables(session, names)
     for table in chosen.tables:
@@ -292,7 +292,7 @@ def _with_lakes(session: Session, names: Sequence[str]) -> TableBatch:
     return chosen
 
 
-def _as_rows(reports: Sequence[TieringReport]) -> pa.Table:
+def _to_rows(reports: Sequence[TieringReport]) -> pa.Table:
     rows = [
         {
             "table": r.table,
@@ -308,7 +308,7 @@ def _as_rows(reports: Sequence[TieringReport]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_TIERED)
 
 
-def _reporter(output: Output) -> Callable[[TieringReport], None]:
+def _create_reporter(output: Output) -> Callable[[TieringReport], None]:
     """Return a function that prints each round of a service. Failures are logged by the service; here they go to
     stderr, a line each.
     """
@@ -316,7 +316,7 @@ def _reporter(output: Output) -> Callable[[TieringReport], None]:
 
     def report(done: TieringReport) -> None:
         if output.as_json:
-            output.json_lines(_as_rows([done]))
+            output.json_lines(_to_rows([done]))
         else:
             click.echo(f"{done.table}: {done.rows:,} rows in {done.files} files into the lake, {done.duration_ms} ms")
 

@@ -41,10 +41,10 @@ def top(session: Session, interval: float, *, once: bool) -> None:
     """
     warehouse = session.warehouse
     if session.output.as_json:
-        for one in _collect_statuses(warehouse)[0]:
-            session.output.document(one.to_json(), lambda _: None)
+        for status in _collect_statuses(warehouse)[0]:
+            session.output.document(status.to_json(), lambda _: None)
     elif once or not sys.stdout.isatty():
-        session.output.console.print(screen(warehouse.url, *_collect_statuses(warehouse), {}))
+        session.output.console.print(draw_screen(warehouse.url, *_collect_statuses(warehouse), {}))
     else:
         with Live(screen=True, auto_refresh=False) as live:
             watch(warehouse, interval, lambda drawn: live.update(drawn, refresh=True))
@@ -54,9 +54,9 @@ def watch(warehouse: Warehouse, interval_s: float, show: Callable[[RichTable], N
     """Look at all tables and show them, again and again."""
     before: RowsAt = {}
     while True:
-        found, failed = _collect_statuses(warehouse)
-        now = _rows_at(warehouse, found)
-        show(screen(warehouse.url, found, failed, rates(before, now)))
+        statuses, failed = _collect_statuses(warehouse)
+        now = _row_counts(warehouse, statuses)
+        show(draw_screen(warehouse.url, statuses, failed, compute_rates(before, now)))
         before = now
         warehouse.world.clock.sleep_ms(interval_s * 1000)
 
@@ -71,12 +71,12 @@ def _collect_statuses(warehouse: Warehouse) -> tuple[list[TableOverview], Mappin
     return opened.each(lambda table: TableOverview.of(table, failures.get(table.uuid, ()))), opened.failed
 
 
-def _rows_at(warehouse: Warehouse, found: Sequence[TableOverview]) -> RowsAt:
+def _row_counts(warehouse: Warehouse, statuses: Sequence[TableOverview]) -> RowsAt:
     now_ms = warehouse.world.clock.boot_ms()
-    return {one.table: (one.rows, now_ms) for one in found}
+    return {status.table: (status.rows, now_ms) for status in statuses}
 
 
-def rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
+def compute_rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
     """Return the rows a second of tables that both looks found."""
     pairs = {name: (before[name], at) for name, at in now.items() if name in before}
     return {
@@ -86,28 +86,28 @@ def rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
     }
 
 
-def screen(
-    url: str, found: Sequence[TableOverview], failed: Mapping[str, Exception], rates_by_table: Mapping[str, float]
+def draw_screen(
+    url: str, statuses: Sequence[TableOverview], failed: Mapping[str, Exception], rates_by_table: Mapping[str, float]
 ) -> RichTable:
     """Draw the tables, the busiest first."""
     drawn = RichTable(title=Text(url), title_justify="left", box=None, pad_edge=False, header_style="bold")
     drawn.add_column("table", overflow="fold")
     for name in ("rows", "rows/s", "not in the lake", "oldest of them", "hot log", "version"):
         drawn.add_column(name, justify="right")
-    if shows_failures := any(one.failing for one in found):
+    if shows_failures := any(status.failing for status in statuses):
         drawn.add_column("last round", overflow="fold")
-    for one in sorted(found, key=lambda one: (-rates_by_table.get(one.table, 0), one.table)):
-        speed = rates_by_table.get(one.table)
+    for status in sorted(statuses, key=lambda status: (-rates_by_table.get(status.table, 0), status.table)):
+        speed = rates_by_table.get(status.table)
         cells = (
-            f"{one.rows:,}",
+            f"{status.rows:,}",
             "" if speed is None else f"{speed:,.0f}",
-            "no lake" if one.lag_rows is None else f"{one.lag_rows:,}",
-            "" if not one.untiered_s else f"{one.untiered_s:,.0f} s{' late' if one.is_late else ''}",
-            _size(one.hot_bytes),
-            f"{one.version:,}",
+            "no lake" if status.lag_rows is None else f"{status.lag_rows:,}",
+            "" if not status.untiered_s else f"{status.untiered_s:,.0f} s{' late' if status.is_late else ''}",
+            _size(status.hot_bytes),
+            f"{status.version:,}",
         )
-        last = [f"{one.failing}, {one.failed_s:,.0f} s ago" if one.failing else ""] if shows_failures else []
-        drawn.add_row(Text(one.table), *cells, *last, style="red" if one.is_late or one.failing else "")
+        last = [f"{status.failing}, {status.failed_s:,.0f} s ago" if status.failing else ""] if shows_failures else []
+        drawn.add_row(Text(status.table), *cells, *last, style="red" if status.is_late or status.failing else "")
     for name, error in sorted(failed.items()):
         drawn.add_row(Text(name), Text(str(error)), style="red")
     return drawn

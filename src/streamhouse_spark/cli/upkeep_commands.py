@@ -148,8 +148,8 @@ def _verify_table(table: Table, output: Output) -> Verification:
         with output.progress("rows") as progress:
             task = progress.add_task(f"verify the lake of {table.name}", total=plan.num_rows)
             verify_lake(table, state, plan, result, lambda n: progress.advance(task, n))
-        known = set(result.problems)
-        result.problems.extend(problem for problem in lake_metadata_problems(table) if problem not in known)
+        reported = set(result.problems)
+        result.problems.extend(problem for problem in lake_metadata_problems(table) if problem not in reported)
     return result
 
 
@@ -208,8 +208,8 @@ def _render_findings(findings: Sequence[Finding], console: Console) -> None:
     table = RichTable(box=None, show_header=False, pad_edge=False)
     for finding in findings:
         word, color = _LEVELS[finding.level]
-        found = Text(finding.found)
+        text = Text(finding.found)
         if finding.remedy and finding.level != "ok":
-            found.append(f"\n→ {finding.remedy}", style="bold")
-        table.add_row(Text(word, style=color), Text(finding.check), found)
+            text.append(f"\n→ {finding.remedy}", style="bold")
+        table.add_row(Text(word, style=color), Text(finding.check), text)
     console.print(table)

@@ -30,8 +30,8 @@ def history(session: Session, table: str, limit: int) -> None:
 
     The newest comes first. Commits whose records were cleaned are not listed any more.
     """
-    found = session.warehouse.table(table).inspect.history(limit)
-    session.output.rows(found.take(list(reversed(range(found.num_rows)))))
+    commits = session.warehouse.table(table).inspect.history(limit)
+    session.output.rows(commits.take(list(reversed(range(commits.num_rows)))))
 
 
 @click.command(
@@ -57,17 +57,17 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
     parse_table_name(table).require_table("roll back")
     opened = session.warehouse.table(table)
     if dry_run:
-        _show(session, _rollback(session, opened, version, dry_run=True), "would roll")
+        _print_report(session, _rollback(session, opened, version, dry_run=True), "would roll")
         return
     if not yes:
-        found = _rollback(session, opened, version, dry_run=True)
+        preview = _rollback(session, opened, version, dry_run=True)
         if not click.confirm(
-            f"roll {opened.name} back to commit {version}: {found.rows_deleted:,} rows go, {found.rows_added:,} come "
-            "back?",
+            f"roll {opened.name} back to commit {version}: {preview.rows_deleted:,} rows go, {preview.rows_added:,} "
+            "come back?",
             err=True,
         ):
             raise click.Abort
-    _show(session, _rollback(session, opened, version, dry_run=False), "rolled")
+    _print_report(session, _rollback(session, opened, version, dry_run=False), "rolled")
 
 
 def _rollback(session: Session, table: Table, version: str, *, dry_run: bool) -> RollbackReport:
@@ -75,7 +75,7 @@ def _rollback(session: Session, table: Table, version: str, *, dry_run: bool) ->
         return table.rollback_to_version(version, dry_run=dry_run)
 
 
-def _show(session: Session, report: RollbackReport, verb: str) -> None:
+def _print_report(session: Session, report: RollbackReport, verb: str) -> None:
     session.output.document(
         asdict(report),
         lambda console: console.print(

@@ -46,7 +46,7 @@ def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: s
     if not (on_spark or master):
         raise InvalidOptionError("refresh needs Spark, which runs the queries: give --master 'local[*]', or --spark")
     names = [table.name for table in _open_views(session, views, "refresh")]
-    from streamhouse_spark.cli.spark_session import open_spark, spark_errors_told
+    from streamhouse_spark.cli.spark_session import open_spark, translate_spark_errors
 
     catalog_of = session.warehouse_location, session.settings
     spark = open_spark("streamhouse refresh", master, catalog_of=catalog_of)
@@ -56,9 +56,9 @@ def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: s
 
         refresh_one = Refresher(spark, catalog_connection(spark))
         for name in names:
-            with session.output.working(f"refresh {name}"), spark_errors_told():
+            with session.output.working(f"refresh {name}"), translate_spark_errors():
                 report = refresh_one(name)
-            _show_refresh(session, name, report)
+            _print_refresh(session, name, report)
     finally:
         spark.stop()
 
@@ -119,12 +119,12 @@ def _set_each(session: Session, names: Sequence[str], verb: str, change: Callabl
         changed, is_paused = change(table), verb == "pause"
         state = "paused" if is_paused else "refreshed by services"
         text = f"{table.name} is {state}{'' if changed else ' already'}"
-        told = {"view": table.name, "paused": is_paused, "changed": changed}
-        session.output.document(told, partial(_print, text))
+        document = {"view": table.name, "paused": is_paused, "changed": changed}
+        session.output.document(document, partial(_print, text))
 
 
-def _show_refresh(session: Session, name: str, report: RefreshReport) -> None:
-    told = {
+def _print_refresh(session: Session, name: str, report: RefreshReport) -> None:
+    document = {
         "view": name,
         "changed": report.changed,
         "rows_written": report.rows_written,
@@ -137,7 +137,7 @@ def _show_refresh(session: Session, name: str, report: RefreshReport) -> None:
     text = f"{name}: {report.rows_written:,} rows written, {report.rows_deleted:,} deleted{steps}{because}"
     if not report.changed:
         text = f"{name} has all rows of its sources"
-    session.output.document(told, partial(_print, text))
+    session.output.document(document, partial(_print, text))
 
 
 def _print(text: str, console: Console) -> None:

@@ -1,7 +1,7 @@
-"""The names of tables in OpenLineage: those that its listener in Spark shows, and those of tiering rounds. Pure.
+"""Names of tables in OpenLineage, equal in its Spark listener and in tiering rounds. Pure.
 
-A name is a namespace, the store, and a path in it, as OpenLineage names what lies on stores. A table of ours is
-``<warehouse>/<database>.<table>``, which is the place of no file; its lake table has its folder, as for other engines.
+A name consists of a namespace, the store, and a path, as OpenLineage names data on stores. A streamhouse table is
+``<warehouse>/<database>.<table>``, where no file lies; its lake table has its folder, like for other engines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class DatasetName(NamedTuple):
 
 
 def dataset_name(warehouse_url: str, within: str) -> DatasetName:
-    """Return the name of a table, ``sales.orders``, or of a folder in a warehouse."""
+    """Return the name of a table, such as ``sales.orders``, or of a folder in a warehouse."""
     url = warehouse_url.rstrip("/")
     scheme, separator, rest = url.partition("://")
     if not separator:

@@ -1,1 +1,1 @@
-"""`streamhouse serve`: fresh rows for every Iceberg engine, and rows over HTTP. No part of it is needed by anything."""
+"""`streamhouse serve`: fresh rows for Iceberg engines, and rows over HTTP. Nothing else depends on this package."""

@@ -1,4 +1,4 @@
-"""The web application of ``streamhouse serve``: its routes, and what is before each of them."""
+"""Web application of ``streamhouse serve``: its routes and middleware."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.serve.admission import Admission
-from streamhouse_spark.serve.app_context import Shared
-from streamhouse_spark.serve.counters import ServerCounters
+from streamhouse_spark.serve.app_context import AppContext
 from streamhouse_spark.serve.guard import HEALTH, ICEBERG, Guard
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
 from streamhouse_spark.serve.iceberg.stale_fallback import StaleFallback
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
+from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.openapi import openapi
 from streamhouse_spark.serve.options import ServeOptions
@@ -32,13 +32,13 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 logger = logging.getLogger(__name__)
 
 API: Final = "/api/v1"
-_OPEN_PATHS: Final = ("/", HEALTH, f"{ICEBERG}/v1/config", f"{API}/openapi.json")
-"""Answered without a token: they tell nothing of the warehouse."""
+_PUBLIC_PATHS: Final = ("/", HEALTH, f"{ICEBERG}/v1/config", f"{API}/openapi.json")
+"""Paths that need no token: they reveal nothing about the warehouse."""
 _AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
 
 
 def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starlette:
-    """Make the application. It holds no state that another process would miss: any number of them may run."""
+    """Build the application. It keeps no state that another process would miss, so any number of them may run."""
     options = options or ServeOptions()
     clock = warehouse.world.clock
     admission = Admission(options.access, clock)
@@ -57,18 +57,18 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
         Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending, system, stand_ins)),
     ]
     middleware = [
-        Middleware(_Counted, counts=counts, clock=clock),
-        Middleware(Guard, admission, warehouse, _OPEN_PATHS, options.audit, options.sites),
+        Middleware(_RequestCounter, counts=counts, clock=clock),
+        Middleware(Guard, admission, warehouse, _PUBLIC_PATHS, options.audit, options.sites),
     ]
     app = Starlette(routes=routes, middleware=middleware)
     app.state.tables = tables
     app.state.measures = overview.measures
-    app.state.shared = Shared(opened, admission, counts, options.audit)
+    app.state.shared = AppContext(opened, admission, counts, options.audit)
     return app
 
 
-class _Counted:
-    """Counts requests by area and status."""
+class _RequestCounter:
+    """Middleware that counts and logs requests by area and status."""
 
     def __init__(self, app: ASGIApp, counts: ServerCounters, clock: Clock) -> None:
         self._app = app
@@ -86,7 +86,7 @@ class _Counted:
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 busy_s = (self._clock.boot_ms() - began_ms) / 1000
-                self._counts.answered(scope["method"], area, message["status"], busy_s)
+                self._counts.count_request(scope["method"], area, message["status"], busy_s)
                 state = scope.get("state", {})
                 client = state.get("client")
                 of = {"method": scope["method"], "path": scope["path"], "status": message["status"], "busy_s": busy_s}

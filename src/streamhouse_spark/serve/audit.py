@@ -1,4 +1,4 @@
-"""The audit log of a server: a line of JSON for each request that asked for a right, and never a token or a row."""
+"""Audit log of a server: one JSON line per request that needs a right, never a token or a row."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 class AuditLog:
-    """Appends lines to a file, which may be moved away while the server runs, as log rotation does. Safe for threads.
+    """Appends lines to a file that log rotation may move while the server runs. Safe for threads.
 
-    Each line is one write at the file's end, so several servers may share a file on one host.
+    Each line is one write at the end of the file, so several servers of one host may share it.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
-        """Open the file; a new one is readable by its owner alone. Raises `InvalidOptionError` where that fails."""
+        """Open the file; a new file is readable by its owner only. Raises `InvalidOptionError` if that fails."""
         require_writable(path)
         self._clock = clock
         self._path = path
@@ -32,12 +32,12 @@ class AuditLog:
             os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
             self._file = WatchedFileHandler(path, encoding="utf-8")
         except OSError as error:
-            raise _not_writable(path, str(error)) from error
+            raise _not_writable_error(path, str(error)) from error
         self._file.setFormatter(logging.Formatter("%(message)s"))
-        self._file.handleError = self._failed  # type: ignore[method-assign]
+        self._file.handleError = self._log_failure  # type: ignore[method-assign]
 
-    def note(self, fields: Mapping[str, Any]) -> None:
-        """Append a line. A disk that is full ends no request: the log of the server says so."""
+    def write(self, fields: Mapping[str, Any]) -> None:
+        """Append a line. A full disk fails no request: the server's log reports it."""
         now = dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC)
         line = {"time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
         text = json.dumps(line, ensure_ascii=True)
@@ -46,12 +46,12 @@ class AuditLog:
     def close(self) -> None:
         self._file.close()
 
-    def _failed(self, record: logging.LogRecord) -> None:
+    def _log_failure(self, record: logging.LogRecord) -> None:
         logger.error("the audit log %s could not be written; this line is not in it: %s", self._path, record.msg)
 
 
 def require_writable(path: str) -> None:
-    """Raise `InvalidOptionError` for a file that cannot be made or appended to, without making it."""
+    """Raise `InvalidOptionError` for a file that cannot be created or appended to, without creating it."""
     try:
         file = Path(path)
         if file.exists():
@@ -59,10 +59,10 @@ def require_writable(path: str) -> None:
         else:
             is_writable = bool(path) and os.access(file.parent, os.W_OK | os.X_OK)
     except (OSError, ValueError) as error:
-        raise _not_writable(path, str(error)) from error
+        raise _not_writable_error(path, str(error)) from error
     if not is_writable:
-        raise _not_writable(path, "it is no file of this user, and its folder takes none")
+        raise _not_writable_error(path, "it is no file of this user, and its folder takes none")
 
 
-def _not_writable(path: str, reason: str) -> InvalidOptionError:
+def _not_writable_error(path: str, reason: str) -> InvalidOptionError:
     return InvalidOptionError(f"--audit-log {path} cannot be written: {reason}; give a file that can")

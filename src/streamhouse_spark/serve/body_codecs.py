@@ -1,4 +1,4 @@
-"""Rows in the bodies of requests and answers: JSON, JSON Lines, CSV and Arrow streams."""
+"""Rows in request and response bodies: JSON, JSON Lines, CSV and Arrow streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON: Final = "application/json"
 JSON_LINES: Final = "application/x-ndjson"
 CSV: Final = "text/csv"
 ARROW: Final = "application/vnd.apache.arrow.stream"
-_KNOWN: Final = (JSON, JSON_LINES, CSV, ARROW)
+_MEDIA_TYPES: Final = (JSON, JSON_LINES, CSV, ARROW)
 _LIMITS: Final = IpcLimits(rows=1 << 22, bytes=256 << 20)
 _CHARSET: Final = re.compile(r"(?i)\bcharset\s*=\s*\"?([^\";\s]*)")
 _CHARSETS: Final = ("utf-8", "utf8", "us-ascii")
@@ -29,39 +29,45 @@ _FORMATS: Final = {JSON_LINES: "json", CSV: "csv", ARROW: "arrow"}
 
 
 def media_type(header: str | None) -> str:
-    """Return the form of rows that an ``Accept`` header names first, JSON by default.
+    """Return the first supported row format of an ``Accept`` header, JSON by default.
 
-    Raises `InvalidOptionError` where it names none that is known.
+    Raises `InvalidOptionError` if the header names only unsupported formats.
     """
     names = [part.partition(";")[0].strip().casefold() for part in (header or "").split(",")]
     named = [name for name in names if name and name not in ("*/*", "application/*", "text/html")]
-    known = next((name for name in named if name in _KNOWN), None)
-    if named and known is None:
-        raise InvalidOptionError(f"rows as {named[0][:60]} are not known here; use one of {', '.join(_KNOWN)}")
-    return known or JSON
+    supported = next((name for name in named if name in _MEDIA_TYPES), None)
+    if named and supported is None:
+        raise InvalidOptionError(
+            f"the row format {named[0][:60]} is not supported; use one of {', '.join(_MEDIA_TYPES)}"
+        )
+    return supported or JSON
 
 
 def body_type(headers: Sequence[str]) -> str:
-    """Return the form of rows that the ``Content-Type`` of a body names.
+    """Return the row format that the ``Content-Type`` of a body names.
 
-    It must be named, alone, and be one that no HTML form can have: a browser asks this server before it sends a page's
-    rows in such a type, and sends them at once in any other. Raises `InvalidOptionError`.
+    Exactly one such header is required, with a type that no HTML form can send: browsers send a CORS preflight request
+    for these types, but not for form types. Raises `InvalidOptionError`.
     """
     kind, _, parameters = (headers[0] if len(headers) == 1 else "").partition(";")
     kind, charset = kind.strip().casefold(), _CHARSET.search(parameters)
-    if kind not in _KNOWN or "," in parameters or (charset is not None and charset[1].casefold() not in _CHARSETS):
-        given = " and ".join(repr(one[:60]) for one in headers[:3]) or "missing"
+    if (
+        kind not in _MEDIA_TYPES
+        or "," in parameters
+        or (charset is not None and charset[1].casefold() not in _CHARSETS)
+    ):
+        shown = " and ".join(repr(header[:60]) for header in headers[:3]) or "missing"
         raise InvalidOptionError(
-            f"the Content-Type of the rows is {given}; send one of {', '.join(_KNOWN)}, with texts in UTF-8",
+            f"the Content-Type of the rows is {shown}; send one of {', '.join(_MEDIA_TYPES)}, with texts in UTF-8",
             condition="UNSUPPORTED_MEDIA_TYPE",
         )
     return kind
 
 
 def parse_rows(body: bytes, kind: str, rules: CsvOptions) -> pa.Table:
-    """Read the rows of a body. Texts become values of the table's types.
+    """Parse the rows of a body, with texts cast to the table's types.
 
-    Raises `SchemaMismatchError` for bytes that hold no rows of that form.
+    Raises `SchemaMismatchError` for bytes that are not rows of that format.
     """
     lines = json_lines(body) if kind == JSON else body
     rows = rows_of_body(lines, _FORMATS.get(kind, "json"), rules, _LIMITS)
@@ -69,7 +75,7 @@ def parse_rows(body: bytes, kind: str, rules: CsvOptions) -> pa.Table:
 
 
 def write_rows(rows: pa.Table, kind: str) -> bytes:
-    """Write rows as an answer. Raises `InvalidOptionError` for values that have no form of that kind."""
+    """Encode rows as a response body. Raises `InvalidOptionError` for values that the format cannot express."""
     match kind:
         case "application/vnd.apache.arrow.stream":
             sink = io.BytesIO()

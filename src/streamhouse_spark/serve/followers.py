@@ -1,7 +1,7 @@
-"""Clients that follow a table over HTTP: how many there may be, and the server-sent events that they get.
+"""Clients that follow a table over HTTP: their limits, and the server-sent events that they receive.
 
-A follower has one event and one batch of Arrow in memory, however slowly its client reads: the next event is made when
-the connection has room for it.
+A follower holds one event and one Arrow batch in memory, however slow its client is: the next event is built when the
+connection has room for it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from streamhouse_spark.schema.json_values import row_texts
 
 FOLLOWERS_MAX: Final = 200
 FOLLOWERS_OF_CLIENT_MAX: Final = 100
-"""Followers of one client: it may not keep others out."""
+"""Followers per client, so that one client cannot keep others out."""
 EVENT_ROWS_MAX: Final = 1_000
 EVENT_BYTES_MAX: Final = 64 << 10
-"""Bytes of an event's rows in Arrow, about; a row that is larger is an event of its own."""
+"""Approximate Arrow bytes of an event's rows; a larger row is an event of its own."""
 _HEARTBEAT_S: Final = 10.0
 
 
 class Followers:
-    """Counts the followers of a server. Only for its event loop."""
+    """Counts the followers of a server. Use it only in the server's event loop."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -43,12 +43,12 @@ class Followers:
 
     @property
     def threads(self) -> CapacityLimiter:
-        """The threads in which followers wait for rows: others are answered meanwhile."""
+        """The threads in which followers wait for rows, separate from those of other requests."""
         self._threads = self._threads or CapacityLimiter(FOLLOWERS_MAX)
         return self._threads
 
     def admit(self, client: str) -> str | None:
-        """Count a follower, which must be released. Return why it may not follow, or None."""
+        """Count a follower, which must be released. Return the reason of a rejection, or None."""
         if self._counts.total() >= FOLLOWERS_MAX:
             return f"{FOLLOWERS_MAX} clients follow tables here already; ask another server, or later"
         if self._counts[client] >= FOLLOWERS_OF_CLIENT_MAX:
@@ -62,8 +62,8 @@ class Followers:
             del self._counts[client]
 
 
-class FollowAnswer(StreamingResponse):
-    """The events of a tail, for as long as its client reads them."""
+class FollowResponse(StreamingResponse):
+    """The events of a tail, until its client disconnects."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class FollowAnswer(StreamingResponse):
         has_ended: Callable[[], bool],
         release: Callable[[], None],
     ) -> None:
-        """``has_ended`` tells whether the client's token has; ``release`` is called once, however the answer ends."""
+        """``has_ended`` returns whether the client's token expired; ``release`` is called exactly once at the end."""
         super().__init__(
             self._events(tail, threads, has_ended),
             media_type="text/event-stream",
@@ -92,12 +92,12 @@ class FollowAnswer(StreamingResponse):
 
     @staticmethod
     async def _events(tail: Tail, threads: CapacityLimiter, has_ended: Callable[[], bool]) -> AsyncIterator[str]:
-        # The first one says where the tail begins: rows that are written after it are among those that follow.
-        yield _event("begin", tail.position, "[]")
-        made = tail_events(tail)
+        # The first event contains the start position: all rows written after it follow.
+        yield _format_event("begin", tail.position, "[]")
+        events = tail_events(tail)
         pending: asyncio.Task[str | None] | None = None
         while not has_ended():
-            pending = pending or asyncio.ensure_future(to_thread.run_sync(next, made, None, limiter=threads))
+            pending = pending or asyncio.ensure_future(to_thread.run_sync(next, events, None, limiter=threads))
             done, _ = await asyncio.wait([pending], timeout=_HEARTBEAT_S)
             if not done:
                 yield ": waiting\n\n"
@@ -109,7 +109,7 @@ class FollowAnswer(StreamingResponse):
 
 
 def tail_events(tail: Tail) -> Iterator[str]:
-    """Yield an event for some rows at a time, whose id is the position behind them; an error is the last event."""
+    """Yield events of some rows each, whose id is the position after them; an error is the last event."""
     try:
         for batch in tail:
             yield from _batch_events(batch, tail.position)
@@ -122,15 +122,17 @@ def _batch_events(batch: pa.RecordBatch, position: LogPosition) -> Iterator[str]
     for start in range(0, batch.num_rows, num_rows):
         rows = batch.slice(start, num_rows)
         is_last = start + num_rows >= batch.num_rows
-        yield _event("rows", position if is_last else _behind(rows, position), f"[{', '.join(row_texts(rows))}]")
+        yield _format_event(
+            "rows", position if is_last else _position_after(rows, position), f"[{', '.join(row_texts(rows))}]"
+        )
 
 
-def _behind(rows: pa.RecordBatch, position: LogPosition) -> LogPosition:
-    """Return the position behind the first rows of a batch, which are of one bucket, from that behind all of them."""
+def _position_after(rows: pa.RecordBatch, position: LogPosition) -> LogPosition:
+    """Return the position after the first rows of a batch of one bucket, given that after the whole batch."""
     bucket, offset = (rows.column(name)[-1].as_py() for name in (BUCKET.name, LOG_OFFSET.name))
     return replace(position, offsets={**position.offsets, bucket: offset + 1})
 
 
-def _event(kind: str, position: LogPosition, rows: str) -> str:
+def _format_event(kind: str, position: LogPosition, rows: str) -> str:
     at = json.dumps(position.to_json(), separators=(",", ":"))
     return f"id: {at}\nevent: {kind}\ndata: {rows}\n\n"

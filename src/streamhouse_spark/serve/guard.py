@@ -1,4 +1,4 @@
-"""The guard of a server, before each request: the client's token, its limit of requests, and the audit log."""
+"""Guard of HTTP requests: authentication, rate limit, same-site checks, and the audit log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.admission import Admission
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.refusal import Refusal
-from streamhouse_spark.serve.responses import error_answer, iceberg_answer, iceberg_error
+from streamhouse_spark.serve.responses import error_response, iceberg_error, iceberg_error_response
 from streamhouse_spark.serve.same_site import AllowedSites
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -26,14 +26,14 @@ _CONDITIONS: Final = {
     421: ("UNKNOWN_HOST", "BadRequestException"),
     429: ("TOO_MANY_REQUESTS", "TooManyRequestsException"),
 }
-"""Status → the condition of our own API, and the exception of Iceberg's clients."""
+"""Status → the condition of our own API, and the exception of Iceberg clients."""
 
 
 class Guard:
-    """Lets a request pass that has a client's token, and notes the client in its state; handlers ask for rights.
+    """Middleware that authenticates a request and stores its client in the request state; handlers check rights.
 
-    A request without a token gets 401, one beyond its client's limit 429, one of another site's page 403 or 421, before
-    anything of it is read.
+    Without reading the body, it rejects a request without a token with 401, above its client's limit with 429, and from
+    a page of another site with 403 or 421.
     """
 
     def __init__(
@@ -59,47 +59,47 @@ class Guard:
         request = Request(scope)
         state = scope.setdefault("state", {})
         state["request_id"] = self._ids.new_uuid()
-        refused = self._other_site(request)
+        refused = self._check_site(request)
         if refused is None and scope["path"] not in self._open_paths:
-            refused = await self._refused(request, state)
+            refused = await self._check_client(request, state)
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", state["request_id"].encode())]
-                self._note(request, state, message["status"])
+                self._write_audit(request, state, message["status"])
             await send(message)
 
         await (refused or self._app)(scope, receive, noted)
 
-    def _other_site(self, request: Request) -> Response | None:
-        if request.scope["path"] == HEALTH:  # load balancers ask under names of their own
+    def _check_site(self, request: Request) -> Response | None:
+        if request.scope["path"] == HEALTH:  # load balancers use their own host names
             return None
         requires_token = not self._admission.access.is_open
-        refusal = self._sites.refusal_of(request.headers, requires_token=requires_token)
-        return _answer(request, refusal) if refusal is not None else None
+        refusal = self._sites.check(request.headers, requires_token=requires_token)
+        return _refusal_response(request, refusal) if refusal is not None else None
 
-    async def _refused(self, request: Request, state: dict[str, Any]) -> Response | None:
+    async def _check_client(self, request: Request, state: dict[str, Any]) -> Response | None:
         access, address = self._admission.access, request.client.host if request.client else ""
         authorization = request.headers.get("authorization")
         try:
             if access.issuer is None:
-                found = access.client_of(authorization)
-            else:  # it may have to ask the provider
-                found = await to_thread.run_sync(access.client_of, authorization)
+                client = access.client_of(authorization)
+            else:  # it may request keys from the provider
+                client = await to_thread.run_sync(access.client_of, authorization)
         except StreamhouseError as error:
-            return iceberg_answer(error) if request.scope["path"].startswith(ICEBERG) else error_answer(error)
-        if found is not None:
-            state["client"] = found
-        admitted = self._admission.counted(access, found, address)
-        return _answer(request, admitted) if isinstance(admitted, Refusal) else None
+            return iceberg_error_response(error) if request.scope["path"].startswith(ICEBERG) else error_response(error)
+        if client is not None:
+            state["client"] = client
+        admitted = self._admission.admit(access, client, address)
+        return _refusal_response(request, admitted) if isinstance(admitted, Refusal) else None
 
-    def _note(self, request: Request, state: dict[str, Any], status: int) -> None:
-        """Write the line of a request that asked for a right, or was refused."""
+    def _write_audit(self, request: Request, state: dict[str, Any], status: int) -> None:
+        """Write the audit line of a request that needs a right or was rejected."""
         if self._audit is None or ("right" not in state and status not in _DENIED):
             return
         client = state.get("client")
-        given = {name: state[name] for name in ("credentials_until",) if name in state}
-        self._audit.note(
+        credentials = {name: state[name] for name in ("credentials_until",) if name in state}
+        self._audit.write(
             {
                 "request": state["request_id"],
                 "client": client.name if client else None,
@@ -111,12 +111,12 @@ class Guard:
                 "rows": state.get("rows"),
                 "status": status,
                 "allowed": status not in _DENIED and not state.get("denied"),
-                **given,
+                **credentials,
             }
         )
 
 
-def _answer(request: Request, refusal: Refusal) -> Response:
+def _refusal_response(request: Request, refusal: Refusal) -> Response:
     status, text = refusal.status, refusal.text
     condition, exception = _CONDITIONS[status]
     if request.scope["path"].startswith(ICEBERG):

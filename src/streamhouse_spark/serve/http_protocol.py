@@ -1,4 +1,4 @@
-"""HTTP/1 on a connection: requests that are none get an answer that says so, and it reaches its client."""
+"""HTTP/1 connections: malformed requests get an error response that reliably reaches the client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 logger = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX: Final = 64 << 10
-"""Bytes of a request line and its headers."""
+"""Bytes of the request line and headers."""
 _DISCARDED_BYTES_MAX: Final = 64 << 20
 _DISCARDING_S: Final = 5.0
 _VERSIONS: Final = (b"1.0", b"1.1")
@@ -29,14 +29,14 @@ _TEXTS: Final = {
 
 
 class StrictConnection(h11.Connection):
-    """Refuses requests that two servers behind each other could understand differently."""
+    """Rejects requests that two chained servers could parse differently (request smuggling)."""
 
     def next_event(self) -> Any:
-        """Return the next event. Raises `h11.RemoteProtocolError` with the status of its answer."""
+        """Return the next event. Raises `h11.RemoteProtocolError` with the status of the response."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = [name for name, _ in event.headers]
-            # The base counts bytes only while a head is incomplete, so a head that arrives at once would pass.
+            # The base class checks the size only of incomplete heads; a head that arrives at once would pass.
             if len(event.target) > HEAD_BYTES_MAX:
                 raise h11.RemoteProtocolError("the target is too long", error_status_hint=414)
             if sum(len(name) + len(value) + len(": \r\n") for name, value in event.headers) > HEAD_BYTES_MAX:
@@ -49,8 +49,9 @@ class StrictConnection(h11.Connection):
 
 
 class HttpProtocol(H11Protocol):
-    """Answers a wrong request and takes what follows for a while: a connection that is closed over bytes that nobody
-    read is reset, and its client may lose the answer.
+    """Answers a malformed request and drains what follows for a while.
+
+    A connection that is closed with unread bytes is reset, and its client may lose the response.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -78,13 +79,13 @@ class HttpProtocol(H11Protocol):
         self._unset_keepalive_if_required()
         error = sys.exception() if sys.version_info >= (3, 12) else sys.exc_info()[1]
         if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]
-            self.cycle.disconnected = True  # the rest of its body is lost
+            self.cycle.disconnected = True  # the rest of its body cannot be read
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
             if status == 431 and self.conn.their_state is h11.ERROR and b"\n" not in self.conn.trailing_data[0]:
                 status = 414  # not even its first line ended
-            self.transport.write(_answer_to(status, str(error or msg)))
+            self.transport.write(_error_response(status, str(error or msg)))
         if not self.transport.can_write_eof():  # of TLS
             self.transport.close()
             return
@@ -94,8 +95,8 @@ class HttpProtocol(H11Protocol):
         self._closing = self.loop.call_later(_DISCARDING_S, self.transport.close)
 
 
-def _answer_to(status: int, error: str) -> bytes:
-    """Return a whole answer. The connection's state has no part in it: of the request too little is known."""
+def _error_response(status: int, error: str) -> bytes:
+    """Return a complete response, independent of the connection state: too little is known about the request."""
     text = _TEXTS.get(status, _TEXTS[400]).format(error=error[:100])
     phrase = HTTPStatus(status).phrase
     condition = phrase.upper().replace(" ", "_").replace("-", "_")

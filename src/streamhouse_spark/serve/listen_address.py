@@ -1,4 +1,4 @@
-"""The address of a server, and the addresses that it refuses."""
+"""Address of a server, and the checks that it is safe."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PORT: Final = 8181
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """The address of a server, and its certificate."""
+    """Address of a server, and its certificate."""
 
     host: str = HOST
     port: int = PORT
-    """0 takes a free one."""
+    """0 for a free port."""
     flight_port: int | None = None
-    """The port of Arrow Flight, at the same host; None for not at all, and 0 takes a free one."""
+    """Port of Arrow Flight on the same host; None to disable it, 0 for a free port."""
     tls_cert: str | None = None
     tls_key: str | None = field(default=None, repr=False)
     allows_insecure: bool = False
@@ -34,11 +34,11 @@ class ListenAddress:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name that it listens at; none where that is an address."""
+        """The host name, or nothing if the host is an address."""
         return (self.host,) if any(c.isalpha() for c in self.host) and ":" not in self.host else ()
 
     def require_safe(self, access: Access) -> None:
-        """Raise `InvalidOptionError` where others on the network could read or write without a token, or read along."""
+        """Raise `InvalidOptionError` if other hosts could read or write without a token, or read the traffic."""
         if bool(self.tls_cert) != bool(self.tls_key):
             raise InvalidOptionError("--tls-cert and --tls-key belong together: give both, or neither")
         if self.allows_insecure or _is_loopback(self.host):
@@ -53,7 +53,7 @@ class ListenAddress:
             )
 
     def require_certificate(self) -> None:
-        """Raise `InvalidOptionError` where the certificate and its key cannot be used."""
+        """Raise `InvalidOptionError` if the certificate and its key cannot be used."""
         if self.tls_cert is None:
             return
         try:

@@ -1,12 +1,60 @@
-"""The metrics of a server and of the tables that it shows."""
+"""Counters and metrics of a server, and metrics of its tables."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.metrics.metrics import Measure
-from streamhouse_spark.serve.counters import ServerCounters
+
+
+class ServerCounters:
+    """Requests and rows by kind since the server's start. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._rows: Counter[tuple[str, str]] = Counter()
+        self._busy_s: Counter[tuple[str, str]] = Counter()
+        self._lake_only_answers: Counter[str] = Counter()
+
+    def count_request(self, method: str, area: str, status: int, busy_s: float) -> None:
+        """Count a request of an area, such as ``iceberg``, and the time until its response began."""
+        with self._lock:
+            self._requests[method, area, status] += 1
+            self._busy_s[method, area] += busy_s  # type: ignore[assignment]
+
+    def count_rows(self, table: str, mode: str, num_rows: int) -> None:
+        with self._lock:
+            self._rows[table, mode] += num_rows
+
+    def count_lake_only_answer(self, table: str) -> None:
+        """Count a response that fell back to the lake alone."""
+        with self._lock:
+            self._lake_only_answers[table] += 1
+
+    @property
+    def requests(self) -> Mapping[tuple[str, str, int], int]:
+        with self._lock:
+            return dict(self._requests)
+
+    @property
+    def rows(self) -> Mapping[tuple[str, str], int]:
+        with self._lock:
+            return dict(self._rows)
+
+    @property
+    def lake_only_answers(self) -> Mapping[str, int]:
+        with self._lock:
+            return dict(self._lake_only_answers)
+
+    @property
+    def busy_s(self) -> Mapping[tuple[str, str], float]:
+        with self._lock:
+            return dict(self._busy_s)
+
 
 _GAUGES: Final = {
     "streamhouse_table_rows": ("rows", "Rows of the table, hot and cold; with a primary key its changes."),
@@ -15,12 +63,12 @@ _GAUGES: Final = {
     "streamhouse_table_hot_bytes": ("hot_bytes", "Bytes of the hot log."),
     "streamhouse_table_version": ("version", "Newest commit of the table."),
 }
-"""Name of a metric → the field of a table's description, and the text about it."""
+"""Name of a metric → the field of a table's description, and the help text."""
 
 
 def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Measure]:
-    """Return the metrics of tables, by their descriptions, and of the requests that were answered."""
-    found = [
+    """Return the metrics of tables, by their descriptions, and of requests."""
+    gauges = [
         Measure(
             name,
             text,
@@ -35,9 +83,9 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters)
     answered = [((method, area, str(status)), float(n)) for (method, area, status), n in counts.requests.items()]
     busy = [(labels, seconds) for labels, seconds in counts.busy_s.items()]
     rows = [(labels, float(n)) for labels, n in counts.rows.items()]
-    lake_alone = [((table,), float(n)) for table, n in counts.lake_alone.items()]
+    lake_alone = [((table,), float(n)) for table, n in counts.lake_only_answers.items()]
     return [
-        *found,
+        *gauges,
         Measure("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),
         Measure("streamhouse_table_failing", "1 while rounds of the table fail.", "gauge", ("table",), failing),
         Measure(

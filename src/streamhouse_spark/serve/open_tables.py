@@ -1,4 +1,4 @@
-"""The tables of a warehouse that a server has open, by their names."""
+"""Open tables of a server, by name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 class OpenTables:
-    """Opens each table once, so that what its handle keeps serves all requests. Safe for threads."""
+    """Opens each table once, so that all requests share its caches. Safe for threads."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self.warehouse = warehouse
         self._tables: dict[str, Table] = {}
 
     def table(self, name: str) -> Table:
-        """Return the table that has the name now, in its newest state. Raises `TableNotFoundError`."""
+        """Return the table that has the name now, in its latest state. Raises `TableNotFoundError`."""
         table = self._tables.get(name)
         if table is not None:
             with suppress(TableNotFoundError):

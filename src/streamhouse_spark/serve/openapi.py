@@ -1,4 +1,4 @@
-"""The OpenAPI document of our own API."""
+"""OpenAPI document of our own API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a server."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamhouse_spark.serve.same_site import AllowedSites
 from streamhouse_spark.storage.s3.sts import partition_of
 
 AccessOf = Callable[[], Access]
-"""Gives the rights as they are now."""
+"""Returns the current access rights."""
 GRACE_MS: Final = 3_600_000
 _SCHEMES: Final = ("s3", "s3a")
 
@@ -24,10 +24,10 @@ _SCHEMES: Final = ("s3", "s3a")
 class VendOptions:
     role_arn: str
     seconds: int = 3_600
-    """Life of credentials. Stores take 900 and more."""
+    """Lifetime of credentials. Stores accept 900 and more."""
 
     def require_usable(self, url: str) -> None:
-        """Raise `InvalidOptionError` for a role that is none, and for a warehouse that S3's credentials cannot open."""
+        """Raise `InvalidOptionError` for an invalid role, or a warehouse that S3 credentials cannot open."""
         partition_of(self.role_arn)
         if urlsplit(url).scheme not in _SCHEMES:
             raise InvalidOptionError(
@@ -39,12 +39,12 @@ class VendOptions:
 class ServeOptions:
     access: AccessOf = Access
     client_config: Mapping[str, str] = field(default_factory=dict)
-    """Properties that Iceberg's clients get, such as ``s3.region``. No credentials."""
+    """Properties for Iceberg clients, such as ``s3.region``. No credentials."""
     grace_ms: int = GRACE_MS
-    """Time for which the files of a table's hot rows stay readable, at least."""
+    """Minimum time for which the files of a table's hot rows stay readable."""
     audit: AuditLog | None = None
     lake_after_s: float | None = None
-    """Time after which an engine gets the lake alone, because hot rows are not ready; None lets it wait."""
+    """Time after which an engine gets the lake alone, if hot rows are not ready; None waits for them."""
     vend: VendOptions | None = None
-    """How clients get credentials for the files of tables; None for not at all."""
+    """Credential vending for the files of tables; None disables it."""
     sites: AllowedSites = AllowedSites()

@@ -1,4 +1,4 @@
-"""The tables of a warehouse at a glance: for people as a page, for programs as JSON, for Prometheus as metrics."""
+"""Overview of all tables: a page for people, JSON for programs, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from starlette.routing import Route
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.metrics.metrics import Measure, process_measures, store_measures
-from streamhouse_spark.serve.counters import ServerCounters
-from streamhouse_spark.serve.metrics import server_measures
-from streamhouse_spark.serve.parameters import parameters_of
-from streamhouse_spark.serve.responses import error_answer
+from streamhouse_spark.serve.metrics import ServerCounters, server_measures
+from streamhouse_spark.serve.parameters import parse_parameters
+from streamhouse_spark.serve.responses import error_response
 from streamhouse_spark.serve.rights import Client, client_of
 from streamhouse_spark.storage.request_metrics import RequestCounts
 from streamhouse_spark.table.table_status import TableOverview, overdue_failures
 from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-LOOK_MS: Final = 2_000
-"""Time for which a look at all tables is good for everybody."""
+REFRESH_MS: Final = 2_000
+"""Time for which all clients share one description of the tables."""
 
 
 class Overview:
-    """Looks at all tables, at most once in `LOOK_MS`. Safe for threads."""
+    """Describes all tables, at most once per `REFRESH_MS`. Safe for threads."""
 
     def __init__(self, warehouse: Warehouse, counts: ServerCounters) -> None:
         self._warehouse = warehouse
         self._counts = counts
         self._lock = new_lock()
-        self._looked_ms: int | None = None
+        self._refreshed_ms: int | None = None
         self._tables: list[dict[str, Any]] = []
 
     def routes(self) -> list[Route]:
@@ -45,16 +44,18 @@ class Overview:
         ]
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
-        """Return a description of each table. One that cannot be read has an ``error``."""
+        """Return a description of each table. An unreadable table has an ``error``."""
         with self._lock:
             now_ms = self._warehouse.world.clock.boot_ms()
-            if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
+            if self._refreshed_ms is None or now_ms - self._refreshed_ms >= REFRESH_MS:
                 opened = open_all(self._warehouse)
                 failures = overdue_failures(self._warehouse.storage, opened.tables)
-                found = opened.each(lambda table: TableOverview.of(table, failures.get(table.uuid, ())).to_json())
-                found += [{"table": name, "error": str(error)} for name, error in opened.failed.items()]
-                self._tables = sorted(found, key=lambda one: str(one["table"]))
-                self._looked_ms = now_ms
+                descriptions = opened.each(
+                    lambda table: TableOverview.of(table, failures.get(table.uuid, ())).to_json()
+                )
+                descriptions += [{"table": name, "error": str(error)} for name, error in opened.failed.items()]
+                self._tables = sorted(descriptions, key=lambda description: str(description["table"]))
+                self._refreshed_ms = now_ms
             return self._tables
 
     def measures(self) -> list[Measure]:
@@ -62,28 +63,30 @@ class Overview:
         return server_measures(self.tables(), self._counts)
 
     def _page(self, request: Request) -> Response:  # noqa: ARG002 - a handler
-        """Answer the page: it holds nothing of the warehouse, and asks for that with the reader's token."""
+        """Return the page: it has no data of the warehouse, and requests them with the reader's token."""
         text = files("streamhouse_spark.serve").joinpath("page.html").read_text(encoding="utf-8")
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
         return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Frame-Options": "DENY"})
 
     def _json(self, request: Request) -> Response:
         try:
-            parameters_of(request, ())
-            return JSONResponse({"warehouse": self._warehouse.url, "tables": self._readable(client_of(request))})
+            parse_parameters(request, ())
+            return JSONResponse({"warehouse": self._warehouse.url, "tables": self._readable_tables(client_of(request))})
         except StreamhouseError as error:
-            return error_answer(error)
+            return error_response(error)
 
-    def _readable(self, client: Client) -> list[Mapping[str, Any]]:
-        return [one for one in self.tables() if client.readable_of([str(one["table"])])]
+    def _readable_tables(self, client: Client) -> list[Mapping[str, Any]]:
+        return [description for description in self.tables() if client.filter_readable([str(description["table"])])]
 
     def _metrics(self, request: Request) -> Response:
-        """Answer the metrics: of the tables that a client may read, and of the process for one that may read all."""
+        """Return the metrics of the tables that a client may read; those of the process only if it may read all
+        tables.
+        """
         from streamhouse_spark.metrics.prometheus import as_prometheus
 
         client = client_of(request)
-        sees_all = client.may_read_all()
+        sees_all = client.can_read_all()
         counts = self._counts if sees_all else ServerCounters()
         process = process_measures() if sees_all else store_measures(RequestCounts())
-        kind, text = as_prometheus([*server_measures(self._readable(client), counts), *process])
+        kind, text = as_prometheus([*server_measures(self._readable_tables(client), counts), *process])
         return Response(text, media_type=kind)

@@ -1,4 +1,4 @@
-"""Why a request is not answered."""
+"""Rejection of a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not answered, as HTTP says it."""
+    """A rejection of a request, with its HTTP status."""
 
     status: int
     text: str

@@ -54,7 +54,9 @@ class RequestIdentity:
 
         Raises `InvalidOptionError` for malformed headers.
         """
-        key, producer, sequence = (_only(headers, name) for name in (IDEMPOTENCY_KEY, PRODUCER_ID, PRODUCER_SEQUENCE))
+        key, producer, sequence = (
+            _single_header(headers, name) for name in (IDEMPOTENCY_KEY, PRODUCER_ID, PRODUCER_SEQUENCE)
+        )
         if key is None and producer is None and sequence is None:
             return None
         if key is not None and (producer is not None or sequence is not None):
@@ -64,7 +66,7 @@ class RequestIdentity:
             )
         fingerprint = _digest(request)
         if key is not None:
-            opaque = _name(IDEMPOTENCY_KEY, key, "a text such as a UUID")
+            opaque = _parse_name(IDEMPOTENCY_KEY, key, "a text such as a UUID")
             digest = _digest((client.encode(), table_uuid.encode(), opaque.encode()))
             return cls(Transaction.of_request(digest, fingerprint), f"{IDEMPOTENCY_KEY} {opaque!r}")
         if producer is None or sequence is None or not _SEQUENCE.fullmatch(sequence.strip()):
@@ -73,12 +75,12 @@ class RequestIdentity:
                 "both, with a sequence number that starts at 0 and grows by one with each request of the producer"
             )
         number = int(sequence)
-        app_id = _name(PRODUCER_ID, producer, "the name of a producer such as checkout-7")
+        app_id = _parse_name(PRODUCER_ID, producer, "the name of a producer such as checkout-7")
         check_app_id(app_id)
         transaction = Transaction(app_id, number, batch=StreamBatch(fingerprint), follows=number - 1)
         return cls(transaction, f"{PRODUCER_ID} {app_id!r}, {PRODUCER_SEQUENCE} {number}")
 
-    def stored_outcome(self, state: TableState) -> TransactionEntry | None:
+    def find_stored_outcome(self, state: TableState) -> TransactionEntry | None:
         """Return the outcome of the request if it is stored already.
 
         Raises `IdempotencyKeyReusedError` if another request is stored under this identity, `ProducerSequenceError` if
@@ -87,17 +89,17 @@ class RequestIdentity:
         try:
             return find_stored_transaction(state, self.transaction)
         except CommitConflictError as error:
-            raise self._out_of_sequence(state) or error from error
+            raise self._sequence_error(state) or error from error
 
     @contextmanager
-    def judged_by(self, refresh: Callable[[], TableState]) -> Iterator[None]:
+    def translate_conflicts(self, refresh: Callable[[], TableState]) -> Iterator[None]:
         """Turn a conflict that a commit raises in the block into the error of the client's sequence."""
         try:
             yield
         except CommitConflictError as error:
-            raise self._out_of_sequence(refresh()) or error from error
+            raise self._sequence_error(refresh()) or error from error
 
-    def _out_of_sequence(self, state: TableState) -> IdempotencyKeyReusedError | ProducerSequenceError | None:
+    def _sequence_error(self, state: TableState) -> IdempotencyKeyReusedError | ProducerSequenceError | None:
         app_id, number = self.transaction.app_id, self.transaction.version
         stored = find_stored_version(state.transactions, state.past_transactions, app_id)
         if self.transaction.follows is None or stored == self.transaction.follows:
@@ -108,13 +110,15 @@ class RequestIdentity:
                 f"parameters; nothing was written, send new rows as sequence {number + 1}"
             )
         expected = 0 if stored is None else stored + 1
-        found = "the table has no request of this producer" if stored is None else f"the last stored one is {stored}"
+        stored_text = (
+            "the table has no request of this producer" if stored is None else f"the last stored one is {stored}"
+        )
         return ProducerSequenceError(
-            f"sequence {number} of producer {app_id!r} cannot be stored in {state.name}: {found}, expected sequence "
-            f"{expected}; nothing was written, send the missing requests first or choose another {PRODUCER_ID}"
+            f"sequence {number} of producer {app_id!r} cannot be stored in {state.name}: {stored_text}, expected "
+            f"sequence {expected}; nothing was written, send the missing requests first or choose another {PRODUCER_ID}"
         )
 
-    def of_dead_letters(self, table: str, rows: Sequence[int]) -> Transaction:
+    def dead_letter_transaction(self, table: str, rows: Sequence[int]) -> Transaction:
         """Return the identity under which the bad rows of this request are stored in the table of dead letters.
 
         Rows that are judged differently by a retry, because the columns have changed, are stored as well.
@@ -134,7 +138,7 @@ class RequestsInFlight:
         self._identities: set[tuple[str, str, int]] = set()
 
     @contextmanager
-    def entered(self, table_uuid: str, identity: RequestIdentity) -> Iterator[None]:
+    def enter(self, table_uuid: str, identity: RequestIdentity) -> Iterator[None]:
         """Raise `CommitConflictError` if the same request is in flight."""
         entry = (table_uuid, identity.transaction.app_id, identity.transaction.version)
         with self._lock:
@@ -151,14 +155,14 @@ class RequestsInFlight:
                 self._identities.discard(entry)
 
 
-def _only(headers: Headers, name: str) -> str | None:
+def _single_header(headers: Headers, name: str) -> str | None:
     values = headers.getlist(name)
     if len(values) > 1:
         raise InvalidOptionError(f"the request has {len(values)} headers {name}; send one")
     return values[0] if values else None
 
 
-def _name(header: str, text: str, expected: str) -> str:
+def _parse_name(header: str, text: str, expected: str) -> str:
     """Return the value of a header: bare, or a string in quotes as the IETF draft has it."""
     text = text.strip()
     if quoted := _QUOTED.fullmatch(text):

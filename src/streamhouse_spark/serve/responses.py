@@ -1,4 +1,4 @@
-"""Answers over HTTP: errors as status and JSON, one form for our own API and one for Iceberg's."""
+"""HTTP error responses: one form for our own API, and one for Iceberg's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RETRY_AFTER_S: Final = 1
 
 
 def status_of(error: StreamhouseError) -> int:
-    """Return the HTTP status that says the same as the kind of the error."""
+    """Return the HTTP status that corresponds to an error."""
     match error:
         case TableNotFoundError():
             return 404
@@ -45,8 +45,8 @@ def status_of(error: StreamhouseError) -> int:
     return _STATUS[error.kind]
 
 
-def error_answer(error: StreamhouseError) -> JSONResponse:
-    """Return the answer of our own API."""
+def error_response(error: StreamhouseError) -> JSONResponse:
+    """Return the error response of our own API."""
     status = status_of(error)
     headers = (
         {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) or error.condition == "REQUEST_IN_FLIGHT" else None
@@ -60,9 +60,10 @@ def iceberg_error(status: int, kind: str, message: str) -> JSONResponse:
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
 
 
-def iceberg_answer(error: StreamhouseError, absent: str = "NoSuchTableException") -> JSONResponse:
-    """Return the answer that Iceberg's clients turn into their own exception; ``absent`` is that of a request's object
-    where it is not there.
+def iceberg_error_response(error: StreamhouseError, absent: str = "NoSuchTableException") -> JSONResponse:
+    """Return the response that Iceberg clients turn into their own exception.
+
+    ``absent`` is the exception for a missing object.
     """
     match error:
         case TableNotFoundError() | InvalidNameError():

@@ -1,7 +1,7 @@
-"""Bad rows among those of a request: which they are, and why, each for itself.
+"""Validation of request rows: finds the bad rows and the reason for each.
 
-A body is tried as a whole. Where that fails it is halved until the bad rows stand alone, so a few bad rows among many
-cost a few times the work of the whole, and a good body costs nothing.
+The whole body is validated first. If that fails, it is halved recursively until each bad row is isolated. So a few bad
+rows cost a few times the work of the whole body, and a valid body costs nothing extra.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from streamhouse_spark.write.file_readers import CsvOptions
 from streamhouse_spark.write.json_lines import json_objects
 
 BAD_ROWS_MAX: Final = 1_000
-"""Rows that are told apart. A body with more of them is refused whole: it is of another table, or of another form."""
+"""Bad rows that are reported. A body with more is rejected as a whole: it probably has another table or format."""
 REASON_CHARS_MAX: Final = 500
 _EVENT_CHARS_MAX: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRow:
-    """A row that the table does not take: its number in the body from 0, the reason, and the row as it came."""
+    """A row that the table rejects: its number in the body from 0, the reason, and its text."""
 
     row: int
     reason: str
@@ -49,46 +49,46 @@ class RejectedRow:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedRows:
-    """The rows of a body: those that the table takes, and the others."""
+    """The rows of a body, divided into valid and rejected ones."""
 
     good: pa.Table | None
-    """None where there is none."""
+    """None if there are none."""
     bad: Sequence[RejectedRow]
 
 
 class Body(Protocol):
-    """The rows of a body, of which any range can be read for itself."""
+    """The rows of a body, of which any range can be parsed on its own."""
 
     def __len__(self) -> int: ...
     def read(self, begin: int, end: int) -> pa.Table:
-        """Return rows. Raises `SchemaMismatchError` for those that cannot be read."""
+        """Return rows. Raises `SchemaMismatchError` for rows that cannot be parsed."""
 
     def text(self, row: int) -> str: ...
 
 
-def body_of(body: bytes, kind: str, rules: CsvOptions) -> Body:
-    """Return the body as rows. Raises `SchemaMismatchError` where rows cannot be told apart in it."""
+def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
+    """Return the body as rows. Raises `SchemaMismatchError` if it cannot be divided into rows."""
     if kind == ARROW:
-        return _Frames(parse_rows(body, kind, rules))
+        return _ArrowBody(parse_rows(body, kind, rules))
     if kind == JSON:
-        return _Lines(json_objects(body), rules)
+        return _JsonLinesBody(json_objects(body), rules)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise SchemaMismatchError(f"the body is no UTF-8: {error}; send text in UTF-8") from error
     if kind == CSV:
-        return _Records(text, rules)
-    return _Lines([line for line in text.split("\n") if line.strip()], rules)
+        return _CsvBody(text, rules)
+    return _JsonLinesBody([line for line in text.split("\n") if line.strip()], rules)
 
 
 def validate_rows(table: Table, body: Body) -> ValidatedRows:
-    """Tell the rows that a table takes from those that it does not, by its newest columns and constraints.
+    """Divide rows into those that the table accepts and rejects, by its latest columns and constraints.
 
-    Raises `SchemaMismatchError` with the first reason where more than `BAD_ROWS_MAX` are bad.
+    Raises `SchemaMismatchError` with the first reason if more than `BAD_ROWS_MAX` are bad.
     """
-    finder = _Finder(body, lambda rows: _require_fitting(table, rows))
-    finder.look(0, len(body))
-    numbers = [one.row for one in finder.bad]
+    finder = _BadRowSearch(body, lambda rows: _require_valid(table, rows))
+    finder.search(0, len(body))
+    numbers = [row.row for row in finder.bad]
     ends = [*numbers, len(body)]
     begins = [0, *(number + 1 for number in numbers)]
     good = [body.read(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
@@ -98,7 +98,7 @@ def validate_rows(table: Table, body: Body) -> ValidatedRows:
     return ValidatedRows(pa.concat_tables(fitted) if fitted else None, finder.bad)
 
 
-def _require_fitting(table: Table, rows: pa.Table) -> None:
+def _require_valid(table: Table, rows: pa.Table) -> None:
     state = table.state
     schema = evaluate_defaults(state.schema, StatementContext.of(table.world))
     fitted, _ = convert_rows(rows, schema, table=table.name, older=state.schemas)
@@ -109,12 +109,12 @@ def _require_fitting(table: Table, rows: pa.Table) -> None:
 
 
 @dataclass
-class _Finder:
+class _BadRowSearch:
     body: Body
     require: Callable[[pa.Table], None]
     bad: list[RejectedRow] = field(default_factory=list)
 
-    def look(self, begin: int, end: int) -> None:
+    def search(self, begin: int, end: int) -> None:
         if begin == end:
             return
         try:
@@ -122,8 +122,8 @@ class _Finder:
         except SchemaMismatchError as error:
             if end - begin > 1:
                 middle = (begin + end) // 2
-                self.look(begin, middle)
-                self.look(middle, end)
+                self.search(begin, middle)
+                self.search(middle, end)
                 return
             if len(self.bad) == BAD_ROWS_MAX:
                 raise SchemaMismatchError(
@@ -134,7 +134,7 @@ class _Finder:
             self.bad.append(RejectedRow(begin, reason, text))
 
 
-class _Lines:
+class _JsonLinesBody:
     """JSON Lines."""
 
     def __init__(self, lines: Sequence[str], rules: CsvOptions) -> None:
@@ -151,8 +151,8 @@ class _Lines:
         return self._lines[row]
 
 
-class _Records:
-    """CSV, whose first record names the columns."""
+class _CsvBody:
+    """CSV whose first record has the column names."""
 
     def __init__(self, text: str, rules: CsvOptions) -> None:
         self._rules = rules
@@ -179,8 +179,8 @@ class _Records:
         return self._header + self._records[row].rstrip("\r\n")
 
 
-class _Frames:
-    """Arrow's rows."""
+class _ArrowBody:
+    """Rows of an Arrow IPC stream."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
@@ -197,12 +197,12 @@ class _Frames:
 
 def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:
     """Return ``refuse``, ``skip`` or ``dead-letter``. Raises `InvalidOptionError`."""
-    known = ("refuse", "skip", "dead-letter")
-    found = text or ("dead-letter" if dead_letters else "refuse")
-    if found not in known:
-        raise InvalidOptionError(f"bad_rows={found[:60]!r}: expected {', '.join(known)}")
-    if (found == "dead-letter") != bool(dead_letters):
+    policies = ("refuse", "skip", "dead-letter")
+    policy = text or ("dead-letter" if dead_letters else "refuse")
+    if policy not in policies:
+        raise InvalidOptionError(f"bad_rows={policy[:60]!r}: expected {', '.join(policies)}")
+    if (policy == "dead-letter") != bool(dead_letters):
         raise InvalidOptionError(
             "bad_rows=dead-letter and dead_letters=<database>.<table> belong together: name the table for such rows"
         )
-    return found
+    return policy

@@ -1,7 +1,7 @@
-"""Checks of ``Host`` and ``Origin``: pages of other sites in a user's browser must not use a server that it reaches.
+"""Checks of ``Host`` and ``Origin``: pages of other sites must not use a server that the user's browser can reach.
 
-A browser sends requests of any page to any address, and says whose they are. A page whose name resolves to this
-machine's address (DNS rebinding) counts as the server's own site for the browser, but its requests name that host.
+A browser sends requests of any page to any address, with the page's origin. After DNS rebinding, a page whose host
+resolves to this machine counts as the server's own site, but its requests still name that host.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ _OWN_SITES: Final = ("same-origin", "none")
 
 @dataclass(frozen=True, slots=True)
 class AllowedSites:
-    """The names that a server answers to, and the origins whose pages may use it. Addresses and ``localhost`` are
-    always allowed as names: no page of another site can have them.
+    """Host names that a server answers to, and origins whose pages may use it.
+
+    Addresses and ``localhost`` are always allowed as host names: no page of another site can have them.
     """
 
     hosts: tuple[str, ...] = ()
     """Lower case, without ports; `ANY_HOST` for all."""
     origins: tuple[str, ...] = ()
-    """Such as ``https://streams.example.com``; the server's own origin is always allowed."""
+    """Such as ``https:
+
+    streams.example.com``; the server's own origin is always allowed."""
 
     @classmethod
     def of(cls, hosts: Sequence[str], origins: Sequence[str]) -> AllowedSites:
         """Parse the options ``--allowed-host`` and ``--allowed-origin``. Raises `InvalidOptionError`."""
-        return cls(tuple(_parse_host(one) for one in hosts), tuple(_parse_origin(one) for one in origins))
+        return cls(tuple(_parse_host(text) for text in hosts), tuple(_parse_origin(text) for text in origins))
 
-    def refusal_of(self, headers: Headers, *, requires_token: bool) -> Refusal | None:
-        """Return why a request is refused; None for one that may pass. HTTP/1.1 has one Host, and HTTP/1.0 may lack it,
-        which no browser does.
+    def check(self, headers: Headers, *, requires_token: bool) -> Refusal | None:
+        """Return why a request is rejected, or None. HTTP/1.0 may omit Host, which no browser does.
 
-        A server that requires tokens answers to every name unless some are configured: a page has no token to send.
+        A server that requires tokens accepts every host name unless some are configured: a page has no token.
         """
         host = headers.get("host")
         if host is not None and (self.hosts or not requires_token) and not self._answers_to(host):
@@ -54,19 +56,19 @@ class AllowedSites:
                 f"this server does not answer to the host {host[:100]!r}: that may be a web page that resolves its own "
                 "name to this address; use the server's address, or start it with --allowed-host and that name",
             )
-        return self._foreign_origin(headers, host)
+        return self._check_origin(headers, host)
 
     def _answers_to(self, host: str) -> bool:
-        found = _AUTHORITY.match(host)
-        if found is None:
+        authority = _AUTHORITY.match(host)
+        if authority is None:
             return False
-        name = found["host"].lower().removesuffix(".")
+        name = authority["host"].lower().removesuffix(".")
         return ANY_HOST in self.hosts or name == "localhost" or _is_address(name) or name in self.hosts
 
-    def _foreign_origin(self, headers: Headers, host: str | None) -> Refusal | None:
+    def _check_origin(self, headers: Headers, host: str | None) -> Refusal | None:
         origins = headers.getlist("origin")
         for origin in origins:
-            if origin not in self.origins and not _is_own(origin, host):
+            if origin not in self.origins and not _is_own_origin(origin, host):
                 return Refusal(
                     403,
                     f"pages of the origin {origin[:100]!r} may not use this server; where they are this server's own, "
@@ -78,19 +80,19 @@ class AllowedSites:
         return None
 
 
-def _is_own(origin: str, host: str | None) -> bool:
+def _is_own_origin(origin: str, host: str | None) -> bool:
     try:
         parts = urlsplit(origin)
     except ValueError:
         return False
     if host is None or parts.scheme not in _PORTS:
         return False
-    return _with_port(parts.netloc, parts.scheme) == _with_port(host, parts.scheme) != ""
+    return _normalize_authority(parts.netloc, parts.scheme) == _normalize_authority(host, parts.scheme) != ""
 
 
-def _with_port(authority: str, scheme: str) -> str:
-    found = _AUTHORITY.match(authority)
-    return f"{found['host'].lower()}:{found['port'] or _PORTS[scheme]}" if found else ""
+def _normalize_authority(authority: str, scheme: str) -> str:
+    match = _AUTHORITY.match(authority)
+    return f"{match['host'].lower()}:{match['port'] or _PORTS[scheme]}" if match else ""
 
 
 def _is_address(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The server of ``streamhouse serve``: it listens, answers, and ends."""
+"""Server of ``streamhouse serve``: startup, serving, and shutdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.applications import Starlette
 
-    from streamhouse_spark.serve.flight.server import FlightReads
+    from streamhouse_spark.serve.flight.server import FlightServer
     from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
     from streamhouse_spark.serve.options import ServeOptions
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -27,20 +27,23 @@ logger = logging.getLogger(__name__)
 
 _CLEANINGS_PER_GRACE: Final = 4
 _IDLE_S: Final = 75
-"""Time that a connection may be idle. A client that sends into one that is just closed gets an error of the network:
-engines keep them for longer than uvicorn's five seconds."""
+"""Idle timeout of a connection.
+
+A client that sends on a connection just being closed gets a network error, and engines keep connections open for longer
+than uvicorn's default of five seconds."""
 _FLIGHT_ENDS_S: Final = 5
-"""Time that streams get to send the batch that they are at."""
+"""Time for streams to send their current batch."""
 
 
 def serve(
     warehouse: Warehouse, options: ServeOptions, listening: ListenAddress, started: Callable[[str, str | None], None]
 ) -> bool:
-    """Answer until SIGINT or SIGTERM; requests under way are finished. ``started`` gets the URL once it answers, and
-    that of Arrow Flight. Return whether all has ended; else a thread waits for a client, and the process is to be left.
+    """Serve until SIGINT or SIGTERM, and finish requests in flight.
 
-    Raises `InvalidOptionError` for an address that is not safe, or that nothing can listen at, `MissingExtraError`
-    without the extra ``serve``.
+    ``started`` receives the URL once the server answers, and that of Arrow Flight. Returns whether everything has
+    ended; otherwise a thread still waits for a client, and the caller should exit the process. Raises
+    `InvalidOptionError` for an address that is unsafe or unavailable, and `MissingExtraError` without the extra
+    ``serve``.
     """
     try:
         import uvicorn
@@ -70,26 +73,28 @@ def serve(
         timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=10,
     )
-    server = _server_of(config)
+    server = _create_server(config)
     try:
         socket = config.bind_socket()
-    except SystemExit as error:  # uvicorn's way to say that it cannot
+    except SystemExit as error:  # uvicorn exits if it cannot bind
         raise InvalidOptionError(
             f"nothing can listen at {listening.host}:{listening.port}: it is taken, or not an address of this machine; "
             "give another --port"
         ) from error
-    socket.listen(config.backlog)  # before anybody is told of the address
+    socket.listen(config.backlog)  # before the address is announced
     scheme = "https" if listening.tls_cert else "http"
-    reads = _flight_of(app, listening) if listening.flight_port is not None else None
+    reads = _start_flight(app, listening) if listening.flight_port is not None else None
     stop, has_ended = new_event(), True
-    cleaner = threading.Thread(target=_clean, args=(app.state.tables, stop, options.grace_ms), daemon=True)
+    cleaner = threading.Thread(
+        target=_clean_virtual_tables, args=(app.state.tables, stop, options.grace_ms), daemon=True
+    )
     cleaner.start()
     url = f"{scheme}://{listening.url_host}:{socket.getsockname()[1]}"
     try:
         with (
             server.capture_signals(),
             export_until_exit(app.state.measures),
-        ):  # whoever is told of the address may end it
+        ):  # a client may stop the server once it is announced
             started(url, reads.url if reads is not None else None)
             server.run(sockets=[socket])
     finally:
@@ -100,23 +105,21 @@ def serve(
     return has_ended
 
 
-def _flight_of(app: Starlette, listening: ListenAddress) -> FlightReads:
-    """Listen for Arrow Flight, with what the application has: clients, their limits, open tables, counts and log."""
+def _start_flight(app: Starlette, listening: ListenAddress) -> FlightServer:
+    """Start Arrow Flight with the application's clients, limits, open tables, counters and audit log."""
     try:
-        from streamhouse_spark.serve.flight.server import FlightReads
+        from streamhouse_spark.serve.flight.server import FlightServer
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("streamhouse_spark"):
             raise
         raise MissingExtraError(
             "--flight-port needs a pyarrow with Arrow Flight, which this one has not; run: pip install pyarrow"
         ) from error
-    return FlightReads(app.state.shared, listening)
+    return FlightServer(app.state.shared, listening)
 
 
-def _server_of(config: uvicorn.Config) -> uvicorn.Server:
-    """Return a server that ends well on SIGINT and SIGTERM: uvicorn's own raises the signal again when it has
-    stopped.
-    """
+def _create_server(config: uvicorn.Config) -> uvicorn.Server:
+    """Return a server that exits cleanly on SIGINT and SIGTERM: uvicorn's own raises the signal again."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -132,12 +135,12 @@ def _server_of(config: uvicorn.Config) -> uvicorn.Server:
     return Server(config)
 
 
-def _clean(tables: VirtualTables, stop: threading.Event, grace_ms: int) -> None:
+def _clean_virtual_tables(tables: VirtualTables, stop: threading.Event, grace_ms: int) -> None:
     while not stop.wait(grace_ms / 1000 / _CLEANINGS_PER_GRACE):
         try:
-            gone = tables.clean()
+            deleted = tables.clean()
         except StreamhouseError as error:
-            logger.warning("files of hot rows that nobody needs were not deleted, the next time tries again: %s", error)
+            logger.warning("could not delete expired files of hot rows, retrying later: %s", error)
         else:
-            if gone:
-                logger.info("deleted the hot rows' files of %d former states", len(gone))
+            if deleted:
+                logger.info("deleted the hot rows' files of %d former states", len(deleted))

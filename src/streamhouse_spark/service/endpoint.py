@@ -1,9 +1,9 @@
-"""The HTTP endpoint of a tiering service: is it alive, can it work, and its metrics for Prometheus.
+"""HTTP endpoint of a tiering service: liveness, readiness, and Prometheus metrics.
 
-``GET /livez`` answers 200 while the loop of the service turns, and 503 once it has not for `STUCK_MS`: then a restart
-helps. ``GET /readyz`` answers 200 once the tables of the warehouse were listed, and 503 while they cannot be.
-``GET /metrics`` gives `service/metrics.py` in Prometheus' text format. All three only read what the service notes as it
-goes: none of them makes a request to storage.
+``GET /livez`` answers 200 while the service's loop turns, and 503 after `STUCK_MS` without a turn: then a restart
+helps. ``GET /readyz`` answers 200 once the tables of the warehouse were listed, and 503 while they cannot be. ``GET
+/metrics`` returns `service/metrics.py` in Prometheus' text format. None of them makes a storage request: they read what
+the service records as it runs.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from streamhouse_spark.service.metrics import service_measures
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
 STUCK_MS: Final = 300_000
-"""The loop waits for storage at times, which gives up much sooner than this."""
+"""The loop may wait for storage, whose timeouts are much shorter."""
 TEXT: Final = "text/plain; charset=utf-8"
 
 
 Address = tuple[str, int]
 """Host and port."""
 Answer = tuple[HTTPStatus, str, bytes]
-"""Status, type of the content, content."""
+"""Status, content type, content."""
 
 
 class ServiceSnapshot(Protocol):
-    """A service, as the endpoint sees it."""
+    """A service, as the endpoint needs it."""
 
     def status(self) -> list[TableStatus]: ...
 
@@ -44,21 +44,21 @@ class ServiceSnapshot(Protocol):
 
 
 def no_more_metrics() -> Sequence[Measure]:
-    """Return the metrics of a process that does nothing beside its tiering service."""
+    """Return the metrics of a process that only runs its tiering service."""
     return ()
 
 
-def measures_of(service: ServiceSnapshot, more: Measures = no_more_metrics) -> list[Measure]:
+def collect_measures(service: ServiceSnapshot, more: Measures = no_more_metrics) -> list[Measure]:
     return [*service_measures(service.status(), service.health()), *more()]
 
 
 def export_service_metrics(service: ServiceSnapshot, more: Measures = no_more_metrics) -> AbstractContextManager[None]:
-    """Give the metrics of a service, and ``more``, to OpenTelemetry until the block ends, if its API is installed."""
-    return export_until_exit(partial(measures_of, service, more))
+    """Export the metrics of a service, and ``more``, to OpenTelemetry until the block ends, if its API is installed."""
+    return export_until_exit(partial(collect_measures, service, more))
 
 
 def parse_address(text: str) -> Address:
-    """Return host and port: ``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT``, which is 127.0.0.1's. Port 0 takes a free one.
+    """Parse ``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT``, which is on 127.0.0.1. Port 0 takes a free one.
 
     Raises `InvalidOptionError` for anything else.
     """
@@ -70,11 +70,10 @@ def parse_address(text: str) -> Address:
 
 @contextmanager
 def serve_until_exit(service: ServiceSnapshot, address: Address, more: Measures = no_more_metrics) -> Iterator[Address]:
-    """Answer at an address, in a thread, until the block ends; yields the address with the port that was taken.
+    """Serve at an address in a background thread until the block ends; yields the address with the actual port.
 
-    ``more`` gives metrics of what else the process does.
-
-    Raises `StorageError` where nothing can listen there, `MissingExtraError` without the extra ``metrics``.
+    ``more`` returns metrics of the rest of the process. Raises `StorageError` if the address is unavailable,
+    `MissingExtraError` without the extra ``metrics``.
     """
     try:
         from streamhouse_spark.metrics.prometheus import as_prometheus
@@ -85,9 +84,12 @@ def serve_until_exit(service: ServiceSnapshot, address: Address, more: Measures 
 
     class Handler(_Handler):
         answers = {  # noqa: RUF012 - the class is made for this one server
-            "/livez": lambda: _alive(service.health()),
-            "/readyz": lambda: _ready(service.health()),
-            "/metrics": lambda: (HTTPStatus.OK, *as_prometheus([*measures_of(service, more), *process_measures()])),
+            "/livez": lambda: _check_liveness(service.health()),
+            "/readyz": lambda: _check_readiness(service.health()),
+            "/metrics": lambda: (
+                HTTPStatus.OK,
+                *as_prometheus([*collect_measures(service, more), *process_measures()]),
+            ),
         }
 
     class Server(ThreadingHTTPServer):
@@ -114,13 +116,13 @@ def serve_until_exit(service: ServiceSnapshot, address: Address, more: Measures 
 
 class _Handler(BaseHTTPRequestHandler):
     answers: dict[str, Callable[[], Answer]]
-    timeout = 30  # seconds; of a peer that says nothing
+    timeout = 30  # seconds, for a peer that sends nothing
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        known = self.answers.get(path)
+        answer = self.answers.get(path)
         missing = (HTTPStatus.NOT_FOUND, TEXT, f"nothing at {path}; there are {', '.join(self.answers)}\n".encode())
-        status, content_type, body = known() if known is not None else missing
+        status, content_type, body = answer() if answer is not None else missing
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -135,16 +137,16 @@ class _Handler(BaseHTTPRequestHandler):
         return "streamhouse"
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: probes come every few seconds."""
+        """Log nothing: probes come every few seconds."""
 
 
-def _alive(health: ServiceHealth) -> Answer:
+def _check_liveness(health: ServiceHealth) -> Answer:
     if health.turned_ms_ago is None or health.turned_ms_ago < STUCK_MS:
         return _answer(HTTPStatus.OK, "alive", health)
     return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "stuck", health)
 
 
-def _ready(health: ServiceHealth) -> Answer:
+def _check_readiness(health: ServiceHealth) -> Answer:
     if health.stopping:
         return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "stopping", health)
     if health.listing_error is not None:
@@ -155,5 +157,5 @@ def _ready(health: ServiceHealth) -> Answer:
 
 
 def _answer(status: HTTPStatus, word: str, health: ServiceHealth) -> Answer:
-    told = {"status": word, "tables": health.tables, "turned_ms_ago": health.turned_ms_ago}
-    return status, "application/json", json.dumps({**told, "error": health.listing_error}).encode() + b"\n"
+    document = {"status": word, "tables": health.tables, "turned_ms_ago": health.turned_ms_ago}
+    return status, "application/json", json.dumps({**document, "error": health.listing_error}).encode() + b"\n"

@@ -1,7 +1,7 @@
-"""Notes beside tables of rounds that failed here, so that people see them who cannot look into this process.
+"""Notes of failed rounds, stored next to the tables for people who cannot see this process.
 
-A note is a hint: whatever happens to it, rounds go on. A failure costs one PUT, a success only where it is the first
-one behind a failure, and a round that finds nothing to do costs nothing.
+A note is a hint: rounds continue whatever happens to it. A failure costs one PUT, the first success after it another
+one, and a round without work costs nothing.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ logger = logging.getLogger(__name__)
 
 
 class FailureNotes:
-    """Notes failures of the work of one process. Each table is used by one thread at a time."""
+    """Records failures of one process. One thread at a time uses each table."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._host = host_name()
-        self._is_noted: dict[tuple[str, Work], bool] = {}
+        self._has_failure_note: dict[tuple[str, Work], bool] = {}
         """Whether the note may say that some work of a table fails."""
 
-    def failed(self, table: Table, work: Work, error: BaseException, began_ms: int) -> None:
-        """Note a failure of work that began at a boot time. Of a table that is gone nothing is noted: its files go."""
-        self._is_noted[table.uuid, work] = True
+    def record_failure(self, table: Table, work: Work, error: BaseException, began_ms: int) -> None:
+        """Record a failure of work that began at a boot time. For a dropped table nothing is recorded."""
+        self._has_failure_note[table.uuid, work] = True
         if isinstance(error, TableNotFoundError):
             return
         duration_ms = self._clock.boot_ms() - began_ms
@@ -43,21 +43,23 @@ class FailureNotes:
             logger.info("the failed round of %s could not be noted beside it: %s", table.name, problem)
 
     def note_success(self, table: Table, work: Work) -> None:
-        """Say in the note that earlier failures are over: behind those of this process, and of maintenance once, for
-        those of earlier ones. That rows were tiered shows in the table's own log.
+        """Record that earlier failures are over.
+
+        It writes after failures of this process, and once for maintenance, to cover those of earlier processes. The
+        table's own log shows that rows were tiered.
         """
-        if not self._is_noted.get((table.uuid, work), work == "maintenance"):
+        if not self._has_failure_note.get((table.uuid, work), work == "maintenance"):
             return
         with after_commit(logger, "the note that rounds succeed", table.name):
             note_success(table.storage, table.uuid, work, table.storage.now_ms())
-            self._is_noted[table.uuid, work] = False
+            self._has_failure_note[table.uuid, work] = False
 
     @contextmanager
     def note_failure(self, table: Table) -> Iterator[None]:
-        """Note the error of a round that ends the block."""
+        """Record the error of a round that ends the block."""
         began_ms = self._clock.boot_ms()
         try:
             yield
         except Exception as error:
-            self.failed(table, "tiering", error, began_ms)
+            self.record_failure(table, "tiering", error, began_ms)
             raise

@@ -1,9 +1,9 @@
-"""The schedule of maintenance in the tiering service, by rounds and by time.
+"""Schedule of maintenance in the tiering service, by rounds and by time.
 
-Small files are made by rounds, so the service compacts after every `ROUNDS_TO_COMPACT` of them and expires snapshots
-after every `ROUNDS_TO_EXPIRE`, unless the table's properties say no. Everything else, the log included, is done
-every ten minutes, and looking for orphans, which reads the metadata of all snapshots, once an hour. All of it runs in
-this process, and a table without new rows costs nothing but the look at its log every ten minutes.
+Rounds create small files, so the service compacts after every `ROUNDS_TO_COMPACT` of them and expires snapshots after
+every `ROUNDS_TO_EXPIRE`, unless the table's properties disable it. Everything else, including the log, is maintained
+every ten minutes. Orphan files, whose search reads the metadata of all snapshots, are removed once an hour. All of it
+runs in this process; a table without new rows costs only one check of its log every ten minutes.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ ORPHANS_MS = 60 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceStatus:
-    """The maintenance of one table by a service since its start."""
+    """Maintenance of one table since the service's start."""
 
     compactions: int = 0
     """New lake snapshots with fewer or cleaner files."""
     compacted_files: int = 0
-    """Lake files that others replaced."""
+    """Lake files that compaction replaced."""
     expired_snapshots: int = 0
     deleted_files: int = 0
-    """Lake files deleted, with snapshots or as orphans."""
+    """Lake files deleted with snapshots or as orphans."""
     conflicts: int = 0
-    """Steps that lost a race, and are left to the next time."""
+    """Steps that lost a commit race and are deferred to the next run."""
     error: str | None = None
-    """First line of the last error of maintenance, None after a success. Tiering goes on meanwhile."""
+    """First line of the last maintenance error; None after a success. Tiering continues meanwhile."""
     failures: int = 0
-    """Errors of maintenance since its last success."""
+    """Maintenance errors since its last success."""
 
     def after(self, report: LakeMaintainReport) -> MaintenanceStatus:
         return replace(
@@ -57,10 +57,10 @@ class MaintenanceStatus:
 
 @dataclass(slots=True)
 class MaintenanceRunner:
-    """The schedule of one table. Used by the one worker that has the table; only `is_due` by others."""
+    """Schedule of one table, used by the worker that has the table. Other threads may call only `is_due`."""
 
     began_ms: int
-    """Boot time of the start. Nothing is done at once: several services that start together would all do it."""
+    """Boot time of the start. Nothing is due at once, because services that start together would all do it."""
     maintenance_ms: int = MAINTENANCE_MS
     maintained_ms: int | None = None
     orphans_ms: int | None = None
@@ -68,7 +68,7 @@ class MaintenanceRunner:
     unexpired_rounds: int = 0
 
     def is_due(self, now_ms: int) -> bool:
-        """Tell whether it is time for maintenance, whatever the rounds."""
+        """Return whether maintenance is due by time, regardless of rounds."""
         return now_ms - (self.began_ms if self.maintained_ms is None else self.maintained_ms) >= self.maintenance_ms
 
     def add_rounds(self, num_rounds: int) -> None:
@@ -76,7 +76,7 @@ class MaintenanceRunner:
         self.unexpired_rounds += num_rounds
 
     def run(self, table: Table, now_ms: int) -> LakeMaintainReport | None:
-        """Do the maintenance that is due; None if nothing is. Finished steps are not due again, also if they failed.
+        """Run the maintenance that is due; None if nothing is. Steps are not due again at once, even if they fail.
 
         Raises the errors of maintenance.
         """

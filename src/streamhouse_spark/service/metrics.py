@@ -1,6 +1,8 @@
-"""The metrics of a tiering service.
+"""Metrics of a tiering service.
 
-Names and base units are as Prometheus' own guide asks: https://prometheus.io/docs/practices/naming/.
+Names and base units follow Prometheus' guide: https:
+
+prometheus.io/docs/practices/naming/.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ COUNTERS: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
     "streamhouse_deleted_lake_files": ("Lake files that were deleted.", lambda s: s.upkeep.deleted_files),
     "streamhouse_maintenance_conflicts": ("Steps of maintenance that lost a race.", lambda s: s.upkeep.conflicts),
 }
-"""By names without ``_total``, which the format adds."""
+"""Names without ``_total``, which the format adds."""
 
 
 def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> list[Measure]:
-    """Return the metrics of a service and its tables. Counters are those of this service, since its start."""
+    """Return the metrics of a service and its tables. Counters start with the service."""
     turned = [] if health.turned_ms_ago is None else [((), health.turned_ms_ago / 1000)]
     up = float(health.tables is not None and health.listing_error is None)
     return [

@@ -1,7 +1,7 @@
-"""Events of OpenLineage about tiering rounds: rows of a table go into its lake.
+"""OpenLineage events of tiering rounds, from a table to its lake.
 
-A round that has something to write is a run. It begins (START), and ends with COMPLETE, FAIL, or ABORT where another
-service was faster. Whoever takes the events may fail: rounds go on, and the log says so.
+A round that writes something is a run. It begins with START and ends with COMPLETE, FAIL, or ABORT if another service
+won the commit race. A failing listener never stops a round; the failure is logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamhouse_spark.table.table import Table
 logger = logging.getLogger(__name__)
 
 LineageListener = Callable[[Mapping[str, Any]], None]
-"""Takes an event, as the JSON of OpenLineage."""
+"""Receives an event as OpenLineage JSON."""
 Kind = Literal["START", "COMPLETE", "FAIL", "ABORT"]
 PRODUCER: Final = f"urn:streamhouse-spark:{sys.modules['streamhouse_spark'].__version__}"
 _SCHEMA: Final = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"
@@ -36,40 +36,40 @@ _TIMEOUT_S: Final = 10
 
 @dataclass(slots=True)
 class RoundEvents:
-    """The events of one round. It is a run as soon as it has something to write."""
+    """Events of one round, which becomes a run once it has something to write."""
 
     listener: LineageListener
     table: Table
     world: World
     run_id: str | None = None
 
-    def writes(self) -> None:
-        """Tell that the round begins to write; repeating it is harmless."""
+    def emit_start(self) -> None:
+        """Emit START when the round begins to write. Idempotent."""
         if self.run_id is None:
             self.run_id = str(uuid.UUID(self.world.ids.new_uuid()))
-            self._tell("START")
+            self._emit("START")
 
     def emit_end(self, report: TieringReport) -> None:
         if self.run_id is not None:
-            self._tell("COMPLETE" if report.snapshots else "ABORT", report=report)
+            self._emit("COMPLETE" if report.snapshots else "ABORT", report=report)
 
-    def stopped(self) -> None:
+    def emit_abort(self) -> None:
         if self.run_id is not None:
-            self._tell("ABORT")
+            self._emit("ABORT")
 
-    def failed(self, error: BaseException) -> None:
+    def emit_failure(self, error: BaseException) -> None:
         if self.run_id is not None:
-            self._tell("FAIL", error=error)
+            self._emit("FAIL", error=error)
 
-    def _tell(self, kind: Kind, *, report: TieringReport | None = None, error: BaseException | None = None) -> None:
+    def _emit(self, kind: Kind, *, report: TieringReport | None = None, error: BaseException | None = None) -> None:
         assert self.run_id is not None
         try:
-            self.listener(event_of(self.table, kind, self.run_id, self.world.clock.now_ms(), report, error))
-        except Exception as problem:  # noqa: BLE001 - a listener of somebody else's stops no rows
-            logger.warning("an event of OpenLineage about %s was not taken: %s", self.table.name, problem)
+            self.listener(build_event(self.table, kind, self.run_id, self.world.clock.now_ms(), report, error))
+        except Exception as problem:  # noqa: BLE001 - a failing listener must not stop rows
+            logger.warning("an OpenLineage event about %s was not delivered: %s", self.table.name, problem)
 
 
-def event_of(
+def build_event(
     table: Table,
     kind: Kind,
     run_id: str,
@@ -77,7 +77,7 @@ def event_of(
     report: TieringReport | None = None,
     error: BaseException | None = None,
 ) -> dict[str, Any]:
-    """Return the event of a round of a table, whose state as last read gives names and columns."""
+    """Return the event of a round. The table's last read state determines names and columns."""
     state, url = table.state, table.storage.url
     source, lake = dataset_name(url, table.name), dataset_name(url, state.lake_location)
     columns = [{"name": field.name, "type": str(field.type)} for field in state.schema.arrow]
@@ -90,21 +90,21 @@ def event_of(
         counts = {"rowCount": report.rows, "size": report.size_bytes, "fileCount": report.files}
         written = _facet("1-0-2/OutputStatisticsOutputDatasetFacet", **counts)
         output["outputFacets"] = {"outputStatistics": written}
-    told = {} if error is None else {"errorMessage": _error(error)}
+    run_facets = {} if error is None else {"errorMessage": _error_facet(error)}
     job = _facet("2-0-3/JobTypeJobFacet", processingType="BATCH", integration="STREAMHOUSE", jobType="JOB")
     return {
         "eventType": kind,
         "eventTime": dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds"),
         "producer": PRODUCER,
         "schemaURL": _SCHEMA,
-        "run": {"runId": run_id, "facets": told},
+        "run": {"runId": run_id, "facets": run_facets},
         "job": {"namespace": source.namespace, "name": f"tier {table.name}", "facets": {"jobType": job}},
         "inputs": [{"namespace": source.namespace, "name": source.name, "facets": schema}],
         "outputs": [output],
     }
 
 
-def _error(error: BaseException) -> dict[str, Any]:
+def _error_facet(error: BaseException) -> dict[str, Any]:
     text = str(error).partition("\n")[0]
     return _facet("1-0-1/ErrorMessageRunFacet", message=text, programmingLanguage="Python")
 
@@ -114,9 +114,11 @@ def _facet(schema: str, **fields: Any) -> dict[str, Any]:
     return {"_producer": PRODUCER, "_schemaURL": f"{_FACETS}/{schema}.json#/$defs/{name}", **fields}
 
 
-def listener_to(target: str, token: str | None = None) -> LineageListener:
-    """Return a listener that posts events to a URL, with a bearer token if there is one, or appends them to a file, a
-    line each. Raises `InvalidOptionError` for a file that cannot be made, and a URL of another protocol.
+def create_listener(target: str, token: str | None = None) -> LineageListener:
+    """Return a listener that posts events to a URL, with an optional bearer token, or appends them to a file.
+
+    A file gets one line per event. Raises `InvalidOptionError` for a file that cannot be created, or a URL of another
+    protocol.
     """
     scheme, separator, _ = target.partition("://")
     if not separator:

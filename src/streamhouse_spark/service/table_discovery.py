@@ -1,4 +1,4 @@
-"""The tables of a warehouse as a service knows them: one listing a database tells which names to look at again."""
+"""Discovery of a warehouse's tables: one listing per database shows which names must be resolved again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 UNSETTLED: Final = "unsettled"
-"""A name whose table has another name, or is dropped: a verb is under way that ends without another pointer."""
+"""A name whose table has another name or is dropped: a DDL operation is in progress that adds no pointer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableListing:
-    """The tables that are there, and names whose table cannot be opened."""
+    """The existing tables, and names whose table cannot be opened."""
 
     tables: list[Table]
     failures: dict[str, StreamhouseError]
@@ -28,44 +28,44 @@ class TableListing:
 
 @dataclass
 class TableDiscovery:
-    """Names of tables, as of the number of their newest pointer. For one thread.
+    """Cache of table names by the number of their latest pointer. Not safe for threads.
 
-    A name keeps its table while its newest pointer is the same and the table has that name: no request is needed for
-    it. A table without a lake is read on at each look, since that may change.
+    A name keeps its table while its latest pointer is the same and the table has that name: it needs no request. A
+    table without a lake is resolved again each time, because that may change.
     """
 
     connection: Connection
     _tables: dict[str, tuple[int, Table | None]] = field(default_factory=dict)
-    """Name → the number of its newest pointer, and the table; None where the name means nothing."""
+    """Name → the number of its latest pointer, and the table; None if the name refers to nothing."""
 
     def forget(self, table: Table) -> None:
-        """Have the table's name looked at again: the table may be gone."""
-        self._tables = {name: known for name, known in self._tables.items() if known[1] is not table}
+        """Resolve the table's name again next time: the table may be dropped."""
+        self._tables = {name: entry for name, entry in self._tables.items() if entry[1] is not table}
 
-    def found(self, chosen: Sequence[str] | None = None) -> TableListing:
-        """Look for the tables of the warehouse, or for those that are chosen by name. Raises as a listing does."""
-        newest = dict.fromkeys(chosen, 0) if chosen is not None else self._listed()
+    def discover(self, chosen: Sequence[str] | None = None) -> TableListing:
+        """Return the tables of the warehouse, or the named ones. Raises like a listing."""
+        newest = dict.fromkeys(chosen, 0) if chosen is not None else self._list_pointers()
         storage = self.connection.warehouse().storage
-        asked = [name for name in newest if chosen is not None or not self._is_as_known(name, newest[name])]
+        stale_names = [name for name in newest if chosen is not None or not self._is_unchanged(name, newest[name])]
         failures: dict[str, StreamhouseError] = {}
-        for name, found in zip(asked, at_once(storage, self._opened, asked), strict=True):
+        for name, outcome in zip(stale_names, at_once(storage, self._open, stale_names), strict=True):
             self._tables.pop(name, None)
-            if isinstance(found, StreamhouseError):
-                failures[name] = found
-            elif found != UNSETTLED:
-                self._tables[name] = (newest[name], found)
-        self._tables = {name: known for name, known in self._tables.items() if name in newest}
+            if isinstance(outcome, StreamhouseError):
+                failures[name] = outcome
+            elif outcome != UNSETTLED:
+                self._tables[name] = (newest[name], outcome)
+        self._tables = {name: entry for name, entry in self._tables.items() if name in newest}
         return TableListing([table for _, table in self._tables.values() if table is not None], failures)
 
-    def _listed(self) -> dict[str, int]:
+    def _list_pointers(self) -> dict[str, int]:
         storage = self.connection.warehouse().storage
-        found: dict[str, int] = {}
+        pointers: dict[str, int] = {}
         databases = names.list_databases(storage)
         for numbers in at_once(storage, lambda database: names.list_pointers(storage, database), databases):
-            found |= {str(path): number for path, number in numbers.items()}
-        return found
+            pointers |= {str(path): number for path, number in numbers.items()}
+        return pointers
 
-    def _is_as_known(self, name: str, newest: int) -> bool:
+    def _is_unchanged(self, name: str, newest: int) -> bool:
         number, table = self._tables.get(name, (0, None))
         if number != newest:
             return False
@@ -74,7 +74,7 @@ class TableDiscovery:
         state = table.state
         return not state.dropped and state.name == name and state.parsed.datalake_enabled
 
-    def _opened(self, name: str) -> Table | StreamhouseError | Literal["unsettled"] | None:
+    def _open(self, name: str) -> Table | StreamhouseError | Literal["unsettled"] | None:
         path = parse_table_name(name).path
         try:
             return self.connection.table(str(path))

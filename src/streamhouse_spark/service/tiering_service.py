@@ -1,4 +1,4 @@
-"""The tiering service: micro-batches from the hot logs into the lakes, until it is stopped."""
+"""Tiering service: micro-batches from the hot logs into the lakes, until it is stopped."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from streamhouse_spark.warehouse.process_cache import Connection
 logger = logging.getLogger(__name__)
 
 POLL_MS = 500
-LOOK_MS_MAX = 30_000
-"""Time between two looks at the log of a table without rows that wait, however large its freshness is."""
+POLL_MS_MAX = 30_000
+"""Longest time between two polls of an idle table's log, however large its freshness is."""
 LISTING_MS = 5_000
 REMOTE_LISTING_MS = 15_000
-"""Listings are the dearest requests."""
+"""Listings are the most expensive requests."""
 TABLES_AT_ONCE = 4
 _BACKOFF_MS = 1_000
 _BACKOFF_MS_MAX = 300_000
@@ -46,12 +46,12 @@ Doing = Literal["waiting", "tiering", "maintaining", "elsewhere", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """The status of one table. ``elsewhere`` means that another service holds it at the moment."""
+    """Status of one table. ``elsewhere`` means that another service is working on it."""
 
     table: str
     doing: Doing = "waiting"
     lag_rows: int = 0
-    """Rows that the recorded lake snapshot does not hold yet, when it was last looked at."""
+    """Rows missing from the recorded lake snapshot, as of the last poll."""
     lag_ms: int = 0
     """Age of the oldest of these rows."""
     freshness_ms: int = 0
@@ -60,11 +60,10 @@ class TableStatus:
     rows: int = 0
     """Rows that this service has tiered."""
     healed_rows: int = 0
-    """Duplicates that this service removed, in rounds and in compaction: another engine had added a second row of their
-    key."""
+    """Duplicates that rounds and compaction of this service removed: another engine had added a second row of a key."""
     last_report: TieringReport | None = None
     error: str | None = None
-    """First line of the last error, None after a success."""
+    """First line of the last error; None after a success."""
     failures: int = 0
     """Errors since the last success."""
     upkeep: MaintenanceStatus = field(default_factory=MaintenanceStatus)
@@ -72,20 +71,20 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServiceHealth:
-    """The service itself, of any moment."""
+    """Health of the service itself."""
 
     turned_ms_ago: int | None
     """Milliseconds since the loop last turned; None before its first turn."""
     tables: int | None
-    """Tables that it serves, those included that cannot be opened; None before they were first listed."""
+    """Number of tables, including those that cannot be opened; None before the first listing."""
     listing_error: str | None
-    """First line of the error of the last listing; None where that succeeded."""
+    """First line of the last listing's error; None if it succeeded."""
     stopping: bool
 
 
 @dataclass
 class _Entry:
-    """The loop's facts about a table. Changed by the loop, and by the one worker that has the table."""
+    """The loop's record of a table, changed by the loop and by the one worker that has the table."""
 
     table: Table
     status: TableStatus
@@ -94,16 +93,16 @@ class _Entry:
     not_before_ms: int = 0
     last_duration_ms: int = 0
     overdue_ms: int = -1
-    """As of the last look: see `Service._overdue_ms`."""
-    look_at_ms: int = 0
+    """As of the last poll: see `Service._overdue_ms`."""
+    poll_at_ms: int = 0
 
 
-class StopRequested(Exception):  # noqa: N818 - no error: how a round in the middle of a long catch-up ends
+class StopRequested(Exception):  # noqa: N818 - not an error: ends a round within a long catch-up
     """The service is being stopped."""
 
 
 class Service:
-    """The loop of `streamhouse_spark.TieringService`. ``run_tasks`` runs a round's tasks: on Spark, or in this
+    """The loop of `streamhouse_spark.TieringService`. ``run_tasks`` runs a round's tasks on Spark or in this
     process.
     """
 
@@ -125,7 +124,7 @@ class Service:
         self._clock = connection.warehouse().world.clock
         self._service_id = connection.warehouse().world.ids.new_uuid()
         self._run_tasks = run_tasks
-        self._known = TableDiscovery(connection)
+        self._discovery = TableDiscovery(connection)
         self._notes = FailureNotes(self._clock)
         self._entries: dict[str, _Entry] = {}
         self._unopened: dict[str, TableStatus] = {}
@@ -140,24 +139,24 @@ class Service:
         renew_in_children(self)
 
     def renew_in_child(self) -> None:
-        """Take a name of its own in a child and drop the rounds under way: the claims are the parent's."""
+        """Take a new service id after a fork, and drop the rounds in progress: their claims are the parent's."""
         self._service_id = self._connection.warehouse().world.ids.new_uuid()
         self._entries = {}
-        self._known = TableDiscovery(self._connection)
+        self._discovery = TableDiscovery(self._connection)
         self._notes = FailureNotes(self._clock)
 
     def stop(self) -> None:
-        """End `run` when the rounds under way have ended. From any thread; repeating it is harmless."""
+        """End `run` after the rounds in progress. Safe for threads; idempotent."""
         self._stop.set()
 
     def status(self) -> list[TableStatus]:
-        """Return the status of each table, by name. From any thread."""
+        """Return the status of each table, by name. Safe for threads."""
         with self._lock:
-            found = [*(entry.status for entry in self._entries.values()), *self._unopened.values()]
-            return sorted(found, key=lambda status: status.table)
+            statuses = [*(entry.status for entry in self._entries.values()), *self._unopened.values()]
+            return sorted(statuses, key=lambda status: status.table)
 
     def health(self) -> ServiceHealth:
-        """Return how the service itself is. From any thread; asks storage for nothing."""
+        """Return the health of the service, without storage requests. Safe for threads."""
         with self._lock:
             tables = len(self._entries) + len(self._unopened)
             listed = tables if self._listed_ms is not None and (tables or self._listing_error is None) else None
@@ -168,13 +167,13 @@ class Service:
         """Tier until stopped. Raises `TableNotFoundError` at once for a named table that does not exist."""
         with self._running, self._stop_on_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             for name in self._names or ():
-                self._require_there(name)
+                self._require_table(name)
             try:
                 while not self._is_stopping(stop):
                     self._turned_ms = self._clock.boot_ms()
-                    self._list()
-                    for entry in self._due():
-                        if self._busy() >= TABLES_AT_ONCE or self._is_stopping(stop):
+                    self._discover_tables()
+                    for entry in self._find_due():
+                        if self._count_busy() >= TABLES_AT_ONCE or self._is_stopping(stop):
                             break
                         entry.work = pool.submit(self._work, entry)
                     self._stop.wait(POLL_MS / 1000) if stop is None else stop.wait(POLL_MS / 1000)
@@ -188,13 +187,13 @@ class Service:
 
     @contextmanager
     def _stop_on_sigterm(self) -> Iterator[None]:
-        """Let SIGTERM end the service, after its rounds, if this is the main thread; elsewhere nothing is changed."""
+        """Let SIGTERM end the service after its rounds, if this is the main thread; otherwise change nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def terminate(*_: object) -> None:
-            self._terminated = True  # not the event: its lock may be held by the very thread that this interrupts
+            self._terminated = True  # not the event: the interrupted thread may hold its lock
 
         previous = signal.signal(signal.SIGTERM, terminate)
         try:
@@ -202,17 +201,17 @@ class Service:
         finally:
             signal.signal(signal.SIGTERM, previous)
 
-    def _require_there(self, name: str) -> None:
+    def _require_table(self, name: str) -> None:
         try:
             self._connection.table(name)
-        except (CorruptDataError, FormatVersionError) as error:  # the others go on, and its status says so
+        except (CorruptDataError, FormatVersionError) as error:  # other tables continue; the status reports it
             logger.warning("table %s cannot be opened: %s", name, error)
 
-    def _busy(self) -> int:
+    def _count_busy(self) -> int:
         return sum(1 for entry in self._entries.values() if entry.work is not None and not entry.work.done())
 
-    def _list(self) -> None:
-        """Look for new and dropped tables, every few seconds."""
+    def _discover_tables(self) -> None:
+        """Discover new and dropped tables, every few seconds."""
         now_ms = self._clock.boot_ms()
         is_local = self._connection.warehouse().storage.local_path("") is not None
         listing_ms = LISTING_MS if is_local else REMOTE_LISTING_MS
@@ -220,70 +219,71 @@ class Service:
             return
         self._listed_ms = now_ms
         try:
-            found = self._known.found(self._names)
+            listing = self._discovery.discover(self._names)
         except StreamhouseError as error:
-            logger.warning("tables of %s could not be listed, trying again: %s", self._connection.location, error)
+            logger.warning("tables of %s could not be listed, retrying: %s", self._connection.location, error)
             with self._lock:
                 self._listing_error = _first_line(error)
             return
-        unopened = {name: self._not_opened(name, error) for name, error in found.failures.items()}
-        tables = {table.uuid: table for table in found.tables if table.properties.datalake_enabled}
+        unopened = {name: self._record_unopened(name, error) for name, error in listing.failures.items()}
+        tables = {table.uuid: table for table in listing.tables if table.properties.datalake_enabled}
         with self._lock:
             self._listing_error = None
             busy = [u for u, e in self._entries.items() if e.work is not None and not e.work.done()]
-            kept = {u: e for u, e in self._entries.items() if u in tables or u in busy or e.status.table in unopened}
-            new = {u: self._entry(t) for u, t in tables.items() if u not in kept}
-            self._entries = {**kept, **new}
+            retained = {
+                u: e for u, e in self._entries.items() if u in tables or u in busy or e.status.table in unopened
+            }
+            new = {u: self._new_entry(t) for u, t in tables.items() if u not in retained}
+            self._entries = {**retained, **new}
             named = {entry.status.table for entry in self._entries.values()}
             self._unopened = {name: status for name, status in unopened.items() if name not in named}
 
-    def _not_opened(self, name: str, error: StreamhouseError) -> TableStatus:
-        """Log the error of a table once, as long as it stays the same: one table's trouble does not stop the others."""
-        known, text = self._unopened.get(name), _first_line(error)
-        if known is None or known.error != text:
-            logger.error("table %s cannot be opened, the others go on: %s", name, text)
-        return TableStatus(name, "failed", error=text, failures=known.failures + 1 if known is not None else 1)
+    def _record_unopened(self, name: str, error: StreamhouseError) -> TableStatus:
+        """Return the status of a table that cannot be opened, and log its error unless it is the same as before."""
+        previous, text = self._unopened.get(name), _first_line(error)
+        if previous is None or previous.error != text:
+            logger.error("table %s cannot be opened, other tables continue: %s", name, text)
+        return TableStatus(name, "failed", error=text, failures=previous.failures + 1 if previous is not None else 1)
 
-    def _entry(self, table: Table) -> _Entry:
+    def _new_entry(self, table: Table) -> _Entry:
         return _Entry(table, TableStatus(table.name), MaintenanceRunner(self._clock.boot_ms(), self._maintenance_ms))
 
-    def _due(self) -> list[_Entry]:
-        """Return tables with something to do now: first those whose oldest row waits the longest beyond its time."""
+    def _find_due(self) -> list[_Entry]:
+        """Return the tables with work to do now, the most overdue first."""
         now_ms = self._clock.boot_ms()
         free = [e for e in self._entries.values() if e.work is None or e.work.done()]
         free = [entry for entry in free if now_ms >= entry.not_before_ms]
         storage = self._connection.warehouse().storage
-        looked = [entry for entry in free if now_ms >= entry.look_at_ms]
-        for entry, succeeded in zip(looked, at_once(storage, self._look, looked), strict=True):
+        polled = [entry for entry in free if now_ms >= entry.poll_at_ms]
+        for entry, succeeded in zip(polled, at_once(storage, self._poll, polled), strict=True):
             if not succeeded:
-                self._known.forget(entry.table)
+                self._discovery.forget(entry.table)
         due = [e for e in free if e.overdue_ms >= 0 or (e.upkeep.is_due(now_ms) and now_ms >= e.not_before_ms)]
         return sorted(due, key=lambda entry: -entry.overdue_ms)
 
-    def _look(self, entry: _Entry) -> bool:
-        """Learn how long the table's oldest row has waited, and decide when to look again: no row of an idle table
-        waits longer than half its freshness before it is seen. Returns False after an error.
+    def _poll(self, entry: _Entry) -> bool:
+        """Update how overdue a table is, and schedule its next poll. Returns False after an error.
+
+        A row of an idle table waits for at most half the freshness before it is noticed.
         """
         try:
             overdue_ms = self._overdue_ms(entry)
         except StreamhouseError as error:
-            self._failed(entry, error)
+            self._record_failure(entry, error)
             return False
         entry.overdue_ms = overdue_ms
-        entry.look_at_ms = self._clock.boot_ms() + max(POLL_MS, min(LOOK_MS_MAX, -overdue_ms // 2))
+        entry.poll_at_ms = self._clock.boot_ms() + max(POLL_MS, min(POLL_MS_MAX, -overdue_ms // 2))
         return True
 
     def _overdue_ms(self, entry: _Entry) -> int:
-        """Return the milliseconds since a round had to begin in order to end within the table's freshness; negative
-        before.
-        """
+        """Return the milliseconds since a round had to begin to end within the table's freshness; negative before."""
         table = entry.table
         state = table.refresh()
         oldest_ms = oldest_waiting_ms(state)
         lag_ms = max(0, table.storage.now_ms() - oldest_ms) if oldest_ms is not None else 0
         lag_rows = sum(log.end - min(log.end, state.lake_offset(bucket)) for bucket, log in state.buckets.items())
         freshness_ms = table.properties.datalake_freshness_ms
-        self._note(entry, table=table.name, lag_rows=lag_rows, lag_ms=lag_ms, freshness_ms=freshness_ms)
+        self._update_status(entry, table=table.name, lag_rows=lag_rows, lag_ms=lag_ms, freshness_ms=freshness_ms)
         head_start_ms = min(entry.last_duration_ms + 2 * POLL_MS, freshness_ms)
         overdue_ms = lag_ms - (freshness_ms - head_start_ms)
         return min(overdue_ms, -1) if oldest_ms is None or state.dropped else overdue_ms
@@ -292,33 +292,33 @@ class Service:
 
     def _work(self, entry: _Entry) -> None:
         table, began_ms = entry.table, self._clock.boot_ms()
-        entry.overdue_ms, entry.look_at_ms = -1, 0  # the next look is behind this round, or the other service's
+        entry.overdue_ms, entry.poll_at_ms = -1, 0  # poll after this round, or the other service's
         try:
             if not try_claim(table.storage, table.uuid, self._service_id):
                 entry.not_before_ms = self._clock.boot_ms() + POLL_MS
-                self._note(entry, doing="elsewhere")
+                self._update_status(entry, doing="elsewhere")
                 return
             try:
                 self._tier(entry)
                 self._notes.note_success(table, "tiering")
-                self._keep_up(entry)
+                self._maintain(entry)
             finally:
                 release_claim(table.storage, table.uuid, self._service_id)
-            self._note(entry, doing="waiting", error=None, failures=0)
+            self._update_status(entry, doing="waiting", error=None, failures=0)
         except StopRequested:
-            self._note(entry, doing="waiting")
-        except Exception as error:  # noqa: BLE001 - whatever happens to one table, the others go on; nothing is hidden
-            self._failed(entry, error)
-            self._notes.failed(table, "tiering", error, began_ms)
+            self._update_status(entry, doing="waiting")
+        except Exception as error:  # noqa: BLE001 - one table must not stop the others; it is logged
+            self._record_failure(entry, error)
+            self._notes.record_failure(table, "tiering", error, began_ms)
 
     def _tier(self, entry: _Entry) -> None:
-        self._note(entry, doing="tiering")
-        report = self._round(entry)
+        self._update_status(entry, doing="tiering")
+        report = self._run_round(entry)
         entry.last_duration_ms = report.duration_ms
         done = 1 if report.snapshots else 0
         entry.upkeep.add_rounds(len(report.snapshots))
         status = entry.status
-        self._note(
+        self._update_status(
             entry,
             rounds=status.rounds + done,
             rows=status.rows + report.rows,
@@ -332,51 +332,51 @@ class Service:
         if report.snapshots and self._on_report is not None:
             self._on_report(report)
 
-    def _round(self, entry: _Entry) -> TieringReport:
-        """Tier the table; whoever listens is told."""
+    def _run_round(self, entry: _Entry) -> TieringReport:
+        """Tier the table and emit lineage events."""
         if self._on_lineage is None:
-            return tier_table(entry.table, self._stoppable(entry, None))
+            return tier_table(entry.table, self._stoppable_tasks(entry, None))
         events = RoundEvents(self._on_lineage, entry.table, self._connection.warehouse().world)
         try:
-            report = tier_table(entry.table, self._stoppable(entry, events))
+            report = tier_table(entry.table, self._stoppable_tasks(entry, events))
         except StopRequested:
-            events.stopped()
+            events.emit_abort()
             raise
         except BaseException as error:
-            events.failed(error)
+            events.emit_failure(error)
             raise
         events.emit_end(report)
         return report
 
-    def _stoppable(self, entry: _Entry, events: RoundEvents | None) -> RunTasks:
+    def _stoppable_tasks(self, entry: _Entry, events: RoundEvents | None) -> RunTasks:
         def run(tasks: Sequence[TieringTask]) -> Sequence[Sequence[LakeFile]]:
             if self._stop.is_set():
                 raise StopRequested
             if tasks and events is not None:
-                events.writes()
+                events.emit_start()
             try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: a round may take long
             return self._run_tasks(tasks)
 
         return run
 
-    def _keep_up(self, entry: _Entry) -> None:
-        """Do maintenance of the table that is due. Whatever happens to it, the table's rows go on to the lake."""
+    def _maintain(self, entry: _Entry) -> None:
+        """Run the maintenance that is due. Its errors never stop tiering."""
         upkept, began_ms = entry.status.upkeep, self._clock.boot_ms()
-        self._note(entry, doing="maintaining")
+        self._update_status(entry, doing="maintaining")
         try:
             try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: maintenance may take long
             report = entry.upkeep.run(entry.table, self._clock.boot_ms())
             self._clean_dropped()
-        except Exception as error:  # nothing of it may stop tiering; nothing is hidden
+        except Exception as error:  # maintenance must not stop tiering; the error is logged
             text = _first_line(error)
-            logger.exception("maintenance of %s failed, tiering goes on: %s", entry.table.name, text)
-            self._note(entry, upkeep=replace(upkept, error=text, failures=upkept.failures + 1))
-            self._notes.failed(entry.table, "maintenance", error, began_ms)
+            logger.exception("maintenance of %s failed, tiering continues: %s", entry.table.name, text)
+            self._update_status(entry, upkeep=replace(upkept, error=text, failures=upkept.failures + 1))
+            self._notes.record_failure(entry.table, "maintenance", error, began_ms)
             return
         if report is not None:
             self._notes.note_success(entry.table, "maintenance")
             healed = entry.status.healed_rows + report.compacted.healed_rows
-            self._note(entry, healed_rows=healed, upkeep=replace(upkept.after(report), error=None, failures=0))
+            self._update_status(entry, healed_rows=healed, upkeep=replace(upkept.after(report), error=None, failures=0))
 
     def _clean_dropped(self) -> None:
         now_ms = self._clock.boot_ms()
@@ -384,15 +384,15 @@ class Service:
             self._dropped_cleaned_ms = now_ms
             self._connection.warehouse().clean_dropped()
 
-    def _failed(self, entry: _Entry, error: Exception) -> None:
+    def _record_failure(self, entry: _Entry, error: Exception) -> None:
         failures = entry.status.failures + 1
         backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2 ** min(failures - 1, 16))
         entry.not_before_ms = self._clock.boot_ms() + backoff_ms
         text = _first_line(error)
-        logger.error("tiering %s failed, again in %d ms: %s", entry.table.name, backoff_ms, text, exc_info=error)
-        self._note(entry, doing="failed", error=text, failures=failures)
+        logger.error("tiering %s failed, retrying in %d ms: %s", entry.table.name, backoff_ms, text, exc_info=error)
+        self._update_status(entry, doing="failed", error=text, failures=failures)
 
-    def _note(self, entry: _Entry, **changed: object) -> None:
+    def _update_status(self, entry: _Entry, **changed: object) -> None:
         with self._lock:
             entry.status = replace(entry.status, **changed)  # type: ignore[arg-type]
 
@@ -402,7 +402,7 @@ def _first_line(error: Exception) -> str:
 
 
 def oldest_waiting_ms(state: TableState) -> int | None:
-    """Return the commit time of the oldest row, truncation or deletion that the lake lacks; None if there is none."""
+    """Return the commit time of the oldest row, truncation or deletion missing from the lake; None if there is none."""
     waiting = [
         next((s.first_time_ms for s in log.segments if s.end_offset > state.lake_offset(bucket)), None)
         for bucket, log in state.buckets.items()

@@ -19,9 +19,14 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, Ta
 from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh, pause_refreshes, resume_refreshes
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.views.query_analysis import compile_statements, parse_query, reject_unsupported, session_values
-from streamhouse_spark.views.refresh import Refresher, RefreshReport, begin
-from streamhouse_spark.views.round_trip import require_same_meaning
+from streamhouse_spark.views.query_analysis import (
+    compile_statements,
+    parse_query,
+    reject_unsupported,
+    require_same_meaning,
+    session_values,
+)
+from streamhouse_spark.views.refresh import Refresher, RefreshReport, begin_creation
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ViewDescription:
-    """A view as it stands."""
+    """The current definition and state of a view."""
 
     name: str
     query: str
@@ -39,19 +44,21 @@ class ViewDescription:
     refreshes: int
     """Number of refreshes so far."""
     lineage: Lineage | None
-    """The versions of the sources that the view is at; None before its first refresh."""
+    """The source versions that the view reflects; None before the first refresh."""
     commits_behind: Mapping[str, int]
-    """Source → its commits since, with one of which the view has a part."""
+    """Source → commits that the view does not contain in full."""
     rows_behind: Mapping[str, int]
-    """Source → its rows since, or its changes where it has a primary key. Between two steps also those of a commit of
-    which the view has a part."""
+    """Source → rows of these commits, or changes for a primary-key table. Between two steps it counts all rows of a
+    commit of which the view contains a part."""
     step_rows: int | None
     paused: bool = False
-    """Whether refresh services leave the view as it is."""
+    """Whether refresh services skip the view."""
 
 
 class MaterializedTable:
-    """A query that is kept as a table. Get it from `materialize`. Its rows are read as those of any table."""
+    """A table that stores the result of a query; returned by `materialize`. Its rows are read like those of any
+    table.
+    """
 
     def __init__(self, spark: SparkSession, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -60,33 +67,37 @@ class MaterializedTable:
 
     @property
     def table(self) -> Table:
-        """The table that has the rows."""
+        """The table that stores the rows."""
         return self._connection.table(self.name)
 
     def refresh(self) -> RefreshReport:
-        """Bring the view to the newest versions of its sources, in one commit or in steps; see `materialize`. A paused
-        view too: that is for services.
+        """Refresh the view to the latest versions of its sources, in one commit or in steps; see `materialize`.
+
+        A paused view is refreshed too: a pause is for services.
         """
         return self._refresh(self.name)
 
     def pause(self) -> None:
-        """Have refresh services leave the view as it is, until `resume`. Durable when this returns, and seen by each
-        before it begins another refresh; one that has begun may still commit. Repeating it changes nothing.
+        """Make refresh services skip the view until `resume`.
+
+        Durable when this returns. Each service checks it before its next refresh; a refresh in progress may still
+        commit. Idempotent.
 
         **Commit point:** one record of the view's table, with its definition.
         """
         pause_refreshes(self.table)
 
     def resume(self) -> None:
-        """Have refresh services keep the view again, from the versions that it has. Durable when this returns, and seen
-        by each within seconds. Repeating it changes nothing.
+        """Make refresh services refresh the view again, from the versions that it reflects.
+
+        Durable when this returns; services notice it within seconds. Idempotent.
 
         **Commit point:** one record of the view's table, with its definition.
         """
         resume_refreshes(self.table)
 
     def describe(self) -> ViewDescription:
-        """Return the query, the versions of its sources that the view is at, and how far they are ahead."""
+        """Return the query, the source versions that the view reflects, and its lag behind them."""
         state = self.table.refresh()
         definition = ViewDefinition.of(state.properties, self.name)
         number, lineage = last_refresh(state)
@@ -120,7 +131,7 @@ def create_and_refresh(
     properties: Mapping[str, str],
     step_rows: int | None = None,
 ) -> MaterializedTable:
-    """Make the table of a view, or take the one with this query, and refresh it."""
+    """Create the table of a view, or open the existing one with this query, and refresh it."""
     view = create_view_table(spark, connection, name, query, freshness, mode, properties, step_rows)
     view.refresh()
     return view
@@ -136,22 +147,22 @@ def create_view_table(
     properties: Mapping[str, str],
     step_rows: int | None = None,
 ) -> MaterializedTable:
-    """Make the table of a view, or take the one with this query, and leave the rows to a refresh."""
+    """Create the table of a view, or open the existing one with this query, without refreshing it."""
     path = str(parse_table_name(name).require_table("materialize"))
-    if given := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
-        raise InvalidOptionError(f"{path}: the property {given[0]} is set by materialize; leave it out")
-    freshness_ms, chosen = parse_freshness_ms(freshness), parse_mode(mode)
-    steps = parse_step_rows(step_rows, chosen)
+    if reserved := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
+        raise InvalidOptionError(f"{path}: the property {reserved[0]} is set by materialize; leave it out")
+    freshness_ms, parsed_mode = parse_freshness_ms(freshness), parse_mode(mode)
+    steps = parse_step_rows(step_rows, parsed_mode)
     try:
-        known = ViewDefinition.of(connection.table(path).state.properties, path)
+        definition = ViewDefinition.of(connection.table(path).state.properties, path)
     except TableNotFoundError:
-        known = None
+        definition = None
     except InvalidOptionError as error:
         raise TableExistsError(f"{path} exists and is no materialised table; choose another name") from error
-    if known is not None and (known.query, known.mode) != (query, chosen):
+    if definition is not None and (definition.query, definition.mode) != (query, parsed_mode):
         raise TableExistsError(f"{path} is a materialised table of another query or mode; drop it first")
-    if known is None:
-        _create(spark, connection, path, query, freshness_ms, chosen, properties, steps)
+    if definition is None:
+        _create(spark, connection, path, query, freshness_ms, parsed_mode, properties, steps)
     return MaterializedTable(spark, connection, path)
 
 
@@ -165,12 +176,12 @@ def _create(
     properties: Mapping[str, str],
     step_rows: int | None,
 ) -> None:
-    """Create the table of a view. Everything is checked by Spark's analysis before."""
+    """Create the table of a view after Spark has analysed and checked the query."""
     parsed = parse_query(path, query)
     sources = {name: connection.table(name) for name in parsed.sources}
-    relations = begin(spark, path, parsed, sources)
+    relations = begin_creation(spark, path, parsed, sources)
     try:
-        new = {name: f"{relations.prefix}{found}_new" for name, found in relations.ids.items()}
+        new = {name: f"{relations.prefix}{source_id}_new" for name, source_id in relations.ids.items()}
         written = relations.sql(parsed.text_over(new))
         schema = written.schema
         names = tuple(field.name for field in schema.fields)
@@ -184,7 +195,7 @@ def _create(
                 statements = compile_statements(relations, parsed, sources, names)
                 from streamhouse_spark.views.ivm.delta_sql import Writer
 
-                whole = relations.sql(statements.whole(Writer(relations.prefix, frozenset()))).schema
+                whole = relations.sql(statements.full_sql(Writer(relations.prefix, frozenset()))).schema
                 identity, key = statements.identity, statements.key_columns
             printed = parsed.printed_over(new)
             require_same_meaning(path, parsed.text_over(new), printed, written, relations.sql(printed))

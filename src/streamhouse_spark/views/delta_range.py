@@ -1,5 +1,6 @@
-"""The changes of a view's groups between earlier versions of its sources and those of a step, whichever refreshes came
-between. They bring values that a host kept to the step.
+"""Changes of a view's groups between older source versions and those of a step, across any refreshes in between.
+
+They bring the values in this host's cache up to date with the step.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from streamhouse_spark.views.ivm.min_max import ChangesOf
 
 COMMITS_MAX: Final = 1_000
-"""Commits of a source between: of more, groups are listed anew as they are needed."""
+"""Largest number of source commits to read; beyond it, groups are listed again on demand."""
 
 logger = logging.getLogger(__name__)
 
 
 class DeltaRange:
-    """The changes up to one step, of at most so many rows as the driver reads itself."""
+    """Changes up to one step, if they are few enough for the driver to read."""
 
     def __init__(
         self,
@@ -42,16 +43,18 @@ class DeltaRange:
         sources: Mapping[str, Table],
         added: IncrementalAggregate,
     ) -> None:
-        """``relations`` makes new ones, which are dropped behind the changes. ``inputs`` are those of the step."""
+        """``relations`` creates temporary views, which are dropped after the changes are read; ``inputs`` are the
+        step's.
+        """
         self._relations, self._inputs, self._sources, self._added = relations, inputs, sources, added
         self._step = inputs.step
 
     def __call__(self, versions: Lineage) -> tuple[pa.Table, ChangesOf] | None:
-        """Return the keys of groups that changed, each once, and their changes; None where these are many, or are not
-        told.
+        """Return the distinct keys of changed groups and their changes; None if there are too many or some are
+        unknown.
         """
-        then = {source.name: source for source in versions.sources}
-        if then.keys() != self._sources.keys() or self._are_many(versions):
+        old_sources = {source.name: source for source in versions.sources}
+        if old_sources.keys() != self._sources.keys() or self._has_too_many_changes(versions):
             return None
         states = self._inputs.states
         if any(states[new.name].version != new.version for new in self._step.new.sources):
@@ -60,44 +63,44 @@ class DeltaRange:
             return None
         relations = self._relations()
         try:
-            return self._changes(relations, RefreshStep(self._step.number, versions, self._step.new))
-        except PySparkException as error:  # a version that no longer can be read
+            return self._compute_changes(relations, RefreshStep(self._step.number, versions, self._step.new))
+        except PySparkException as error:  # a version that can no longer be read
             logger.info("changes since older versions are not read: %s", error)
             return None
         finally:
             relations.drop()
 
-    def _are_many(self, versions: Lineage) -> bool:
-        then = {source.name: source for source in versions.sources}
-        commits = [new.version - then[new.name].version for new in self._step.new.sources]
+    def _has_too_many_changes(self, versions: Lineage) -> bool:
+        old_sources = {source.name: source for source in versions.sources}
+        commits = [new.version - old_sources[new.name].version for new in self._step.new.sources]
         rows = sum(
-            end - then[new.name].ends.get(bucket, 0)
+            end - old_sources[new.name].ends.get(bucket, 0)
             for new in self._step.new.sources
             for bucket, end in new.ends.items()
         )
         return max(commits) > COMMITS_MAX or min(commits) < 0 or rows > LOCAL_ROWS_MAX
 
-    def _changes(self, relations: TempViews, step: RefreshStep) -> tuple[pa.Table, ChangesOf]:
-        from streamhouse_spark.views.local_executor import changes_directly
+    def _compute_changes(self, relations: TempViews, step: RefreshStep) -> tuple[pa.Table, ChangesOf]:
+        from streamhouse_spark.views.local_executor import compute_changes
 
         relations.begin(step)
         inputs = StepInputs(relations, self._sources, step)
         writer = inputs.writer(self._added.root)
         if writer.delta(self._added.root.child) is None:
-            return self._nothing()
+            return self._empty_changes()
         if inputs.local is not None:
             try:
-                found = changes_directly(self._added, inputs.local)
+                local_changes = compute_changes(self._added, inputs.local)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                found = None
-            if found is not None:
-                return found
+                local_changes = None
+            if local_changes is not None:
+                return local_changes
         values = SparkValues(relations, self._added, writer)
         keys = values.find_changed_keys()
-        changes = {part.column: values.changes(keys)(part.column) for part in self._added.listed}
+        changes = {part.column: values.changes_of(keys)(part.column) for part in self._added.multiset_aggregates}
         return keys, changes.__getitem__
 
-    def _nothing(self) -> tuple[pa.Table, ChangesOf]:
+    def _empty_changes(self) -> tuple[pa.Table, ChangesOf]:
         from streamhouse_spark.views.ivm.min_max import ValueChanges
 
         none = np.zeros(0, np.int64)

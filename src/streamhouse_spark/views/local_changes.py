@@ -1,6 +1,6 @@
-"""The changes of a view's sources as rows of the driver, where they are few, and decisions by the number of changes.
+"""Changes of a view's sources that the driver reads itself, and decisions based on the number of changes.
 
-They are read from the log without Spark: for few changes the start of a Spark job costs more than they do.
+The driver reads them from the log without Spark, because starting a Spark job costs more than few changes.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT
 
 LOCAL_ROWS_MAX: Final = 200_000
-"""Changes that the driver reads itself. More are read by Spark."""
+"""Largest number of changes that the driver reads itself; Spark reads more."""
 LOCAL_BYTES_MAX: Final = 64 << 20
-MOST: Final = 1 / 3
-"""The share of a source's rows from which on the whole query costs less than its changes do."""
-MOST_ROWS_MIN: Final = 200_000
-"""Fewer changes than these are never most rows."""
-CAME: Final = ("insert", "update_after")
+MOSTLY_CHANGED_SHARE: Final = 1 / 3
+"""Share of changed rows of a source from which recomputing the full query is cheaper."""
+MOSTLY_CHANGED_ROWS_MIN: Final = 200_000
+"""Fewer changes than these never count as most rows."""
+INSERT_KINDS: Final = ("insert", "update_after")
 
 Weights = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalChanges:
-    """The changes of one source, of each bucket in the order of the log."""
+    """Changes of one source, in log order per bucket."""
 
     rows: pa.Table
     weights: Weights
-    """1 for a row that came, and -1 for one that went."""
+    """1 for an insert, -1 for a delete."""
 
     def net(self, columns: Sequence[str]) -> pa.Table:
-        """Return these columns of rows that came and went, and `WEIGHT`, without those that cancel each other out."""
+        """Return these columns of the changes and `WEIGHT`, without changes that cancel out."""
         rows = self.rows.select(list(columns))
         weights = self.weights
-        if len(weights) and not (weights == weights[0]).all() and all(map(_is_plain, rows.schema.types)):
-            found = sums(rows.append_column(WEIGHT, pa.array(weights)), list(columns))
-            totals = found.column(WEIGHT).to_numpy()
-            places = np.repeat(np.arange(len(totals)), np.abs(totals))
-            rows, weights = take_rows(found.drop_columns([WEIGHT]), places), np.sign(totals)[places]
+        if len(weights) and not (weights == weights[0]).all() and all(map(_is_flat, rows.schema.types)):
+            summed = sums(rows.append_column(WEIGHT, pa.array(weights)), list(columns))
+            totals = summed.column(WEIGHT).to_numpy()
+            positions = np.repeat(np.arange(len(totals)), np.abs(totals))
+            rows, weights = take_rows(summed.drop_columns([WEIGHT]), positions), np.sign(totals)[positions]
         return rows.append_column(WEIGHT, pa.array(weights, pa.int64()))
 
 
 def read_changes(
     table: TableHandle, state: TableState, ends: Mapping[int, int], until: Mapping[int, int], columns: Sequence[str]
 ) -> LocalChanges | None:
-    """Read what came and went between two ends of the log; None where that is much, or can no longer be read."""
+    """Read the changes between two log positions; None if there are too many or they can no longer be read."""
     ranges = {
         bucket: OffsetRange(ends.get(bucket, 0), end) for bucket, end in until.items() if end > ends.get(bucket, 0)
     }
@@ -82,65 +82,66 @@ def read_changes(
     rows = pa.Table.from_batches(batches, pa.schema([*metadata, *plan.schema.arrow]))
     if not metadata:
         return LocalChanges(rows, np.ones(len(rows), np.int64))
-    came = pc.is_in(rows[CHANGE_TYPE.name], value_set=pa.array(CAME))
-    weights = np.where(came.to_numpy(zero_copy_only=False), 1, -1).astype(np.int64)
+    is_insert = pc.is_in(rows[CHANGE_TYPE.name], value_set=pa.array(INSERT_KINDS))
+    weights = np.where(is_insert.to_numpy(zero_copy_only=False), 1, -1).astype(np.int64)
     return LocalChanges(rows.drop_columns([CHANGE_TYPE.name]), weights)
 
 
-def rows_before(rows: pa.Table, changes: LocalChanges, key: Sequence[str]) -> pa.Table:
-    """Return the rows that keys had before some changes. ``rows`` are those of the keys behind the changes, or between
-    them, so that the first change of a key says which row it had.
+def rewind_rows(rows: pa.Table, changes: LocalChanges, key: Sequence[str]) -> pa.Table:
+    """Return the rows of ``key`` as they were before some changes.
+
+    ``rows`` are from after the changes, or from between them; the first change of a key determines its old row.
     """
-    changed = _keys_of(changes.rows, key)
+    changed = _encode_row_keys(changes.rows, key)
     _, first = np.unique(changed.to_numpy(zero_copy_only=False), return_index=True)
     had = np.sort(first[changes.weights[first] < 0])
-    stay = rows.filter(pc.invert(pc.is_in(_keys_of(rows, key), value_set=changed)))
+    stay = rows.filter(pc.invert(pc.is_in(_encode_row_keys(rows, key), value_set=changed)))
     older = take_rows(changes.rows.select(rows.column_names), had)
     return pa.concat_tables([stay, pa.Table.from_arrays(older.columns, schema=rows.schema)])
 
 
-def _keys_of(rows: pa.Table, key: Sequence[str]) -> pa.BinaryArray:
+def _encode_row_keys(rows: pa.Table, key: Sequence[str]) -> pa.BinaryArray:
     return encode_keys([one_array(rows.column(name)) for name in key])
 
 
 def may_be_local(state: TableState, columns: Collection[str]) -> bool:
-    """Tell whether rows of these columns are the same from the driver as read by Spark, which pads texts of CHAR."""
+    """Return whether the driver reads these columns exactly like Spark, which pads CHAR values."""
     chosen = [state.schema.column(name) for name in columns]
-    return all(_is_plain(c.type) and (c.size is None or c.size.kind != "char") for c in chosen)
+    return all(_is_flat(c.type) and (c.size is None or c.size.kind != "char") for c in chosen)
 
 
 def is_mostly_changed(step: RefreshStep, states: Mapping[str, TableState]) -> bool:
-    """Tell whether so much changed that the whole query costs less."""
+    """Return whether so many rows changed that recomputing the full query is cheaper."""
     if step.old is None:
         return True
     before = {source.name: source for source in step.old.sources}
     changed = [source for source in step.new.sources if source.name in step.changed]
-    return any(_is_much(before[source.name], source, states[source.name]) for source in changed)
+    return any(_is_source_mostly_changed(before[source.name], source, states[source.name]) for source in changed)
 
 
-def _is_much(old: SourceVersion, new: SourceVersion, state: TableState) -> bool:
+def _is_source_mostly_changed(old: SourceVersion, new: SourceVersion, state: TableState) -> bool:
     changes = sum(end - old.ends.get(bucket, 0) for bucket, end in new.ends.items())
-    return changes > MOST_ROWS_MIN and changes >= MOST * rows_at_most(state)
+    return changes > MOSTLY_CHANGED_ROWS_MIN and changes >= MOSTLY_CHANGED_SHARE * max_num_rows(state)
 
 
-def rows_at_most(state: TableState) -> int:
-    """Return a number of rows that the table does not exceed."""
+def max_num_rows(state: TableState) -> int:
+    """Return an upper bound of the table's row count."""
     if state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
         return sys.maxsize
     if not state.primary_key:
         return state.num_rows
-    found = 0
+    num_rows = 0
     for bucket, log in state.buckets.items():
         snapshot = state.snapshots.get(bucket)
-        known, since = (0, state.first_offset(bucket)) if snapshot is None else (snapshot.num_rows, snapshot.offset)
-        found += known + log.end - since
-    return found
+        base_rows, since = (0, state.first_offset(bucket)) if snapshot is None else (snapshot.num_rows, snapshot.offset)
+        num_rows += base_rows + log.end - since
+    return num_rows
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def _is_flat(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind))
 
 
-def columns_read(state: TableState, wanted: Collection[str]) -> list[str]:
-    """Return the wanted columns and those of the primary key, in the table's order."""
-    return [name for name in state.schema.names if name in wanted or name in state.primary_key]
+def columns_to_read(state: TableState, columns: Collection[str]) -> list[str]:
+    """Return ``columns`` and the primary key columns, in the table's order."""
+    return [name for name in state.schema.names if name in columns or name in state.primary_key]

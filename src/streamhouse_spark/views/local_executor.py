@@ -1,8 +1,7 @@
-"""Groups brought forward by the driver itself, without a Spark job: few changes, plain columns, exact arithmetic.
+"""Incremental aggregation in the driver, without a Spark job, for few changes, plain columns and exact arithmetic.
 
-It gives the rows of `IncrementalAggregate.merged`, of the same aggregates by the same rules, with Arrow in the place of
-Spark. A job costs more than few changes do. Whatever is not surely the same in both is left to Spark: floating point
-numbers, expressions, conditions, results that do not fit.
+It returns the rows of `IncrementalAggregate.merge_sql` for the same aggregates by the same rules, with Arrow instead of
+Spark. Everything that might differ is left to Spark: floating point numbers, expressions, conditions, overflows.
 """
 
 from __future__ import annotations
@@ -24,67 +23,66 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import is_beyond_python
 from streamhouse_spark.views.ivm.aggregate_functions import Aggregate, Part
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT
-from streamhouse_spark.views.ivm.incremental_aggregate import AGAIN, IncrementalAggregate, group_name
-from streamhouse_spark.views.ivm.indexed_join import only_scan, scan_name
-from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, tables_of
-from streamhouse_spark.views.ivm.min_max import ChangesOf, Tell, TopKResult, ValueChanges, group_numbers
+from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE, IncrementalAggregate, group_column
+from streamhouse_spark.views.ivm.indexed_join import scan_name, single_scan
+from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, source_tables
+from streamhouse_spark.views.ivm.min_max import ChangesOf, TopKLookup, TopKResult, ValueChanges, match_groups
 from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY
 
-_TEXTS: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
+_SAME_TEXT_TYPES: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
 """Types whose values have the same text in Arrow and in Spark."""
 _SUM_MAX: Final = 1 << 62
-Find = Callable[[pa.Table], pa.Table]
+ViewLookup = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRows:
-    """The rows that the driver has of one step."""
+    """Rows of one step that the driver has read."""
 
     changed: Collection[str]
     """The sources that changed."""
     changes: Mapping[str, pa.Table]
     """Source → its changes, with weights."""
-    beside: Mapping[str, pa.Table]
-    """Use of a source that did not change → its rows that changes of others name."""
+    looked_up: Mapping[str, pa.Table]
+    """Use of an unchanged source → its rows that match changes of other sources."""
 
 
 def merge_aggregates(
-    added: IncrementalAggregate, rows: LocalRows, find: Find, tell: Tell | None = None
+    added: IncrementalAggregate, rows: LocalRows, find: ViewLookup, tell: TopKLookup | None = None
 ) -> pa.Table | None:
-    """Return the rows of `IncrementalAggregate.merged`; None where Spark has to compute them. ``find`` looks up rows of
-    the view, and ``tell`` what its kept values tell.
+    """Return the rows of `IncrementalAggregate.merge_sql`; None if Spark must compute them.
+
+    ``find`` looks up rows of the view, and ``tell`` cached values of groups.
     """
     root = added.statements.root
-    if not isinstance(root, Group) or not _is_plain(added, root):
+    if not isinstance(root, Group) or not _is_supported(added, root):
         return None
     try:
-        delta = _delta(root.child, rows)
+        delta = _compute_delta(root.child, rows)
         if delta is not None and not delta.num_rows:
-            return pa.table({GONE: pa.array([], pa.bool_()), AGAIN: pa.array([], pa.bool_())})
+            return pa.table({GONE: pa.array([], pa.bool_()), RECOMPUTE: pa.array([], pa.bool_())})
         return None if delta is None else _merge_groups(added, root, delta, find, tell)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a number that does not fit, a type without this function
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # an overflow, or a type without this function
         return None
 
 
-def changes_directly(added: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
-    """Return the keys of groups with changes, each once, and the changes of their values; None where Spark has to
-    compute them.
-    """
+def compute_changes(added: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
+    """Return the distinct keys of changed groups and their value changes; None if Spark must compute them."""
     root = added.root
-    delta = _delta(root.child, rows) if _is_plain(added, root) else None
+    delta = _compute_delta(root.child, rows) if _is_supported(added, root) else None
     if delta is None:
         return None
     groups = distinct(delta.select(list(root.groups)))
     if added.statements.identity == "hash":
         groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
     keys = {name: groups.column(column) for name, column in added.key_columns.items()}
-    return pa.table(keys), _changes_of(root, groups, delta)
+    return pa.table(keys), _value_changes(root, groups, delta)
 
 
-def _is_plain(added: IncrementalAggregate, root: Group) -> bool:
-    """Tell whether the view's columns are its groups and aggregates of columns, all of exact types."""
+def _is_supported(added: IncrementalAggregate, root: Group) -> bool:
+    """Return whether the view consists of grouping columns and aggregates of columns, all of exact types."""
     types = added.statements.types
-    if not root.groups or any(types[name] not in _TEXTS for name in root.groups):
+    if not root.groups or any(types[name] not in _SAME_TEXT_TYPES for name in root.groups):
         return False
     return all(_is_exact(part, root.exprs[name], types[name]) for name, part in added.parts.items())
 
@@ -100,7 +98,7 @@ def _is_exact(part: Part, expression: exp.Expr, kind: str) -> bool:
 
 
 def _argument(expression: exp.Expr) -> exp.Expr:
-    """Return the argument of an aggregate, of which there is one."""
+    """Return the single argument of an aggregate."""
     this: exp.Expr = expression.this
     return this.expressions[0] if isinstance(this, exp.Distinct) else this
 
@@ -108,17 +106,17 @@ def _argument(expression: exp.Expr) -> exp.Expr:
 # -- changes ----------------------------------------------------------------------------------------------------------
 
 
-def _delta(node: Node, rows: LocalRows) -> pa.Table | None:
-    """Return the columns of a node that came and went, with weights; None for a plan that is more than plain."""
+def _compute_delta(node: Node, rows: LocalRows) -> pa.Table | None:
+    """Return the inserted and deleted rows of a node with weights; None for an unsupported plan."""
     match node:
         case Scan(table, of):
-            found = rows.changes.get(table)
-            return None if found is None else _rename_columns(found, of, WEIGHT)
+            delta = rows.changes.get(table)
+            return None if delta is None else _rename_columns(delta, of, WEIGHT)
         case FilterProject(child):
-            found = _delta(child, rows) if _is_bare(node) else None
-            return None if found is None else _project_columns(found, node, WEIGHT)
+            delta = _compute_delta(child, rows) if _is_column_projection(node) else None
+            return None if delta is None else _project_columns(delta, node, WEIGHT)
         case Join(kind, left, right):
-            moves = [bool(tables_of(side) & set(rows.changed)) for side in (left, right)]
+            moves = [bool(source_tables(side) & set(rows.changed)) for side in (left, right)]
             if moves == [True, False] and kind in ("inner", "left"):
                 return _join_changes(node, left, right, rows)
             return _join_changes(node, right, left, rows) if moves == [False, True] and kind == "inner" else None
@@ -126,31 +124,33 @@ def _delta(node: Node, rows: LocalRows) -> pa.Table | None:
 
 
 def _join_changes(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.Table | None:
-    """Return the changes of one side of a join beside the rows of the other."""
-    scan = only_scan(other)
-    pairs = _equal(join.on, moving, other)
-    found = rows.beside.get(scan_name(scan)) if scan is not None else None
-    if found is None or pairs is None:
+    """Return the changes of one side of a join, joined with the looked-up rows of the other side."""
+    scan = single_scan(other)
+    pairs = _equality_pairs(join.on, moving, other)
+    looked_up = rows.looked_up.get(scan_name(scan)) if scan is not None else None
+    if looked_up is None or pairs is None:
         return None
-    came, beside = _delta(moving, rows), _rows(other, found)
-    if came is None or beside is None:
+    delta, other_rows = _compute_delta(moving, rows), _project_rows(other, looked_up)
+    if delta is None or other_rows is None:
         return None
-    if any(pa.types.is_floating(came.column(name).type) for name, _ in pairs):  # -0.0 equals 0.0, and bytes do not
+    if any(
+        pa.types.is_floating(delta.column(name).type) for name, _ in pairs
+    ):  # -0.0 equals 0.0, but their bytes differ
         return None
     names = [f"__streamhouse_key_{number}" for number in range(len(pairs))]
-    for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares whole numbers of any two types
-        came = came.append_column(name, _widen_column(came.column(ours)))
-        beside = beside.append_column(name, _widen_column(beside.column(theirs)))
+    for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares integers of any two types
+        delta = delta.append_column(name, _widen_column(delta.column(ours)))
+        other_rows = other_rows.append_column(name, _widen_column(other_rows.column(theirs)))
     kind = "left outer" if join.kind == "left" else "inner"
-    return came.join(beside, names, join_type=kind, use_threads=False).drop_columns(names)
+    return delta.join(other_rows, names, join_type=kind, use_threads=False).drop_columns(names)
 
 
 def _widen_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
 
 
-def _equal(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | None:
-    """Return the columns that a join's condition sets equal; None where it demands more."""
+def _equality_pairs(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | None:
+    """Return the pairs of columns that a join condition equates; None if it has any other part."""
     pairs = []
     for part in on.flatten() if isinstance(on, exp.And) else [on]:
         equal = part.unnest()
@@ -158,29 +158,29 @@ def _equal(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | N
             return None
         if not isinstance(equal.expression, exp.Column):
             return None
-        one, two = equal.this.name, equal.expression.name
-        pair = (one, two) if one in moving.columns else (two, one)
+        left, right = equal.this.name, equal.expression.name
+        pair = (left, right) if left in moving.columns else (right, left)
         if pair[0] not in moving.columns or pair[1] not in other.columns:
             return None
         pairs.append(pair)
     return pairs
 
 
-def _rows(node: Node, rows: pa.Table) -> pa.Table | None:
+def _project_rows(node: Node, rows: pa.Table) -> pa.Table | None:
     if isinstance(node, Scan):
         return _rename_columns(rows, node.of)
-    if not isinstance(node, FilterProject) or not _is_bare(node):
+    if not isinstance(node, FilterProject) or not _is_column_projection(node):
         return None
-    found = _rows(node.child, rows)
-    return None if found is None else _project_columns(found, node)
+    child_rows = _project_rows(node.child, rows)
+    return None if child_rows is None else _project_columns(child_rows, node)
 
 
-def _is_bare(rows: FilterProject) -> bool:
-    return rows.where is None and all(isinstance(found, exp.Column) for found in rows.exprs.values())
+def _is_column_projection(rows: FilterProject) -> bool:
+    return rows.where is None and all(isinstance(expression, exp.Column) for expression in rows.exprs.values())
 
 
 def _project_columns(rows: pa.Table, node: FilterProject, *also: str) -> pa.Table:
-    return _rename_columns(rows, {name: found.name for name, found in node.exprs.items()}, *also)
+    return _rename_columns(rows, {name: expression.name for name, expression in node.exprs.items()}, *also)
 
 
 def _rename_columns(rows: pa.Table, of: Mapping[str, str], *also: str) -> pa.Table:
@@ -191,43 +191,47 @@ def _rename_columns(rows: pa.Table, of: Mapping[str, str], *also: str) -> pa.Tab
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def _merge_groups(added: IncrementalAggregate, root: Group, delta: pa.Table, find: Find, tell: Tell | None) -> pa.Table:
+def _merge_groups(
+    added: IncrementalAggregate, root: Group, delta: pa.Table, find: ViewLookup, tell: TopKLookup | None
+) -> pa.Table:
     statements = added.statements
     groups = _group_changes(added, root, delta)
     if statements.identity == "hash":
         groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
     keys = {name: groups.column(column) for name, column in added.key_columns.items()}
-    found = find(pa.table(keys))
-    there = found.column(found.num_columns - 1)
-    told = None
+    stored_rows = find(pa.table(keys))
+    is_present = stored_rows.column(stored_rows.num_columns - 1)
+    top_k = None
     if tell is not None:
-        told = tell(pa.table(keys), there.to_numpy(), _changes_of(root, groups, delta))
-    old = {column: found.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
-    new = {part.column: _New.of(part, groups, old[part.column]).as_told(told) for part in added.aggregates}
+        top_k = tell(pa.table(keys), is_present.to_numpy(), _value_changes(root, groups, delta))
+    old = {column: stored_rows.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
+    new = {part.column: _NewValue.of(part, groups, old[part.column]).with_top_k(top_k) for part in added.aggregates}
     values = {
-        name: new[name].shown(new) if name in new else groups.column(root.exprs[name].name) for name in root.columns
+        name: new[name].result(new) if name in new else groups.column(root.exprs[name].name) for name in root.columns
     }
-    stays = _stays(groups.column("rows"), there, new, told)
+    remains = _compute_remains(groups.column("rows"), is_present, new, top_k)
     sure = pa.chunked_array([pa.repeat(pa.scalar(value=True), groups.num_rows)])
-    for found_new in new.values():
-        sure = pc.and_kleene(sure, found_new.is_known(new))
-    again = pc.or_kleene(pc.is_null(stays), pc.and_kleene(stays, pc.invert(pc.fill_null(sure, fill_value=False))))
-    again = pc.fill_null(again, fill_value=True)
-    gone = pc.fill_null(pc.invert(stays), fill_value=False)
+    for value_part in new.values():
+        sure = pc.and_kleene(sure, value_part.is_known(new))
+    recompute = pc.or_kleene(
+        pc.is_null(remains), pc.and_kleene(remains, pc.invert(pc.fill_null(sure, fill_value=False)))
+    )
+    recompute = pc.fill_null(recompute, fill_value=True)
+    is_deleted = pc.fill_null(pc.invert(remains), fill_value=False)
     shown = {name: values[column] for column, name in zip(root.columns, statements.names, strict=True)}
-    by_group = {group_name(name): groups.column(name) for name in root.groups}
-    rows = pa.table({**keys, **shown, GONE: gone, AGAIN: again, **by_group})
-    same = there
+    by_group = {group_column(name): groups.column(name) for name in root.groups}
+    rows = pa.table({**keys, **shown, GONE: is_deleted, RECOMPUTE: recompute, **by_group})
+    same = is_present
     for name, value in values.items():
         both_null = pc.and_(pc.is_null(value), pc.is_null(old[name]))
         same = pc.and_(same, pc.or_(both_null, pc.fill_null(pc.equal(value, old[name]), fill_value=False)))
-    absent = pc.and_(gone, pc.invert(there))  # neither was there nor is
-    return rows.filter(pc.or_(again, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(gone))))))
+    absent = pc.and_(is_deleted, pc.invert(is_present))  # a group that had no row and has none
+    return rows.filter(pc.or_(recompute, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(is_deleted))))))
 
 
-def _changes_of(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
+def _value_changes(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
     by = list(root.groups)
-    numbers, weights = group_numbers(groups.select(by), delta.select(by)), delta.column(WEIGHT).to_numpy()
+    numbers, weights = match_groups(groups.select(by), delta.select(by)), delta.column(WEIGHT).to_numpy()
 
     def changes_of(column: str) -> ValueChanges:
         return ValueChanges(
@@ -238,9 +242,9 @@ def _changes_of(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
 
 
 def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) -> pa.Table:
-    """Return the groups that changed with what came and went, as `IncrementalAggregate.changes` does."""
+    """Return the changed groups with their aggregated changes, like `IncrementalAggregate.changes_sql`."""
     weights = delta.column(WEIGHT)
-    came = pc.greater(weights, 0)
+    is_insert = pc.greater(weights, 0)
     columns, sums = {name: delta.column(name) for name in root.groups}, [("rows", "sum")]
     columns["rows"] = weights
     for part in added.aggregates:
@@ -249,12 +253,12 @@ def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) ->
         values = delta.column(_argument(root.exprs[part.column]).name)
         if part.kind == "sum":
             values = values.cast(_sum_type(part.type))
-            _require_fitting(values)
-        none = pa.scalar(None, values.type)
+            _require_sum_fits(values)
+        null = pa.scalar(None, values.type)
         if part.kind not in ("count", "distinct"):
             function = "sum" if part.kind == "sum" else part.kind
-            columns[f"came_{part.column}"] = pc.if_else(came, values, none)
-            columns[f"gone_{part.column}"] = pc.if_else(came, none, values)
+            columns[f"came_{part.column}"] = pc.if_else(is_insert, values, null)
+            columns[f"gone_{part.column}"] = pc.if_else(is_insert, null, values)
             sums += [(f"came_{part.column}", function), (f"gone_{part.column}", function)]
         if part.kind in ("count", "sum"):
             columns[f"count_{part.column}"] = pc.if_else(pc.is_valid(values), weights, 0)
@@ -262,12 +266,12 @@ def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) ->
         if part.kind == "distinct":
             columns[f"count_{part.column}"] = pc.is_valid(values).cast(pa.int64())
             sums.append((f"count_{part.column}", "sum"))
-    found = pa.table(columns).group_by(list(root.groups), use_threads=False).aggregate(sums)
-    return found.rename_columns([*root.groups, *(name for name, _ in sums)])
+    grouped = pa.table(columns).group_by(list(root.groups), use_threads=False).aggregate(sums)
+    return grouped.rename_columns([*root.groups, *(name for name, _ in sums)])
 
 
-def _require_fitting(values: pa.ChunkedArray) -> None:
-    """Raise ``ArrowInvalid`` for whole numbers whose sum may not fit."""
+def _require_sum_fits(values: pa.ChunkedArray) -> None:
+    """Raise ``ArrowInvalid`` for integers whose sum may overflow."""
     if pa.types.is_integer(values.type) and len(values):
         ends = pc.min_max(values).as_py()
         largest = max(abs(ends["min"] or 0), abs(ends["max"] or 0))
@@ -287,33 +291,31 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
 
 
 def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
-    """Return the hash that `statements.hashed` writes. Raises ``ArrowInvalid`` for dates of which Spark has another
-    text.
-    """
+    """Return the hash of `refresh_sql.hash_sql`. Raises ``ArrowInvalid`` for dates whose text differs in Spark."""
     parts = []
     for name in columns:
         if is_beyond_python(rows.column(name)):
             raise pa.ArrowInvalid("Arrow and Spark do not write such a date as the same text")
         text = one_array(rows.column(name)).cast(pa.string())
-        told = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
-        parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), told))
+        encoded = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
+        parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), encoded))
     texts = pc.binary_join_element_wise(*parts, "") if len(parts) > 1 else parts[0]
     return pa.array([hashlib.sha256(text.encode()).hexdigest() for text in texts.to_pylist()], pa.string())
 
 
-def _stays(
-    rows: pa.ChunkedArray, there: pa.ChunkedArray, new: Mapping[str, _New], told: TopKResult | None
+def _compute_remains(
+    rows: pa.ChunkedArray, is_present: pa.ChunkedArray, new: Mapping[str, _NewValue], top_k: TopKResult | None
 ) -> pa.ChunkedArray:
-    """Return whether a group has a row now; null where that is not known."""
-    known = next((found.value for found in new.values() if found.part.kind == "rows"), None)
-    if known is not None:
-        return _count_rows(known)
+    """Return whether each group has a row afterwards; null if unknown."""
+    num_rows = next((aggregate.value for aggregate in new.values() if aggregate.part.kind == "rows"), None)
+    if num_rows is not None:
+        return _count_rows(num_rows)
     yes, no = pa.scalar(value=True), pa.scalar(None, pa.bool_())
     proven = pc.if_else(pc.greater_equal(rows, 0), yes, no)
-    for found in new.values():
-        proven = pc.if_else(pc.fill_null(found.proof(), fill_value=False), yes, proven)
-    found = pc.if_else(there, proven, _count_rows(rows))
-    return found if told is None else pc.if_else(pa.array(told.known), pa.array(told.rows > 0), found)
+    for aggregate in new.values():
+        proven = pc.if_else(pc.fill_null(aggregate.is_nonempty(), fill_value=False), yes, proven)
+    remains = pc.if_else(is_present, proven, _count_rows(rows))
+    return remains if top_k is None else pc.if_else(pa.array(top_k.is_known), pa.array(top_k.rows > 0), remains)
 
 
 def _count_rows(number: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -321,47 +323,49 @@ def _count_rows(number: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True, slots=True)
-class _New:
-    """The new value of an aggregate, by the rules of `Aggregate`."""
+class _NewValue:
+    """New value of an aggregate, by the rules of `Aggregate`."""
 
     part: Aggregate
     old: pa.ChunkedArray
     value: pa.ChunkedArray
-    gone: pa.ChunkedArray | None = None
+    deleted: pa.ChunkedArray | None = None
     count: pa.ChunkedArray | None = None
-    told: pa.Array | None = None
-    """Whether the kept values of each group tell it."""
+    has_value: pa.Array | None = None
+    """Whether the cache determines the value of each group."""
 
     @classmethod
-    def of(cls, part: Aggregate, groups: pa.Table, old: pa.ChunkedArray) -> _New:
+    def of(cls, part: Aggregate, groups: pa.Table, old: pa.ChunkedArray) -> _NewValue:
         def column(name: str) -> pa.ChunkedArray:
             return groups.column(f"{name}_{part.column}")
 
         if part.kind in ("rows", "count"):
-            more = groups.column("rows") if part.kind == "rows" else column("count")
-            return cls(part, old, pc.add_checked(pc.fill_null(old, 0), more))
+            increase = groups.column("rows") if part.kind == "rows" else column("count")
+            return cls(part, old, pc.add_checked(pc.fill_null(old, 0), increase))
         if part.kind == "sum":
             kind = _sum_type(part.type)
             none = _zero(kind)
-            of_old, came, gone = (pc.fill_null(c.cast(kind), none) for c in (old, column("came"), column("gone")))
-            value = pc.subtract_checked(pc.add_checked(of_old, came).cast(kind), gone).cast(kind)
+            of_old, inserted, deleted = (
+                pc.fill_null(c.cast(kind), none) for c in (old, column("came"), column("gone"))
+            )
+            value = pc.subtract_checked(pc.add_checked(of_old, inserted).cast(kind), deleted).cast(kind)
             return cls(part, old, value, column("gone"), column("count"))
         if part.kind == "distinct":
             return cls(part, old, pc.fill_null(old, 0), count=column("count"))
         chosen = pc.min_element_wise if part.kind == "min" else pc.max_element_wise
         return cls(part, old, chosen(old, column("came").cast(old.type)), column("gone").cast(old.type))
 
-    def as_told(self, told: TopKResult | None) -> _New:
-        """Return it with the values that kept ones tell, which need no proof."""
-        if told is None or self.part.column not in told.values:
+    def with_top_k(self, top_k: TopKResult | None) -> _NewValue:
+        """Return the new value with cached values where available; these need no further check."""
+        if top_k is None or self.part.column not in top_k.values:
             return self
-        known, values = pa.array(told.known), told.values[self.part.column]
+        has_value, values = pa.array(top_k.is_known), top_k.values[self.part.column]
         if self.part.kind == "distinct":
-            known = pc.and_(known, values.is_valid())
-        value = pc.if_else(known, values, self.value)
-        return replace(self, value=value, told=known)
+            has_value = pc.and_(has_value, values.is_valid())
+        value = pc.if_else(has_value, values, self.value)
+        return replace(self, value=value, has_value=has_value)
 
-    def shown(self, new: Mapping[str, _New]) -> pa.ChunkedArray:
+    def result(self, new: Mapping[str, _NewValue]) -> pa.ChunkedArray:
         if self.part.kind != "sum":
             return self.value
         none = pa.scalar(None, self.value.type)
@@ -369,25 +373,27 @@ class _New:
         left = self.value if counted is None else pc.if_else(pc.equal(counted, 0), none, self.value)
         return pc.if_else(pc.is_null(self.old), pc.if_else(pc.greater(self.count, 0), self.value, none), left)
 
-    def is_known(self, new: Mapping[str, _New]) -> pa.ChunkedArray:
+    def is_known(self, new: Mapping[str, _NewValue]) -> pa.ChunkedArray:
         match self.part.kind:
             case "rows" | "count":
                 return pc.greater_equal(self.value, 0)
             case "sum":
-                came = pc.greater_equal(self.count, 0)
-                known = pc.or_(came, self.proof())
+                only_inserts = pc.greater_equal(self.count, 0)
+                is_known = pc.or_(only_inserts, self.is_nonempty())
                 if self.part.counted:
-                    known = pc.or_(known, pc.greater_equal(new[self.part.counted].value, 0))
-                return pc.if_else(pc.is_null(self.old), came, known)
+                    is_known = pc.or_(is_known, pc.greater_equal(new[self.part.counted].value, 0))
+                return pc.if_else(pc.is_null(self.old), only_inserts, is_known)
             case "distinct":
                 stays = pc.equal(self.count, 0)
-                return stays if self.told is None else pc.or_(self.told, stays)
+                return stays if self.has_value is None else pc.or_(self.has_value, stays)
             case _:
                 further = pc.greater if self.part.kind == "min" else pc.less
-                stays = pc.or_(pc.is_null(self.gone), pc.fill_null(further(self.gone, self.value), fill_value=False))
-                return stays if self.told is None else pc.or_(self.told, stays)
+                stays = pc.or_(
+                    pc.is_null(self.deleted), pc.fill_null(further(self.deleted, self.value), fill_value=False)
+                )
+                return stays if self.has_value is None else pc.or_(self.has_value, stays)
 
-    def proof(self) -> pa.ChunkedArray:
+    def is_nonempty(self) -> pa.ChunkedArray:
         match self.part.kind:
             case "rows" | "count":
                 return pc.greater(self.value, 0)

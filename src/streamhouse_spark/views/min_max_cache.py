@@ -1,16 +1,16 @@
-"""The smallest and largest values of a view's groups, kept beside its rows in the cache of this host.
+"""Cache of the first values of a view's groups, on this host's disk.
 
-They lie in a tablet of their own: key of the view's row → the first values of its group, which
-`streamhouse_spark.views.ivm.min_max` works out. Groups come into it as they are needed. A group that loses its smallest
-or largest value and is not there is listed from its rows, and with it a share of all groups, whose rows are read on the
-same way. So all are there after a few refreshes, none of which costs much more than its groups do.
+The cache is a tablet of its own: key of the view's row → top-k state of its group
+(`streamhouse_spark.views.ivm.min_max`). Groups enter it on demand. If a group that is not cached loses its minimum or
+maximum, the refresh lists its values from its rows, together with a share of all groups whose rows the same scan reads.
+So all groups are cached after a few refreshes, and none of these costs much more than its own groups.
 
-The tablet names the versions of the sources that its values are of. Where these are not those at which a refresh
-begins, as behind refreshes of another host or a crash between a commit and the keeping, the changes between are added
-first. Where these are no longer told, the tablet begins anew. So it is never the truth, and never believed for rows
-that it is not of. Of a group that is not in it nothing is known, unless the view has no row of it: then it has no rows.
+The tablet stores the source versions that its values reflect. If a refresh starts at other versions, as after refreshes
+of another host or a crash before saving, the changes in between are applied first. If these are no longer known, the
+tablet is reset. So the cache is never the source of truth, and is never used for rows of other versions. Nothing is
+known of a group that is not cached, unless the view has no row of it: then it has no rows.
 
-**Commit point** of keeping: LMDB's own, of all values and the versions. It comes behind the commit of the refresh.
+**Commit point** of saving: LMDB's own, for all values and the versions, after the commit of the refresh.
 """
 
 from __future__ import annotations
@@ -21,257 +21,349 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.row_codec import Packed, RowCodec
 from streamhouse_spark.kv.tablet_registry import tablet
+from streamhouse_spark.kv.value_codec import bytes_of
 from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.views.ivm.delta_sql import Writer
 from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
-from streamhouse_spark.views.ivm.min_max import ROOM, Bools, ChangesOf, Firsts, TopKResult, ValueChanges
-from streamhouse_spark.views.local_changes import rows_at_most
-from streamhouse_spark.views.top_k_packing import PackedFirsts
+from streamhouse_spark.views.ivm.min_max import ROOM, Bools, ChangesOf, TopKGroups, TopKResult, TopKState, ValueChanges
+from streamhouse_spark.views.local_changes import max_num_rows
 from streamhouse_spark.views.value_multisets import GroupLists, ValueLists
 
 GROUPS_MAX: Final = 5_000_000
-"""Views with more groups keep nothing."""
+"""Views with more groups are not cached."""
 LOST_MIN: Final = 10_000
-"""So many groups are always listed in one refresh."""
+"""Number of groups that one refresh may always list."""
 LOST_SHARE: Final = 1 / 8
-"""The share of a view's groups up to which they are listed in one refresh: more are computed from their rows alone."""
+"""Largest share of a view's groups that one refresh lists; more groups are recomputed from their rows instead."""
 SMALL_ROWS: Final = 200_000
-"""Rows of the sources up to which all groups are listed at once."""
+"""Number of source rows up to which all groups are listed at once."""
 NUM_SHARES: Final = 8
 LISTED_AT_ONCE: Final = 200_000
-"""Groups whose values are in the driver at a time."""
-_FORM: Final = 2
-"""Number of the form of keys and values."""
+"""Number of groups whose values are in the driver at a time."""
+_FORMAT: Final = 2
+"""Version of the format of keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinMaxRequest:
-    """The groups whose values are asked for: those that are ``lost``, each once, and perhaps a share of all others."""
+    """A request for the values of the distinct ``lost`` groups, and optionally of a share of all groups."""
 
     lost: pa.Table
     room: int
     like: int | None = None
-    """The index of a lost group of whose share all groups are asked for."""
+    """The index of a lost group; all groups of its share are requested."""
     num_shares: int = 1
 
 
 ListValues = Callable[[MinMaxRequest], pa.Table]
-"""Gives the columns of `listing.listed_values`."""
-Between = Callable[[Lineage], tuple[pa.Table, ChangesOf] | None]
-"""Gives the keys of groups that changed between versions and those of the refresh, each once, and their changes; None
-where these are many, or not told."""
+"""Returns the columns of `multiset_sql.listed_values_sql`."""
+ChangesBetween = Callable[[Lineage], tuple[pa.Table, ChangesOf] | None]
+"""Returns the distinct keys of groups that changed between the given versions and the refresh, and their changes; None
+if there are too many or some are unknown."""
 
 
-class KeptExtremes:
+class MinMaxCache:
     """The first values of a view's groups, for one refresh of it."""
 
     def __init__(
-        self, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: Between | None = None
+        self, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: ChangesBetween | None = None
     ) -> None:
-        self._view, self._step, self._between = view, step, between
+        self._view, self._step, self._changes_between = view, step, between
         self._lists = GroupLists.of(view, added)
-        self._packed = PackedFirsts(self._lists.types)
-        self._form = hashlib.sha256(_form_of(added, self._lists.types).encode()).digest()
-        self._tablet = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": _FORM})
+        self._packed = TopKCodec(self._lists.types)
+        self._format_digest = hashlib.sha256(_format_text(added, self._lists.types).encode()).digest()
+        self._tablet = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": _FORMAT})
         self._extent = self._tablet.extent
-        self._known = self._versions_of(self._extent.history)
+        self._versions = self._decode_mark(self._extent.history)
         self._forward: dict[bytes, bytes] | None = None
-        """The tablet's values that changed up to the new versions, where the refresh begins at others than theirs."""
+        """The tablet's values that changed up to the new versions, if the refresh starts at other versions."""
         self._emptied: list[bytes] = []
-        """Keys among them whose groups have no rows by then."""
+        """Keys among them whose groups have no rows at the new versions."""
         self._touched: list[bytes] = []
-        self._was_there: Bools = np.zeros(0, np.bool_)
-        self._firsts = Firsts.of_none(0, self._lists.types)
-        self._others: dict[bytes, bytes | None] = {}
+        self._was_stored: Bools = np.zeros(0, np.bool_)
+        self._top_k = TopKGroups.empty(0, self._lists.types)
+        self._listed_groups: dict[bytes, bytes | None] = {}
         self._has_listed = False
 
     @classmethod
     def of(
-        cls, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: Between | None = None
+        cls, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: ChangesBetween | None = None
     ) -> Self | None:
-        """Return the values; None for a view without smallest and largest values, or whose groups are computed from
-        their rows whenever something goes.
+        """Return the cache; None for a view without MIN, MAX or COUNT(DISTINCT), or that recomputes groups on any
+        delete.
         """
-        if not added.listed or any(part.kind == "grown" for part in added.aggregates):
+        if not added.multiset_aggregates or any(part.kind == "grown" for part in added.aggregates):
             return None
         return cls(view, added, step, between)
 
     @property
-    def are_there(self) -> bool:
-        """Whether there are values of some groups, of the versions at which the refresh begins, or that can be brought
-        there.
-        """
-        return self._known is not None
+    def has_values(self) -> bool:
+        """Whether the tablet has values of the versions at which the refresh starts, or that can be brought to them."""
+        return self._versions is not None
 
-    def told(self, keys: pa.Table, there: Bools, changes: ChangesOf) -> TopKResult | None:
-        """Return the new values of groups with these keys, each once, behind the changes; None where nothing is kept,
-        or too much changed. ``there`` tells of which of them the view has a row.
+    def lookup(self, keys: pa.Table, is_present: Bools, changes: ChangesOf) -> TopKResult | None:
+        """Return the new values of the groups with these distinct keys, after ``changes``.
+
+        Returns None if nothing is cached or too much changed. The mask says which groups have a row in the view.
         """
-        self._touched = self._lists.stored(keys)
-        self._firsts = Firsts.of_unknown(len(self._touched), self._lists.types)
-        self._was_there = np.zeros(len(self._touched), np.bool_)
+        self._touched = self._lists.tablet_keys(keys)
+        self._top_k = TopKGroups.unknown(len(self._touched), self._lists.types)
+        self._was_stored = np.zeros(len(self._touched), np.bool_)
         self._apply_changes_since()
-        each = self._lists.changes(changes) if self._known is not None else None
-        found = self._found(self._touched) if each is not None else None
-        if each is None or found is None:
-            self._begin_anew()
+        list_changes = self._lists.convert_changes(changes) if self._versions is not None else None
+        packed = self._read_packed(self._touched) if list_changes is not None else None
+        if list_changes is None or packed is None:
+            self._reset()
             return None
-        self._was_there = np.array([value is not None for value in found], np.bool_)
+        self._was_stored = np.array([value is not None for value in packed], np.bool_)
         if self._forward is not None:
-            each = [_of(change, ~self._was_there[change.groups]) for change in each]
-        firsts = self._packed.unpack(found).without(there & ~self._was_there)
-        self._firsts = firsts.changed(each, self._lists.orders)
-        return self.as_told()
+            list_changes = [_filter_changes(change, ~self._was_stored[change.groups]) for change in list_changes]
+        firsts = self._packed.unpack(packed).mark_unknown(is_present & ~self._was_stored)
+        self._top_k = firsts.apply_changes(list_changes, self._lists.orders)
+        return self.current_result()
 
-    def as_told(self) -> TopKResult:
-        """Return the new values of the same groups, with those that were listed meanwhile."""
-        values = self._firsts.told(self._lists.orders)
-        return TopKResult(self._firsts.known, self._firsts.rows, dict(zip(self._lists.columns, values, strict=True)))
+    def current_result(self) -> TopKResult:
+        """Return the new values of the same groups, including those listed since."""
+        values = self._top_k.current_values(self._lists.orders)
+        return TopKResult(self._top_k.is_known, self._top_k.rows, dict(zip(self._lists.columns, values, strict=True)))
 
     def list_lost(self, groups: pa.Table, keys: pa.Table, num_rows: int, values: ListValues) -> bool:
-        """List groups that have lost a value, and a share of the others; ``num_rows`` are those of all sources. Returns
-        whether that was done: then all of them are known.
+        """List the values of groups that lost one, and of a share of the other groups.
+
+        ``num_rows`` is the row count of all sources. Returns whether it listed them; then all of these groups are
+        known.
         """
-        known = self._firsts.known
-        places = {key: place for place, key in enumerate(self._touched)}
-        of_lost = np.array([places[key] for key in self._lists.stored(keys)], np.int64)
-        groups, of_lost = groups.filter(pa.array(~known[of_lost])), of_lost[~known[of_lost]]
-        num_groups = rows_at_most(self._view.state)
-        if not len(of_lost) or num_groups > GROUPS_MAX or len(of_lost) > max(LOST_MIN, num_groups * LOST_SHARE):
+        is_known = self._top_k.is_known
+        positions = {key: place for place, key in enumerate(self._touched)}
+        lost_positions = np.array([positions[key] for key in self._lists.tablet_keys(keys)], np.int64)
+        groups, lost_positions = (
+            groups.filter(pa.array(~is_known[lost_positions])),
+            lost_positions[~is_known[lost_positions]],
+        )
+        num_groups = max_num_rows(self._view.state)
+        if (
+            not len(lost_positions)
+            or num_groups > GROUPS_MAX
+            or len(lost_positions) > max(LOST_MIN, num_groups * LOST_SHARE)
+        ):
             return False
-        absent = np.flatnonzero(~self._was_there[of_lost])
-        asked = MinMaxRequest(
+        absent = np.flatnonzero(~self._was_stored[lost_positions])
+        request = MinMaxRequest(
             groups,
-            int(self._firsts.room[of_lost].max()),
+            int(self._top_k.room[lost_positions].max()),
             int(absent[0]) if len(absent) else None,
             _num_shares(num_rows, num_groups),
         )
-        self._take(self._lists.listed(values(asked)), places, asked.room)
-        without_rows = of_lost[~self._firsts.known[of_lost]]
-        none = Firsts.of_none(len(without_rows), self._lists.types)
-        self._firsts = self._firsts.replaced(without_rows, none)
+        self._add_listed(self._lists.parse_listed(values(request)), positions, request.room)
+        without_rows = lost_positions[~self._top_k.is_known[lost_positions]]
+        none = TopKGroups.empty(len(without_rows), self._lists.types)
+        self._top_k = self._top_k.replace_groups(without_rows, none)
         return True
 
-    def keep(self) -> None:
-        """Keep the values for the next refresh. To be called behind the commit of this one.
+    def save(self) -> None:
+        """Save the values for the next refresh. Call it after the commit of this one.
 
-        Values of other versions than those at which the refresh began stay as they are if no group was asked for:
-        nobody has brought them forward.
+        Values of other versions stay unchanged if no group was looked up, because they were not brought forward.
         """
-        if not self._has_listed and (self._known is None or self._is_elsewhere()):
+        if not self._has_listed and (self._versions is None or self._is_at_other_versions()):
             return
-        values = zip(self._touched, self._bytes_of(self._firsts), self._is_kept().tolist(), strict=True)
+        values = zip(self._touched, self._pack_groups(self._top_k), self._is_saved().tolist(), strict=True)
         touched = {key: value for key, value, is_kept in values if is_kept}
-        changed = (self._forward or {}) | dict.fromkeys(self._emptied) | self._others | touched
-        if self._known is None:
+        changed = (self._forward or {}) | dict.fromkeys(self._emptied) | self._listed_groups | touched
+        if self._versions is None:
             self._tablet.forget(self._extent)
             self._extent = self._extent._replace(begins=0, applied=0, history=None)
         self._tablet.apply(
-            changed, self._extent.applied, self._step.number, after=self._extent.history, history=self._mark()
+            changed, self._extent.applied, self._step.number, after=self._extent.history, history=self._encode_mark()
         )
 
     # -- the tablet -----------------------------------------------------------------------------------------------
 
     def _apply_changes_since(self) -> None:
-        """Add the changes between the versions that the values are of and the new ones, where the refresh begins at
-        others.
-        """
-        if self._known is None or not self._is_elsewhere():
+        """Apply the changes between the tablet's versions and the new ones, if the refresh starts at other versions."""
+        if self._versions is None or not self._is_at_other_versions():
             return
-        found = self._between(self._known) if self._between is not None else None
-        each = self._lists.changes(found[1]) if found is not None else None
-        stored = self._lists.stored(found[0]) if found is not None else []
-        values = self._found(stored) if each is not None else None
-        if each is None or values is None:
-            self._begin_anew()
+        changes = self._changes_between(self._versions) if self._changes_between is not None else None
+        list_changes = self._lists.convert_changes(changes[1]) if changes is not None else None
+        stored = self._lists.tablet_keys(changes[0]) if changes is not None else []
+        values = self._read_packed(stored) if list_changes is not None else None
+        if list_changes is None or values is None:
+            self._reset()
             return
-        firsts = self._packed.unpack(values).changed(each, self._lists.orders)
+        firsts = self._packed.unpack(values).apply_changes(list_changes, self._lists.orders)
         new = zip(stored, self._packed.pack(firsts), values, strict=True)
         self._forward = {key: value for key, value, old in new if old is not None}
         self._emptied = [stored[place] for place in np.flatnonzero(firsts.rows == 0).tolist()]
 
-    def _is_elsewhere(self) -> bool:
-        """Tell whether the values are of other versions than those at which the refresh begins, still."""
-        if self._known is None or self._forward is not None:
+    def _is_at_other_versions(self) -> bool:
+        """Return whether the values still reflect other versions than those at which the refresh starts."""
+        if self._versions is None or self._forward is not None:
             return False
-        return self._step.old is None or self._known.sources != self._step.old.sources
+        return self._step.old is None or self._versions.sources != self._step.old.sources
 
-    def _begin_anew(self) -> None:
-        self._known = self._forward = None
+    def _reset(self) -> None:
+        self._versions = self._forward = None
         self._emptied = []
         self._extent = self._tablet.extent
 
-    def _found(self, stored: Sequence[bytes]) -> list[bytes | None] | None:
-        """Return the values of keys, brought forward as far as they are; None where another process has changed the
-        tablet.
-        """
-        order = sorted(range(len(stored)), key=stored.__getitem__)  # sorted keys are found faster
-        found = self._tablet.find([stored[place] for place in order])
-        if found.extent != self._extent:
+    def _read_packed(self, stored: Sequence[bytes]) -> list[bytes | None] | None:
+        """Return the values of keys, brought forward if needed; None if another process has changed the tablet."""
+        order = sorted(range(len(stored)), key=stored.__getitem__)  # lookups of sorted keys are faster
+        hits = self._tablet.find([stored[place] for place in order])
+        if hits.extent != self._extent:
             return None
         values: list[bytes | None] = [None] * len(stored)
         forward = self._forward or {}
-        for place, value in zip(order, found.values, strict=True):
+        for place, value in zip(order, hits.values, strict=True):
             values[place] = forward.get(stored[place], value)
         return values
 
-    def _take(self, listed: ValueLists, places: Mapping[bytes, int], room: int) -> None:
-        """Take the values of groups, up to ``room`` of each, but of those that are known."""
+    def _add_listed(self, listed: ValueLists, positions: Mapping[bytes, int], room: int) -> None:
+        """Take up to ``room`` listed values of each group that is not known."""
         self._has_listed = True
-        at = np.array([places.get(key, -1) for key in listed.keys], np.int64)
+        at = np.array([positions.get(key, -1) for key in listed.keys], np.int64)
         is_touched = at >= 0
         rooms = np.full(len(at), ROOM)
-        rooms[is_touched] = self._firsts.room[at[is_touched]]
-        firsts = listed.firsts(np.minimum(rooms, room), self._lists.orders)
+        rooms[is_touched] = self._top_k.room[at[is_touched]]
+        firsts = listed.top_k(np.minimum(rooms, room), self._lists.orders)
         missing = np.flatnonzero(is_touched)
-        missing = missing[~self._firsts.known[at[missing]]]
-        others = np.flatnonzero(~is_touched)
-        keys = [listed.keys[place] for place in others.tolist()]
-        found = self._found(keys) if self._known is not None else None
-        new = zip(keys, self._bytes_of(firsts.taken(others)), found or [None] * len(keys), strict=True)
-        self._others = {key: value for key, value, there in new if there is None}
-        self._firsts = self._firsts.replaced(at[missing], firsts.taken(missing))
+        missing = missing[~self._top_k.is_known[at[missing]]]
+        untouched = np.flatnonzero(~is_touched)
+        keys = [listed.keys[place] for place in untouched.tolist()]
+        stored = self._read_packed(keys) if self._versions is not None else None
+        new = zip(keys, self._pack_groups(firsts.take(untouched)), stored or [None] * len(keys), strict=True)
+        self._listed_groups = {key: value for key, value, old_value in new if old_value is None}
+        self._top_k = self._top_k.replace_groups(at[missing], firsts.take(missing))
 
-    def _is_kept(self) -> Bools:
-        """Tell which of the touched groups are written: unknown ones only to remember their room."""
-        kept: Bools = self._firsts.known | self._was_there
-        return kept
+    def _is_saved(self) -> Bools:
+        """Return which touched groups are saved: known ones, and unknown ones that are stored, to keep their room."""
+        is_kept: Bools = self._top_k.is_known | self._was_stored
+        return is_kept
 
-    def _bytes_of(self, firsts: Firsts) -> list[bytes | None]:
-        """Return the value of each group; None for one without rows."""
+    def _pack_groups(self, firsts: TopKGroups) -> list[bytes | None]:
+        """Return the packed value of each group; None for a group without rows."""
         empty = (firsts.rows == 0).tolist()
         return [None if is_empty else value for value, is_empty in zip(self._packed.pack(firsts), empty, strict=True)]
 
-    def _mark(self) -> bytes:
-        """Return a text of the rows that values are of: of these versions of the sources, by this query."""
-        return self._form + Lineage(self._step.new.sources).to_text().encode()
+    def _encode_mark(self) -> bytes:
+        """Return the identity of the rows that the values reflect: the source versions and the query."""
+        return self._format_digest + Lineage(self._step.new.sources).to_text().encode()
 
-    def _versions_of(self, mark: bytes | None) -> Lineage | None:
-        """Return the versions that values are of; None for those of another query."""
-        if mark is None or not mark.startswith(self._form):
+    def _decode_mark(self, mark: bytes | None) -> Lineage | None:
+        """Return the source versions of a mark; None if it is of another query."""
+        if mark is None or not mark.startswith(self._format_digest):
             return None
-        return Lineage.from_text(mark[len(self._form) :].decode())
+        return Lineage.from_text(mark[len(self._format_digest) :].decode())
 
 
 def _num_shares(num_rows: int, num_groups: int) -> int:
-    """Return into how many shares groups are cut, a power of two."""
+    """Return the number of shares into which groups are divided, a power of two."""
     if num_rows <= SMALL_ROWS:
         return 1
     return max(NUM_SHARES, 1 << (-(-num_groups // LISTED_AT_ONCE) - 1).bit_length())
 
 
-def _of(changes: ValueChanges, chosen: Bools) -> ValueChanges:
+def _filter_changes(changes: ValueChanges, chosen: Bools) -> ValueChanges:
     return ValueChanges(changes.groups[chosen], changes.values.filter(pa.array(chosen)), changes.weights[chosen])
 
 
-def _form_of(added: IncrementalAggregate, types: Sequence[pa.DataType]) -> str:
-    """Return a text of all that the values depend on besides the rows of the sources."""
+def _format_text(added: IncrementalAggregate, types: Sequence[pa.DataType]) -> str:
+    """Return everything that the values depend on, apart from the rows of the sources."""
     root = added.root
-    lists = [[part.kind, part.of, str(kind)] for part, kind in zip(added.listed, types, strict=True)]
+    lists = [[part.kind, part.of, str(kind)] for part, kind in zip(added.multiset_aggregates, types, strict=True)]
     return json.dumps([lists, root.groups, list(added.key_columns), Writer("", ()).rows(root.child, "new")])
+
+
+_COUNT = pa.int64()
+
+
+class TopKCodec:
+    """Codec of the top-k states of groups whose lists have these types; vectorised in both directions.
+
+    A group is a row: its row count and room, and for each list the values, their counts, and the overflow. Fixed-width
+    values and counts are stored as Arrow buffers, other values as lists.
+    """
+
+    def __init__(self, types: Sequence[pa.DataType]) -> None:
+        self._types = tuple(types)
+        of_list = [kind for value_type in types for kind in (_cell_type(value_type), pa.binary(), _COUNT)]
+        self._codec = RowCodec([_COUNT, _COUNT, *of_list])
+
+    def pack(self, firsts: TopKGroups) -> list[bytes]:
+        """Return the bytes of each group."""
+        columns = [pa.array(firsts.rows), pa.array(firsts.room)]
+        for first in firsts.lists:
+            columns += [_to_cells(first.values, first.lengths), _to_cells(pa.array(first.counts), first.lengths)]
+            columns.append(pa.array(first.overflow))
+        return bytes_of(self._codec.pack(columns))
+
+    def unpack(self, packed: Sequence[bytes | None]) -> TopKGroups:
+        """Return the groups; those without bytes have no rows."""
+        is_present = np.fromiter((value is not None for value in packed), np.bool_, len(packed))
+        columns = self._codec.unpack(Packed.of([value for value in packed if value is not None]))
+        rows, room = (_scatter(column, is_present) for column in columns[:2])
+        lists = []
+        for kind, (cells, counts, overflow) in zip(self._types, _chunk_in_threes(columns[2:]), strict=True):
+            values, _ = _flatten_cells(cells, kind)
+            numbers, lengths = _flatten_cells(counts, _COUNT)
+            lengths_of_all = np.zeros(len(packed), np.int64)
+            lengths_of_all[is_present] = lengths
+            lists.append(TopKState(values, _to_int64(numbers), lengths_of_all, _scatter(overflow, is_present)))
+        return TopKGroups(rows, np.where(is_present, room, ROOM), tuple(lists))
+
+
+def _chunk_in_threes(columns: Sequence[pa.Array]) -> list[tuple[pa.Array, pa.Array, pa.Array]]:
+    return [(columns[i], columns[i + 1], columns[i + 2]) for i in range(0, len(columns), 3)]
+
+
+def _is_fixed_width(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal128(kind)) and not pa.types.is_boolean(kind)
+
+
+def _cell_type(kind: pa.DataType) -> pa.DataType:
+    return pa.binary() if _is_fixed_width(kind) else pa.list_(kind)
+
+
+def _to_cells(values: pa.Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the values of each group as one value."""
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    if not _is_fixed_width(values.type):
+        return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), values)
+    width = values.type.bit_width // 8
+    data = values.buffers()[1]
+    data = pa.py_buffer(b"") if data is None else data.slice(values.offset * width, len(values) * width)
+    offsets = pa.py_buffer((ends * width).astype(np.int32))
+    return pa.BinaryArray.from_buffers(pa.binary(), len(lengths), [None, offsets, data])
+
+
+def _flatten_cells(cells: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Return the values of all groups, and how many each group has."""
+    offsets = np.frombuffer(cells.buffers()[1], np.int32, cells.offset + len(cells) + 1)[cells.offset :]
+    lengths: npt.NDArray[np.int64] = np.diff(offsets).astype(np.int64)
+    if not _is_fixed_width(kind):
+        return cells.flatten(), lengths
+    width = kind.bit_width // 8
+    size = int(lengths.sum()) // width
+    data = cells.buffers()[2]
+    data = pa.py_buffer(b"") if data is None else data.slice(int(offsets[0]), size * width)
+    return pa.Array.from_buffers(kind, size, [None, data]), lengths // width
+
+
+def _to_int64(values: pa.Array) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = values.to_numpy().astype(np.int64)
+    return numbers
+
+
+def _scatter(column: pa.Array, is_present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the numbers of the groups that are present, and 0 for the others."""
+    numbers = np.zeros(len(is_present), np.int64)
+    numbers[is_present] = _to_int64(column)
+    return numbers

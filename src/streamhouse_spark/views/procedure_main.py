@@ -1,6 +1,6 @@
-"""The program of a ``CALL`` that needs the statement's session: it reads one line, works, and writes one line.
+"""Entry point of a ``CALL`` that needs the statement's session: it reads one line of JSON, works, and writes one line.
 
-The line has the way into the session. The process ends when the one that started it does.
+The line contains the address of the session. The process exits when its parent does.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from streamhouse_spark.views.create import MaterializedTable, create_view_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_KNOWN: Final = "_instantiatedSession"
-"""PySpark's own place for the session of a process."""
+_INSTANTIATED_SESSION: Final = "_instantiatedSession"
+"""PySpark's attribute for the session of a process."""
 
 
 def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write into the answer
-    asked = json.loads(sys.stdin.readline())
+    answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write to the answer's stream
+    request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_caller, daemon=True).start()
-    answers.write(json.dumps(_reply(asked)) + "\n")
+    answers.write(json.dumps(_reply(request)) + "\n")
     answers.flush()
-    os._exit(0)  # the session goes on
+    os._exit(0)  # skip PySpark's exit handlers: the session must stay open
 
 
 def _end_with_caller() -> None:
@@ -41,36 +41,43 @@ def _end_with_caller() -> None:
     os._exit(1)
 
 
-def _reply(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _reply(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return {"row": _row(asked)}
+        return {"row": _run_procedure(request)}
     except StreamhouseError as error:
         return {"error": {"condition": error.condition, "message": str(error)}}
     except PySparkException as error:
         return {"error": {"condition": error.getCondition() or "SPARK_FAILED", "message": str(error)}}
     except Py4JJavaError as error:
-        return {"error": {"condition": "SPARK_FAILED", "message": _cause_of(error.java_exception)}}
+        return {"error": {"condition": "SPARK_FAILED", "message": _root_cause(error.java_exception)}}
 
 
-def _cause_of(thrown: Any) -> str:
-    """Return the text of the error behind all others."""
+def _root_cause(thrown: Any) -> str:
+    """Return the message of the innermost cause."""
     while thrown.getCause() is not None:
         thrown = thrown.getCause()
     return str(thrown.getMessage() or thrown.toString())
 
 
-def _row(asked: Mapping[str, Any]) -> list[Any]:
-    spark = connect_session(asked["session"])
-    name, given = asked["table"], asked["arguments"]
+def _run_procedure(request: Mapping[str, Any]) -> list[Any]:
+    spark = connect_session(request["session"])
+    name, arguments = request["table"], request["arguments"]
     connection = catalog_connection(spark)
-    if connection.location != asked["warehouse"]:
+    if connection.location != request["warehouse"]:
         raise InvalidOptionError(
-            f"{asked['verb']} {name}: materialised tables read the session's catalog streamhouse, which is not of this "
-            "warehouse; call the catalog streamhouse"
+            f"{request['verb']} {name}: materialised tables read the session's catalog streamhouse, which is not of "
+            "this warehouse; call the catalog streamhouse"
         )
-    if asked["verb"] == "materialize":
+    if request["verb"] == "materialize":
         view = create_view_table(
-            spark, connection, name, given["query"], given["freshness"], given["mode"], {}, given["step_rows"]
+            spark,
+            connection,
+            name,
+            arguments["query"],
+            arguments["freshness"],
+            arguments["mode"],
+            {},
+            arguments["step_rows"],
         )
     else:
         view = MaterializedTable(spark, connection, name)
@@ -78,25 +85,25 @@ def _row(asked: Mapping[str, Any]) -> list[Any]:
     return [name, report.changed, report.rows_written, report.rows_deleted, report.whole_because]
 
 
-def connect_session(way: Mapping[str, Any]) -> SparkSession:
-    """Return the session of a running driver, which this process must not end.
+def connect_session(address: Mapping[str, Any]) -> SparkSession:
+    """Return the session of a running driver, which this process must not stop.
 
-    PySpark would make the session the driver's default one, unless it believes that it knows one already.
+    PySpark would replace the driver's default session, unless it believes that one is already instantiated.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(way["port"]), way["secret"]
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(address["port"]), address["secret"]
     gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
-    found = gateway.jvm.io.streamhouse.spark.procedure.SessionGateway.session(way["token"])
-    if found is None:
+    java_session = gateway.jvm.io.streamhouse.spark.procedure.SessionGateway.session(address["token"])
+    if java_session is None:
         raise StreamhouseError("the statement has ended", condition="JOB_ENDED")
-    java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(found.sparkContext())
+    java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(java_session.sparkContext())
     context = SparkContext(conf=SparkConf(_jconf=java.getConf()), gateway=gateway, jsc=java)
-    setattr(SparkSession, _KNOWN, SimpleNamespace(_sc=context))
-    session = SparkSession(context, found)
-    setattr(SparkSession, _KNOWN, session)
+    setattr(SparkSession, _INSTANTIATED_SESSION, SimpleNamespace(_sc=context))
+    session = SparkSession(context, java_session)
+    setattr(SparkSession, _INSTANTIATED_SESSION, session)
     return session
 
 

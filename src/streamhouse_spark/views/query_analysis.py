@@ -1,7 +1,8 @@
-"""A view's query compiled for a session: names and types are Spark's, the plan is ours."""
+"""A view's query compiled for a session: Spark determines names and types, `views.ivm` the plan."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from streamhouse_spark.views.ivm.delta_sql import quote_name
 from streamhouse_spark.views.temp_views import CATALOG, TempViews
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from sqlglot import exp
 
     from streamhouse_spark.views.ivm.logical_plan import Node
@@ -29,13 +30,13 @@ SESSION = (
     "spark.sql.decimalOperations.allowPrecisionLoss",
     "spark.sql.legacy.timeParserPolicy",
 )
-"""Settings that the values of a query depend on."""
+"""Session settings that affect the values of a query."""
 _REMEDY = "write it otherwise, or use mode='full', which computes the whole query each time"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query, with the tables that it reads under their full names."""
+    """A query, with the full names of its tables."""
 
     text: str
     """The query as its author wrote it."""
@@ -45,23 +46,23 @@ class ParsedQuery:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The tables, each once, in an order that depends on their names alone."""
+        """The distinct tables, in an order that depends only on their names."""
         return tuple(sorted(set(self.tables.values())))
 
     def text_over(self, relations: Mapping[str, str]) -> str:
-        """Return the author's text over other relations: ``database.table`` → relation. All else stays as it is."""
+        """Return the author's text over other relations: ``database.table`` → relation. The rest stays unchanged."""
         edits = [(c.parts[0].meta["start"], c.parts[-2].meta["start"], "") for c in self._columns_with_database()]
-        for table in self._named_tables():
+        for table in self._source_tables():
             first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
             alias = "" if table.alias else f" AS {quote_name(table.name)}"
-            edits.append((first, last, relations[self.tables[_name_of(table.parts)]] + alias))
+            edits.append((first, last, relations[self.tables[_dotted_name(table.parts)]] + alias))
         text = self.text
         for start, end, replacement in sorted(edits, reverse=True):
             text = text[:start] + replacement + text[end:]
         return text.rstrip().rstrip(";")
 
     def printed_over(self, relations: Mapping[str, str]) -> str:
-        """Return what is printed from the parsed query, over other relations."""
+        """Return the text printed from the parsed query, over other relations."""
         from sqlglot import exp
 
         from streamhouse_spark.views.ivm.dialect import print_sql
@@ -70,36 +71,36 @@ class ParsedQuery:
         for column in parsed._columns_with_database():
             column.set("db", None)
             column.set("catalog", None)
-        for table in parsed._named_tables():
+        for table in parsed._source_tables():
             alias = table.alias or table.name
-            relation = relations[self.tables[_name_of(table.parts)]]
+            relation = relations[self.tables[_dotted_name(table.parts)]]
             table.set("db", None)
             table.set("catalog", None)
             table.set("this", exp.to_identifier(relation))
             table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
         return print_sql(parsed.tree)
 
-    def _named_tables(self) -> list[exp.Table]:
+    def _source_tables(self) -> list[exp.Table]:
         from sqlglot import exp
 
-        return [table for table in self.tree.find_all(exp.Table) if _name_of(table.parts) in self.tables]
+        return [table for table in self.tree.find_all(exp.Table) if _dotted_name(table.parts) in self.tables]
 
     def _columns_with_database(self) -> list[exp.Column]:
-        """Return the columns that name the database of their table, which relations do not have."""
+        """Return the columns that are qualified with a database, which the relations do not have."""
         from sqlglot import exp
 
         names = {name.lower() for name in (*self.tables, *self.tables.values())}
         columns = (column for column in self.tree.find_all(exp.Column) if len(column.parts) > 2)
-        return [column for column in columns if _name_of(column.parts[:-1]).lower() in names]
+        return [column for column in columns if _dotted_name(column.parts[:-1]).lower() in names]
 
 
-def _name_of(parts: Sequence[exp.Expr]) -> str:
+def _dotted_name(parts: Sequence[exp.Expr]) -> str:
     return ".".join(part.name for part in parts)
 
 
 @contextmanager
 def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
-    """Raise what a plan refuses as `InvalidOptionError`, with the part that prevents it and what to do."""
+    """Raise `UnsupportedQueryError` as `InvalidOptionError`, with the part that prevents the plan and the remedy."""
     try:
         from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
     except ImportError as error:
@@ -113,7 +114,7 @@ def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
 
 
 def parse_query(view: str, query: str) -> ParsedQuery:
-    """Parse a query. Raises `InvalidOptionError`, `InvalidNameError` for what is none over tables of the warehouse."""
+    """Parse a query. Raises `InvalidOptionError` or `InvalidNameError` unless it reads tables of the warehouse."""
     with reject_unsupported(view, "write it otherwise"):
         from sqlglot import exp
 
@@ -121,7 +122,7 @@ def parse_query(view: str, query: str) -> ParsedQuery:
         from streamhouse_spark.views.ivm.query_parser import parse_query, table_names
 
         tree = parse_query(query)
-        names = {name: _table_name(view, name) for name in table_names(tree)}
+        names = {name: _resolve_table_name(view, name) for name in table_names(tree)}
         for table in tree.find_all(exp.Table):
             if table.args.get("version"):
                 raise UnsupportedQueryError(
@@ -136,7 +137,7 @@ def parse_query(view: str, query: str) -> ParsedQuery:
     return ParsedQuery(query, tree, names)
 
 
-def _table_name(view: str, name: str) -> str:
+def _resolve_table_name(view: str, name: str) -> str:
     parts = name.split(".")
     if len(parts) == 3 and parts[0] == CATALOG:
         parts = parts[1:]
@@ -151,24 +152,24 @@ def session_values(spark: SparkSession) -> dict[str, str]:
     return {name: str(spark.conf.get(name)) for name in SESSION}
 
 
-def session_with(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
-    """Return a session in which the query of a view has the values that it had when the view was made.
+def session_with_settings(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session with the settings that the view was created with.
 
-    That is ``spark`` if its settings are the same, else a new session of the same application with its other settings.
-    Raises `InvalidOptionError` on Spark Connect, where a client cannot make one.
+    That is ``spark`` if its settings match, else a new session of the same application that keeps its other settings.
+    Raises `InvalidOptionError` on Spark Connect, where a client cannot create one.
     """
-    now = session_values(spark)
-    others = {name: value for name, value in settings.items() if now.get(name) != value}
-    if not others:
+    current = session_values(spark)
+    different = {name: value for name, value in settings.items() if current.get(name) != value}
+    if not different:
         return spark
     if not hasattr(spark, "_jsparkSession"):
-        name, value = next(iter(others.items()))
+        name, value = next(iter(different.items()))
         raise InvalidOptionError(
-            f"{view} was made with {name} = {value}, this session has {now.get(name)}, by which the query may have "
+            f"{view} was made with {name} = {value}, this session has {current.get(name)}, by which the query may have "
             f"other values; set it to {value} for refreshes"
         )
     session = spark.newSession()
-    for name, value in {**dict(spark.conf.getAll), **others}.items():
+    for name, value in {**dict(spark.conf.getAll), **different}.items():
         if session.conf.isModifiable(name) and session.conf.get(name, None) != value:
             session.conf.set(name, value)
     return session
@@ -180,8 +181,8 @@ def compile_statements(
     """Return the statements of a query, with Spark's types. Raises `UnsupportedQueryError`."""
     from streamhouse_spark.views.ivm.delta_sql import Writer
     from streamhouse_spark.views.ivm.logical_plan import Group
-    from streamhouse_spark.views.ivm.refresh_sql import Statements, identity_of
-    from streamhouse_spark.views.ivm.types import without_size
+    from streamhouse_spark.views.ivm.refresh_sql import Statements, choose_identity
+    from streamhouse_spark.views.ivm.types import strip_length
 
     writer = Writer(relations.prefix, frozenset())
 
@@ -189,25 +190,60 @@ def compile_statements(
         fields: Any = relations.sql(writer.rows(node, "new")).schema.fields
         return {field.name: field.metadata.get(SIZE_METADATA) or field.dataType.simpleString() for field in fields}
 
-    root = _plan(parsed, sources, types_of)
+    root = _build_plan(parsed, sources, types_of)
     types = types_of(root)
     if isinstance(root, Group):
         types |= types_of(root.child)
-    types = {name: without_size(kind) for name, kind in types.items()}
-    return Statements(root, names, types, identity_of(root, types))
+    types = {name: strip_length(kind) for name, kind in types.items()}
+    return Statements(root, names, types, choose_identity(root, types))
 
 
-def _plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
-    """Return the plan, of the columns that the query needs."""
+def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
+    """Return the plan, pruned to the columns that the query needs."""
     from streamhouse_spark.views.ivm.column_pruning import prune_columns
     from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-    from streamhouse_spark.views.ivm.query_parser import plan_of
+    from streamhouse_spark.views.ivm.query_parser import build_plan
 
     ids = {name: f"t{number}" for number, name in enumerate(parsed.sources)}
     columns = {}
     for name, source in sources.items():
         state = source.state
-        firm = {column.name for column in state.schema.columns if not column.nullable}
-        columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(firm))
-    of_name = {given: ids[name] for given, name in parsed.tables.items()}
-    return prune_columns(plan_of(parsed.tree, columns, of_name, types_of))
+        not_null = {column.name for column in state.schema.columns if not column.nullable}
+        columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(not_null))
+    of_name = {query_name: ids[name] for query_name, name in parsed.tables.items()}
+    return prune_columns(build_plan(parsed.tree, columns, of_name, types_of))
+
+
+def require_same_meaning(view: str, query: str, printed_query: str, written: DataFrame, printed: DataFrame) -> None:
+    """Raise `InvalidOptionError` unless a query and the text printed from its parsed form have equal plans.
+
+    An incremental view runs SQL that `views.ivm.delta_sql` prints from the parsed query, so both must mean the same to
+    Spark. ``written`` is the analysed original, ``printed`` the analysed print, over the same relations.
+    """
+    if have_equal_plans(written, printed):
+        return
+    if not hasattr(written, "_jdf") and re.search(r"\bwith\b", query, re.IGNORECASE):
+        raise InvalidOptionError(
+            f"the query of {view} has WITH, and Spark Connect cannot compare plans of it; write subqueries in FROM, "
+            "create the view by CALL streamhouse.system.materialize, or use mode='full'"
+        )
+    raise InvalidOptionError(
+        f"the query of {view} cannot be kept: it is read as {_first_difference(query, printed_query)}, which Spark "
+        "analyses differently; write this part otherwise, or use mode='full', which runs the text as it is"
+    )
+
+
+def have_equal_plans(left: DataFrame, right: DataFrame) -> bool:
+    """Return whether Spark's analysed plans are equal, apart from expression ids."""
+    if not hasattr(left, "_jdf"):  # Spark Connect has no other comparison; it distinguishes equal CTEs
+        return bool(left.sameSemantics(right))
+    plans: list[Any] = [frame._jdf.queryExecution().normalized() for frame in (left, right)]  # noqa: SLF001 - of no API
+    return bool(plans[0].sameResult(plans[1]))
+
+
+def _first_difference(query: str, printed_query: str) -> str:
+    """Return the words around the first difference of two texts of one query, ignoring case and layout."""
+    words, printed_words = (text.replace("`", "").split() for text in (query, printed_query))
+    pairs = zip(words, printed_words, strict=False)
+    place = next((i for i, (a, b) in enumerate(pairs) if a.lower() != b.lower()), min(len(words), len(printed_words)))
+    return " ".join(printed_words[max(place - 2, 0) : place + 6])

@@ -1,11 +1,11 @@
-"""A loop that refreshes views as often as their freshness says, one after the other, the longest due first.
+"""Service that refreshes views as often as their freshness requires, one at a time, the longest overdue first.
 
-A view is looked at when it is due. Where its sources have nothing new that costs a look at each of them, and no more.
-Else the view is claimed for a step of its refresh, so that several services divide the views of a warehouse; two that
-refresh one view are right all the same, because one of them counts.
+The service checks a view when it is due. If its sources have no new commits, that costs one check per source. Otherwise
+the service claims the view for one refresh step, so that several services share the views of a warehouse. If two
+services refresh the same view anyway, one of them loses the commit race.
 
-A turn makes at most one step. Where more are left the view is due again at once, behind those that are due already: a
-refresh of many steps delays no other view for longer than one of them.
+A turn runs at most one step. If more steps remain, the view is due again after the views that are due already, so a
+long refresh delays other views by one step at most.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.core.clock import Clock, SystemClock
 from streamhouse_spark.core.fork_safety import new_event, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.datasource.session_warehouse import catalog_connection
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError, quote
 from streamhouse_spark.log.commits.source_versions import REFRESHES, Lineage
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.claims import CLAIM_MS, claim_work
@@ -30,99 +32,104 @@ from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING
 from streamhouse_spark.storage.prefetch import at_once
 from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.views.refresh import RefreshReport
+from streamhouse_spark.views.refresh import Refresher, RefreshReport
 from streamhouse_spark.warehouse.process_cache import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 POLL_MS: Final = 200
 ELSEWHERE_MS: Final = 5_000
-"""Time until a view that another service refreshes is looked at again, where its freshness is not shorter."""
+"""Time until a view that another service refreshes is checked again, unless its freshness is shorter."""
 PAUSE_MAX_MS: Final = 300_000
 
 Doing = Literal["waiting", "refreshing", "between steps", "elsewhere", "paused", "failed"]
 RunStep: TypeAlias = Callable[[str, RefreshReport], RefreshReport]
-"""Makes the next step of the refresh of a view behind those of a report, and returns the report of all of them."""
+"""Runs the next step of the refresh that a report describes, and returns the report of all its steps."""
 _Marks: TypeAlias = Mapping[str, tuple[str, int, str | None]]
-"""Source → the table and the commit that it is at."""
+"""Source → its table uuid, version and commit attempt."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewStatus:
-    """A view as the service knows it. ``elsewhere`` means that another service refreshes it at the moment, ``between
-    steps`` that its refresh has more steps to make, and that other views have their turn.
+    """The status of a view in this service.
+
+    ``elsewhere`` means that another service is refreshing it. ``between steps`` means that its refresh has more steps
+    and other views have their turn.
     """
 
     name: str
     freshness_ms: int
     due_ms: int
-    """Time of the service's clock at which it is looked at next, and refreshed if it is not paused."""
+    """Clock time of the next check. A paused view is checked but not refreshed."""
     refreshes: int = 0
-    """Refreshes of this service that made a commit; one of several steps is one, from its first step on."""
+    """Refreshes of this service that committed; one in several steps counts once, from its first step."""
     failures: int = 0
-    """Failures in a row. The pause before the next try doubles with each, up to five minutes."""
+    """Consecutive failures. Each one doubles the pause before the retry, up to five minutes."""
     error: str | None = None
-    """First line of the last error, None after a success."""
+    """First line of the last error; None after a success."""
     last: RefreshReport | None = None
-    """The last refresh that ended, all of its steps together."""
+    """The last completed refresh, all of its steps together."""
     doing: Doing = "waiting"
     steps: int = 0
-    """Steps that the refresh under way has made; 0 where there is none."""
+    """Steps that the refresh in progress has completed; 0 without one."""
     refreshing_ms: int = 0
-    """Milliseconds since the step under way began; 0 where there is none."""
+    """Milliseconds since the step in progress began; 0 without one."""
     last_duration_ms: int = 0
-    """Duration of the last refresh that succeeded: the time of its steps, without that of others between them."""
+    """Duration of the last successful refresh: the sum of its steps, without other work between them."""
     rows_written: int = 0
-    """Rows that refreshes of this service wrote, with those of the steps so far."""
+    """Rows written by refreshes of this service, including completed steps."""
     rows_deleted: int = 0
     whole: int = 0
-    """Refreshes of this service that computed the whole query."""
+    """Refreshes of this service that computed the full query."""
     commits_behind: int = 0
-    """Commits of its sources that the view had not seen, or had a part of, when it was last looked at."""
+    """Source commits that the view did not contain in full at the last check."""
     rows_behind: int = 0
-    """Rows of its sources that the view lacked then, or changes of those with a primary key."""
+    """Source rows missing from the view at the last check; changes for primary-key tables."""
     lag_ms: int = 0
-    """Age of the oldest change that the view lacked then."""
+    """Age of the oldest missing change at the last check."""
 
 
-_NONE_YET: Final = RefreshReport(changed=False)
+_NO_REFRESH: Final = RefreshReport(changed=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
-    """A refresh of which some steps are made."""
+class _RefreshProgress:
+    """A refresh with some completed steps."""
 
     marks: _Marks
-    """The sources as they were before the first one. The refresh ends with the rows that they had then."""
+    """The sources before the first step. The refresh ends with the rows that they had then."""
     began_ms: int
-    """Time of the service's clock at which the first one began."""
+    """Clock time at which the first step began."""
     duration_ms: int = 0
-    """Time of the steps alone."""
-    report: RefreshReport = _NONE_YET
+    """Duration of the steps alone."""
+    report: RefreshReport = _NO_REFRESH
 
 
 @dataclass
 class _Entry:
-    """A view of the loop. Changed by the loop alone."""
+    """A view of the loop. Only the loop changes it."""
 
     table: Table
     status: ViewStatus
     began_ms: int | None = None
-    """Time of the service's clock at which the step under way began."""
-    steps: _Steps | None = None
-    """The refresh that has more steps to make; None where there is none."""
+    """Clock time at which the step in progress began."""
+    steps: _RefreshProgress | None = None
+    """The refresh with remaining steps; None if there is none."""
     number: int | None = None
-    """Number of its last refresh when this service was last at it."""
+    """Number of the last refresh that this service has seen."""
     seen: _Marks | None = None
-    """The sources as they were before the last refresh of this service: while the view is as that left it, there is
-    nothing else to find in them."""
+    """The sources before this service's last refresh. While the view is unchanged since, these sources need no
+    refresh."""
 
 
 class ViewService:
-    """Refreshes the views of a warehouse. An error of one view is logged and tried again later; the others go on.
+    """Refreshes the views of a warehouse. An error of one view is logged and retried; the other views continue.
 
-    ``run`` makes a step. ``on_view`` is called with the status of a view when a step begins, and when that has ended;
-    ``begin`` at the begin of a thread that is the service's own.
+    ``run`` runs one step. ``on_view`` receives the status of a view when a step begins and ends. ``begin`` is called
+    first in a thread that the service starts.
     """
 
     def __init__(
@@ -139,7 +146,7 @@ class ViewService:
         self._run_step, self._connection, self._clock = run, connection, clock
         self._names, self._on_view = names, on_view
         self._service_id = connection.warehouse().world.ids.new_uuid()
-        self._known = TableDiscovery(connection)
+        self._discovery = TableDiscovery(connection)
         self._entries: dict[str, _Entry] = {}
         self._unopened: dict[str, str] = {}
         self._listed_ms: int | None = None
@@ -147,12 +154,12 @@ class ViewService:
         self._lock = new_lock()
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Refresh until stopped. Returns when the step under way has ended."""
+        """Refresh until stopped. Returns when the step in progress has ended."""
         while not self._is_stopping(stop):
             try:
                 was_due = self.turn()
-            except Exception:  # whatever it is, a service goes on; nothing is hidden
-                logger.exception("views of %s could not be looked at, trying again", self._connection.location)
+            except Exception:  # a service survives any error; it is logged
+                logger.exception("views of %s could not be checked, retrying", self._connection.location)
                 was_due = False
             if not was_due:
                 (stop or self._stop).wait(POLL_MS / 1000)
@@ -162,14 +169,14 @@ class ViewService:
 
     @contextmanager
     def beside(self, stop: threading.Event | None = None) -> Iterator[None]:
-        """Refresh in a thread of its own until the block ends, and wait for the step under way."""
+        """Refresh in a background thread until the block ends, and wait for the step in progress."""
 
         def work() -> None:
             try:
                 if self._begin is not None:
                     self._begin()
-            except Exception:  # of Spark: it is of no use to views that nobody refreshes
-                logger.exception("the thread of views goes on as all threads of the session do")
+            except Exception:  # a Spark setting that fails must not stop refreshes
+                logger.exception("refreshes run without their own scheduler pool")
             self.run(stop)
 
         thread = threading.Thread(target=work, name="streamhouse-views")
@@ -184,80 +191,83 @@ class ViewService:
         self._stop.set()
 
     def status(self) -> list[ViewStatus]:
-        """Return the status of each view, by name. From any thread."""
+        """Return the status of each view, by name. Safe for threads."""
         now_ms = self._clock.boot_ms()
         with self._lock:
-            found = [
+            statuses = [
                 entry.status
                 if (began_ms := entry.began_ms) is None
                 else replace(entry.status, refreshing_ms=now_ms - began_ms)
                 for entry in self._entries.values()
             ]
-        return sorted(found, key=lambda view: view.name)
+        return sorted(statuses, key=lambda view: view.name)
 
     def turn(self) -> bool:
-        """Look at the view that is due for the longest, and make a step of its refresh. Returns whether one was due."""
+        """Check the longest overdue view and run a step of its refresh. Returns whether a view was due."""
         now_ms = self._clock.boot_ms()
         if self._listed_ms is None or now_ms - self._listed_ms >= self._list_interval_ms():
             self._listed_ms = now_ms
-            self._list(now_ms)
+            self._discover_views(now_ms)
         due = [entry for entry in self._entries.values() if entry.status.due_ms <= now_ms]
         if not due:
             return False
-        self._attend(min(due, key=lambda entry: entry.status.due_ms), now_ms)
+        self._process_view(min(due, key=lambda entry: entry.status.due_ms), now_ms)
         return True
 
     # -- one view -------------------------------------------------------------------------------------------------
 
-    def _attend(self, entry: _Entry, now_ms: int) -> None:
-        """Look at a view, and make a step if it is behind, not paused, and nobody else refreshes it."""
+    def _process_view(self, entry: _Entry, now_ms: int) -> None:
+        """Check a view, and run a step if it is behind, not paused, and not claimed by another service."""
         try:
-            states = self._look(entry, now_ms)
+            states = self._check_view(entry, now_ms)
             if states is None:
                 return
             table = entry.table
             with claim_work(table.storage, table.uuid, self._service_id, work="refresh") as is_ours:
                 if is_ours:
-                    self._step(entry, states)
+                    self._refresh_step(entry, states)
                 else:
                     due_ms = now_ms + max(POLL_MS, min(entry.status.freshness_ms, ELSEWHERE_MS))
-                    self._note(entry, doing="elsewhere", due_ms=due_ms)
-        except Exception as error:  # noqa: BLE001 - of Spark, of storage, of the query: the other views go on
-            self._failed(entry, error)
+                    self._update_status(entry, doing="elsewhere", due_ms=due_ms)
+        except Exception as error:  # noqa: BLE001 - from Spark, storage or the query; other views continue
+            self._record_failure(entry, error)
 
-    def _look(self, entry: _Entry, now_ms: int) -> Mapping[str, TableState] | None:
-        """Learn how the view stands. Returns its sources as they are, where a refresh is wanted; else decides when to
-        look again, and returns None.
-        """
+    def _check_view(self, entry: _Entry, now_ms: int) -> Mapping[str, TableState] | None:
+        """Return the source states of a view that needs a refresh; else schedule its next check and return None."""
         state = entry.table.refresh()
         definition = ViewDefinition.of(state.properties, state.name)
         freshness_ms = definition.freshness_ms
         later_ms = now_ms + max(freshness_ms, POLL_MS)
-        self._note(entry, name=state.name, freshness_ms=freshness_ms)
+        self._update_status(entry, name=state.name, freshness_ms=freshness_ms)
         number, lineage = last_refresh(state)
-        states = self._sources(lineage)
-        marks = _marks_of(states)
-        by_others = entry.number not in (None, number)
-        if by_others:
+        states = self._source_states(lineage)
+        marks = _source_marks(states)
+        is_changed_elsewhere = entry.number not in (None, number)
+        if is_changed_elsewhere:
             entry.seen = None
         entry.number = number
-        is_done = bool(states) and lineage is not None and marks in (entry.seen, _marks_in(lineage))
+        is_done = bool(states) and lineage is not None and marks in (entry.seen, _lineage_marks(lineage))
         self._note_lag(entry, None if is_done else lineage, states)
         if definition.paused or is_done:
             entry.steps = None
             doing: Doing = "paused" if definition.paused else "waiting"
-            self._note(entry, doing=doing, due_ms=later_ms, error=None, failures=0, steps=0)
+            self._update_status(entry, doing=doing, due_ms=later_ms, error=None, failures=0, steps=0)
             return None
-        if by_others and (left_ms := _last_ms(state) + freshness_ms - entry.table.storage.now_ms()) > 0:
-            is_amid = lineage is not None and _is_cut(lineage)
+        if (
+            is_changed_elsewhere
+            and (left_ms := _last_refresh_ms(state) + freshness_ms - entry.table.storage.now_ms()) > 0
+        ):
+            is_amid = lineage is not None and _ends_within_commit(lineage)
             due_ms = now_ms + (min(left_ms, CLAIM_MS) if is_amid else left_ms)
-            self._note(entry, doing="elsewhere" if is_amid else "waiting", due_ms=due_ms, error=None, failures=0)
+            self._update_status(
+                entry, doing="elsewhere" if is_amid else "waiting", due_ms=due_ms, error=None, failures=0
+            )
             return None
         return states
 
-    def _sources(self, lineage: Lineage | None) -> Mapping[str, TableState]:
-        """Return the states of the sources; none where one is gone, which the refresh tells better."""
-        found: dict[str, TableState] = {}
+    def _source_states(self, lineage: Lineage | None) -> Mapping[str, TableState]:
+        """Return the states of the sources; empty if one was dropped, which the refresh reports with a better error."""
+        states: dict[str, TableState] = {}
         for source in lineage.sources if lineage is not None else ():
             try:
                 table = self._connection.find_table(source.name)
@@ -265,72 +275,76 @@ class ViewService:
                 return {}
             if table is None:
                 return {}
-            found[source.name] = table.state
-        return found
+            states[source.name] = table.state
+        return states
 
     def _note_lag(self, entry: _Entry, lineage: Lineage | None, states: Mapping[str, TableState]) -> None:
         if lineage is None or not states:
-            self._note(entry, commits_behind=0, rows_behind=0, lag_ms=0)
+            self._update_status(entry, commits_behind=0, rows_behind=0, lag_ms=0)
             return
         lag = lag_behind(lineage, states)
         lag_ms = 0 if lag.oldest_ms is None else max(0, entry.table.storage.now_ms() - lag.oldest_ms)
         commits, rows = sum(lag.commits.values()), sum(lag.rows.values())
-        self._note(entry, commits_behind=commits, rows_behind=rows, lag_ms=lag_ms)
+        self._update_status(entry, commits_behind=commits, rows_behind=rows, lag_ms=lag_ms)
 
-    def _step(self, entry: _Entry, states: Mapping[str, TableState]) -> None:
-        """Make a step of the refresh under way, or of a new one. Of a view between two steps nothing is known to be
-        seen: its sources may stand still, and yet it lacks rows of them.
+    def _refresh_step(self, entry: _Entry, states: Mapping[str, TableState]) -> None:
+        """Run a step of the refresh in progress, or of a new one.
+
+        A view between two steps has no seen sources: they may be unchanged although the view misses rows of them.
         """
         began_ms = entry.began_ms = self._clock.boot_ms()
-        self._note(entry, doing="refreshing")
-        self._tell(entry)
-        marks = _marks_of(states)
-        before = entry.steps or _Steps(marks, began_ms)
+        self._update_status(entry, doing="refreshing")
+        self._notify(entry)
+        marks = _source_marks(states)
+        before = entry.steps or _RefreshProgress(marks, began_ms)
         report = self._run_step(entry.status.name, before.report)
         now_ms, entry.began_ms = self._clock.boot_ms(), None
         steps = replace(before, report=report, duration_ms=before.duration_ms + now_ms - began_ms)
         entry.number, lineage = last_refresh(entry.table.state)
-        self._note(entry, failures=0, error=None, **_add_counts(entry.status, before.report, report))
+        self._update_status(entry, failures=0, error=None, **_add_counts(entry.status, before.report, report))
         if report.goal is not None:
             entry.steps, entry.seen = steps, None
-            self._note(entry, doing="between steps", due_ms=now_ms, steps=report.steps)
-            self._note_lag(entry, lineage, states or self._sources(lineage))
+            self._update_status(entry, doing="between steps", due_ms=now_ms, steps=report.steps)
+            self._note_lag(entry, lineage, states or self._source_states(lineage))
         else:
-            self._ended(entry, steps, now_ms if entry.steps is not None else 0)
+            self._finish_refresh(entry, steps, now_ms if entry.steps is not None else 0)
             self._note_lag(entry, None if marks == steps.marks else lineage, states)
-        self._tell(entry)
+        self._notify(entry)
 
-    def _ended(self, entry: _Entry, steps: _Steps, earliest_ms: int) -> None:
-        """Note that a refresh has the rows that its sources had when it began, and decide when the next one is due."""
+    def _finish_refresh(self, entry: _Entry, steps: _RefreshProgress, earliest_ms: int) -> None:
+        """Record that a refresh has all rows that its sources had when it began, and schedule the next one."""
         entry.steps, entry.seen = None, steps.marks
         due_ms = max(earliest_ms, steps.began_ms + max(entry.status.freshness_ms, POLL_MS))
         report, duration_ms = steps.report, steps.duration_ms
-        self._note(entry, doing="waiting", due_ms=due_ms, steps=0, last=report, last_duration_ms=duration_ms)
+        self._update_status(entry, doing="waiting", due_ms=due_ms, steps=0, last=report, last_duration_ms=duration_ms)
         if report.changed:
-            of = {"written": report.rows_written, "deleted": report.rows_deleted, "duration_ms": duration_ms}
-            told = {"streamhouse_view": entry.status.name, **{f"streamhouse_{name}": n for name, n in of.items()}}
-            logger.info("view %s: %d rows written", entry.status.name, report.rows_written, extra=told)
+            numbers = {"written": report.rows_written, "deleted": report.rows_deleted, "duration_ms": duration_ms}
+            log_fields = {
+                "streamhouse_view": entry.status.name,
+                **{f"streamhouse_{name}": n for name, n in numbers.items()},
+            }
+            logger.info("view %s: %d rows written", entry.status.name, report.rows_written, extra=log_fields)
 
-    def _failed(self, entry: _Entry, error: Exception) -> None:
+    def _record_failure(self, entry: _Entry, error: Exception) -> None:
         was_refreshing, entry.began_ms = entry.began_ms is not None, None
         failures = entry.status.failures + 1
         pause_ms = min(max(entry.status.freshness_ms, 1_000) * 2 ** min(failures, 16), PAUSE_MAX_MS)
-        text = _first_words(error)
+        text = _first_line(error)
         logger.warning("refreshing %s failed %d times in a row: %s", entry.status.name, failures, text)
         due_ms = self._clock.boot_ms() + pause_ms
-        self._note(entry, doing="failed", failures=failures, error=text, due_ms=due_ms)
+        self._update_status(entry, doing="failed", failures=failures, error=text, due_ms=due_ms)
         if was_refreshing:
-            self._tell(entry)
+            self._notify(entry)
 
-    def _tell(self, entry: _Entry) -> None:
+    def _notify(self, entry: _Entry) -> None:
         if self._on_view is None:
             return
         try:
             self._on_view(entry.status)
-        except Exception:  # who listens is not what is served
-            logger.exception("on_view failed, and the views are refreshed all the same")
+        except Exception:  # a failing listener must not stop refreshes
+            logger.exception("on_view failed, refreshes continue")
 
-    def _note(self, entry: _Entry, **changed: object) -> None:
+    def _update_status(self, entry: _Entry, **changed: object) -> None:
         with self._lock:
             entry.status = replace(entry.status, **changed)  # type: ignore[arg-type]
 
@@ -340,49 +354,49 @@ class ViewService:
         is_local = self._connection.warehouse().storage.local_path("") is not None
         return LISTING_MS if is_local else REMOTE_LISTING_MS
 
-    def _list(self, now_ms: int) -> None:
-        """Look for new and dropped views, and for those that were paused or resumed."""
+    def _discover_views(self, now_ms: int) -> None:
+        """Discover new, dropped, paused and resumed views."""
         try:
-            found = self._known.found(self._names)
+            listing = self._discovery.discover(self._names)
         except StreamhouseError as error:
-            logger.warning("views of %s could not be listed, trying again: %s", self._connection.location, error)
+            logger.warning("views of %s could not be listed, retrying: %s", self._connection.location, error)
             return
-        for name, problem in found.failures.items():
+        for name, problem in listing.failures.items():
             if self._unopened.get(name) != str(problem):
-                logger.warning("%s cannot be looked at: %s", name, problem)
-        self._unopened = {name: str(problem) for name, problem in found.failures.items()}
+                logger.warning("%s cannot be checked: %s", name, problem)
+        self._unopened = {name: str(problem) for name, problem in listing.failures.items()}
         entries: dict[str, _Entry] = {}
-        views = [table for table in found.tables if VIEW in table.state.properties]
+        views = [table for table in listing.tables if VIEW in table.state.properties]
         storage = self._connection.warehouse().storage
-        for table, definition in zip(views, at_once(storage, _definition, views), strict=True):
-            if (entry := self._listed(table, definition, now_ms)) is not None:
+        for table, definition in zip(views, at_once(storage, _read_definition, views), strict=True):
+            if (entry := self._update_entry(table, definition, now_ms)) is not None:
                 entries[table.uuid] = entry
-        kept = {u: e for u, e in self._entries.items() if u not in entries and e.status.name in self._unopened}
+        retained = {u: e for u, e in self._entries.items() if u not in entries and e.status.name in self._unopened}
         with self._lock:
-            self._entries = {**entries, **kept}
+            self._entries = {**entries, **retained}
 
-    def _listed(self, table: Table, found: ViewDefinition | StreamhouseError, now_ms: int) -> _Entry | None:
-        """Return the entry of a view, due at once where it is new or was resumed; None where the view is gone."""
-        known = self._entries.get(table.uuid)
-        if isinstance(found, TableNotFoundError):
-            self._known.forget(table)
+    def _update_entry(self, table: Table, definition: ViewDefinition | StreamhouseError, now_ms: int) -> _Entry | None:
+        """Return the entry of a view, due at once if it is new or resumed; None if the view was dropped."""
+        entry = self._entries.get(table.uuid)
+        if isinstance(definition, TableNotFoundError):
+            self._discovery.forget(table)
             return None
-        if isinstance(found, StreamhouseError):
-            logger.warning("%s cannot be looked at: %s", table.name, found)
-            return known
-        if known is None:
-            return _Entry(table, ViewStatus(table.name, found.freshness_ms, now_ms))
-        is_paused = known.status.doing == "paused"
-        if found.paused and not is_paused:
-            known.steps = None
-            self._note(known, doing="paused", error=None, failures=0, steps=0)
-        elif is_paused and not found.paused:
-            self._note(known, doing="waiting", due_ms=now_ms)
-        return known
+        if isinstance(definition, StreamhouseError):
+            logger.warning("%s cannot be checked: %s", table.name, definition)
+            return entry
+        if entry is None:
+            return _Entry(table, ViewStatus(table.name, definition.freshness_ms, now_ms))
+        is_paused = entry.status.doing == "paused"
+        if definition.paused and not is_paused:
+            entry.steps = None
+            self._update_status(entry, doing="paused", error=None, failures=0, steps=0)
+        elif is_paused and not definition.paused:
+            self._update_status(entry, doing="waiting", due_ms=now_ms)
+        return entry
 
 
 def _add_counts(status: ViewStatus, before: RefreshReport, after: RefreshReport) -> dict[str, int]:
-    """Return the counts of a view with one step more: reports are of all steps of a refresh together."""
+    """Return the counts of a view after one more step. Each report covers all steps of its refresh."""
     return {
         "refreshes": status.refreshes + after.changed - before.changed,
         "rows_written": status.rows_written + after.rows_written - before.rows_written,
@@ -395,7 +409,7 @@ def _is_whole(report: RefreshReport) -> bool:
     return report.changed and report.whole_because is not None
 
 
-def _definition(table: Table) -> ViewDefinition | StreamhouseError:
+def _read_definition(table: Table) -> ViewDefinition | StreamhouseError:
     try:
         state = table.refresh()
         return ViewDefinition.of(state.properties, state.name)
@@ -403,30 +417,62 @@ def _definition(table: Table) -> ViewDefinition | StreamhouseError:
         return error
 
 
-def _first_words(error: Exception) -> str:
-    """Return the first line of an error's text, of an error of the JVM the first one that tells something."""
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error's text; for a JVM error the first meaningful line."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
         lines = lines[1:]
     return lines[0].strip(": ") if lines else type(error).__name__
 
 
-def _marks_of(states: Mapping[str, TableState]) -> _Marks:
+def _source_marks(states: Mapping[str, TableState]) -> _Marks:
     return {name: (state.table_uuid, state.version, state.attempt) for name, state in states.items()}
 
 
-def _is_cut(lineage: Lineage) -> bool:
+def _ends_within_commit(lineage: Lineage) -> bool:
     return any(source.is_cut for source in lineage.sources)
 
 
-def _marks_in(lineage: Lineage) -> _Marks:
-    """Return the versions of a lineage; none for one amid a commit, so that a refresh goes on with it."""
-    if _is_cut(lineage):
+def _lineage_marks(lineage: Lineage) -> _Marks:
+    """Return the marks of a lineage; empty if it ends within a commit, so that the refresh continues."""
+    if _ends_within_commit(lineage):
         return {}
     return {source.name: (source.uuid, source.version, source.attempt) for source in lineage.sources}
 
 
-def _last_ms(state: TableState) -> int:
-    """Return the store time of the view's last refresh that made a commit; 0 where nothing tells it."""
+def _last_refresh_ms(state: TableState) -> int:
+    """Return the store time of the view's last refresh commit; 0 if unknown."""
     last = state.transactions.get(REFRESHES)
     return 0 if last is None else last.time_ms
+
+
+POOL: Final = "streamhouse-views"
+"""Pool of Spark's scheduler for refreshes, so that they run next to tiering rounds in FAIR mode."""
+
+
+def session_views(
+    spark: SparkSession,
+    warehouse: str,
+    names: Sequence[str] | None,
+    on_view: Callable[[ViewStatus], None] | None = None,
+) -> ViewService:
+    """Return the service that refreshes the named views, or all views, with a Spark session.
+
+    Raises `InvalidOptionError` if the session's catalog ``streamhouse`` is of another warehouse.
+    """
+    connection = catalog_connection(spark)
+    if connection.location != warehouse:
+        raise InvalidOptionError(
+            f"warehouse is {quote(warehouse)}, and the session's catalog streamhouse is of "
+            f"{quote(connection.location)}; use one"
+        )
+    begin = partial(_enter_pool, spark)
+    run = Refresher(spark, connection).step
+    return ViewService(run, connection, SystemClock(), names, on_view=on_view, begin=begin)
+
+
+def _enter_pool(spark: SparkSession) -> None:
+    """Run the jobs of this thread in their own scheduler pool, which gets its share next to long jobs."""
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    if context is not None:
+        context.setLocalProperty("spark.scheduler.pool", POOL)

@@ -1,4 +1,4 @@
-"""The values of a view's groups by Spark: those that changed, and the first and last ones of the rows of groups."""
+"""Spark jobs over the values of a view's groups: changed values, and the first and last values of groups."""
 
 from __future__ import annotations
 
@@ -21,66 +21,68 @@ if TYPE_CHECKING:
 
 
 class SparkValues:
-    """The values in one step of a view. Its relations have to be there."""
+    """Values in one step of a view. Its temporary views must exist."""
 
     def __init__(self, relations: TempViews, added: IncrementalAggregate, writer: Writer) -> None:
         self._relations, self._added, self._writer = relations, added, writer
         self._changed: dict[str, pa.Table] = {}
 
     def find_changed_keys(self) -> pa.Table:
-        """Return the keys of the groups with changes, each once."""
+        """Return the distinct keys of the groups with changes."""
         names = list(self._added.key_columns)
-        return distinct(pa.concat_tables([self._rows(part).select(names) for part in self._added.listed]))
+        return distinct(
+            pa.concat_tables([self._read_changes(part).select(names) for part in self._added.multiset_aggregates])
+        )
 
-    def changes(self, keys: pa.Table) -> ChangesOf:
-        """Return how the changes of groups with these keys are found."""
-        from streamhouse_spark.views.ivm.min_max import ValueChanges, group_numbers
+    def changes_of(self, keys: pa.Table) -> ChangesOf:
+        """Return a function from a column to the changes of the groups with these keys."""
+        from streamhouse_spark.views.ivm.min_max import ValueChanges, match_groups
         from streamhouse_spark.views.ivm.multiset_sql import CHANGES_MAX, VALUE
         from streamhouse_spark.views.ivm.top_k import NUMBER
 
         def changes_of(column: str) -> ValueChanges | None:
-            rows = self._rows(next(found for found in self._added.listed if found.column == column))
+            rows = self._read_changes(next(part for part in self._added.multiset_aggregates if part.column == column))
             if rows.num_rows > CHANGES_MAX:
                 return None
-            groups = group_numbers(keys, rows.select(keys.column_names))
+            groups = match_groups(keys, rows.select(keys.column_names))
             return ValueChanges(groups, one_array(rows.column(VALUE)), rows.column(NUMBER).to_numpy().astype(np.int64))
 
         return changes_of
 
-    def listed(self, asked: MinMaxRequest) -> pa.Table:
-        """Return the columns of `listing.listed_values`. The rows are read once, and cut where they are read."""
-        from streamhouse_spark.views.ivm.multiset_sql import listed_values_sql, value_names, values_of, whole_names
+    def list_values(self, request: MinMaxRequest) -> pa.Table:
+        """Return the columns of `multiset_sql.listed_values_sql`. Tasks read the rows once and reduce them in place."""
+        from streamhouse_spark.views.ivm.multiset_sql import listed_values_sql, value_names, values_sql, whole_names
         from streamhouse_spark.views.ivm.top_k import FirstValues
 
         names = list(value_names(self._added).values())
-        cut = FirstValues(self._added.groups, names, asked.room, whole_names(self._added))
-        name = self._relations.create_from_tasks("cut", values_of(self._added, self._rows_of(asked)), cut)
+        cut = FirstValues(self._added.groups, names, request.room, whole_names(self._added))
+        name = self._relations.create_from_tasks("cut", values_sql(self._added, self._rows_sql(request)), cut)
         return self._relations.sql(listed_values_sql(self._added, name)).toArrow()
 
-    def _rows(self, part: Aggregate) -> pa.Table:
-        """Return the changes of an aggregate's values."""
+    def _read_changes(self, part: Aggregate) -> pa.Table:
+        """Return the changed values of an aggregate, cached by its argument."""
         from streamhouse_spark.views.ivm.multiset_sql import changed_values_sql
 
         if part.of not in self._changed:
             text = changed_values_sql(self._added, part, self._writer)
             assert text is not None
-            is_local = self._relations.are_local(text)
+            is_local = self._relations.is_local(text)
             text = changed_values_sql(self._added, part, self._writer, one_task=is_local)
             self._changed[part.of] = self._relations.sql(text or "").toArrow()
         return self._changed[part.of]
 
-    def _rows_of(self, asked: MinMaxRequest) -> str:
-        """Return the rows below the groups that are asked for, and perhaps of more groups."""
-        from streamhouse_spark.views.ivm.multiset_sql import in_share
-        from streamhouse_spark.views.ivm.semi_join_filter import in_filter_of_rows
+    def _rows_sql(self, request: MinMaxRequest) -> str:
+        """Return the SQL of a superset of the rows below the requested groups."""
+        from streamhouse_spark.views.ivm.multiset_sql import share_sql
+        from streamhouse_spark.views.ivm.semi_join_filter import build_filter
 
         root, writer = self._added.root, self._writer
-        every = writer.rows(root.child, "new")
-        if not root.groups or (asked.like is not None and asked.num_shares == 1):
-            return every
-        schema = spark_versions.spark_schema_of(asked.lost.schema)
-        lost = self._relations.keep("lost", asked.lost, schema)
-        if asked.like is None:
-            return writer.of_groups(root, "new", f"SELECT * FROM {lost}", in_filter_of_rows(asked.lost))
-        like = self._relations.keep("like", asked.lost.slice(asked.like, 1), schema)
-        return in_share(self._added, every, lost, like, asked.num_shares)
+        all_rows = writer.rows(root.child, "new")
+        if not root.groups or (request.like is not None and request.num_shares == 1):
+            return all_rows
+        schema = spark_versions.spark_schema_of(request.lost.schema)
+        lost = self._relations.create("lost", request.lost, schema)
+        if request.like is None:
+            return writer.rows_of_groups(root, "new", f"SELECT * FROM {lost}", build_filter(request.lost))
+        like = self._relations.create("like", request.lost.slice(request.like, 1), schema)
+        return share_sql(self._added, all_rows, lost, like, request.num_shares)

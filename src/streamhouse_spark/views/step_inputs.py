@@ -1,4 +1,4 @@
-"""The rows that a step of a view reads: few changes by the driver, what they name by key, and all else by Spark."""
+"""Inputs of a refresh step: few changes and index lookups by the driver, everything else by Spark."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.views.index_lookup import rows_beside
-from streamhouse_spark.views.local_changes import LocalChanges, columns_read, may_be_local, read_changes
+from streamhouse_spark.views.index_lookup import lookup_joined_rows
+from streamhouse_spark.views.local_changes import LocalChanges, columns_to_read, may_be_local, read_changes
 from streamhouse_spark.views.temp_views import TempViews
 
 if TYPE_CHECKING:
@@ -24,94 +24,102 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """The changes of a source that the driver has."""
+    """Changes of a source that the driver has read."""
 
     all: LocalChanges
-    """With the primary key, in the order of the log."""
+    """With the primary key, in log order."""
     net: pa.Table
-    """The plan's columns of the changes that do not cancel each other out, with their weights."""
+    """The plan's columns of the changes that do not cancel out, with their weights."""
 
 
 class StepInputs:
-    """The inputs of one step. Everything is read when `writer` is called, or by the statements that it writes."""
+    """Inputs of one step. `writer` and the statements that it writes read everything."""
 
     def __init__(self, relations: TempViews, sources: Mapping[str, Table], step: RefreshStep) -> None:
         self._relations = relations
         self._sources, self.step = sources, step
         self._states = {name: source.state for name, source in sources.items()}
         self._ids = relations.ids
-        self._beside: dict[str, pa.Table] = {}
+        self._looked_up_rows: dict[str, pa.Table] = {}
         self.local: LocalRows | None = None
-        """The rows that the driver has, from `writer` on."""
+        """Rows that the driver has read; set by `writer`."""
 
     @property
     def states(self) -> Mapping[str, TableState]:
-        """The states of the sources, as new as the step or newer."""
+        """States of the sources, at the step's versions or newer."""
         return self._states
 
     def writer(self, root: Node) -> Writer:
-        """Return the writer of the step's statements, and make the relations whose rows the driver has."""
+        """Return the writer of the step's statements, and register the driver's rows as relations."""
         from streamhouse_spark.views.ivm.delta_sql import Writer
         from streamhouse_spark.views.ivm.indexed_join import find_indexed_sides
         from streamhouse_spark.views.local_executor import LocalRows
 
-        changes = self._read(root)
-        for name, found in changes.items():
-            self._relations.offer(f"{self._ids[name]}_delta", found.net)
-        unchanged = {name for name, found in changes.items() if not found.net.num_rows}
+        changes = self._read_changes(root)
+        for name, change in changes.items():
+            self._relations.register_local(f"{self._ids[name]}_delta", change.net)
+        unchanged = {name for name, change in changes.items() if not change.net.num_rows}
         changed = {self._ids[name] for name in self.step.changed - unchanged}
         uses = {
-            use: beside
-            for use, beside in find_indexed_sides(root, changed, self._keys()).items()
-            if self._looked_up(use, beside, changes)
+            use: side
+            for use, side in find_indexed_sides(root, changed, self._lookup_keys()).items()
+            if self._look_up(use, side, changes)
         }
-        of_sources = {self._ids[name]: found.net for name, found in changes.items()}
-        self.local = LocalRows(changed, of_sources, {use: self._beside[use] for use in uses})
+        of_sources = {self._ids[name]: change.net for name, change in changes.items()}
+        self.local = LocalRows(changed, of_sources, {use: self._looked_up_rows[use] for use in uses})
         return Writer(self._relations.prefix, frozenset(changed), frozenset(uses))
 
-    def _read(self, root: Node) -> dict[str, _Changes]:
+    def _read_changes(self, root: Node) -> dict[str, _Changes]:
         """Read the changes of the sources that have few."""
-        from streamhouse_spark.views.ivm.indexed_join import scans_of
+        from streamhouse_spark.views.ivm.indexed_join import iter_scans
 
         before = {source.name: source.ends for source in self.step.old.sources} if self.step.old is not None else {}
         new = {source.name: source.ends for source in self.step.new.sources}
-        found = {}
+        changes_by_source = {}
         for name in sorted(self.step.changed):
             state = self._states[name]
-            scans = (scan for scan in scans_of(root) if scan.table == self._ids[name])
-            wanted = {column for scan in scans for column in scan.of.values()}
-            if not wanted or not self._is_at(name) or not may_be_local(state, wanted):  # a WITH clause may be unused
+            scans = (scan for scan in iter_scans(root) if scan.table == self._ids[name])
+            columns = {column for scan in scans for column in scan.of.values()}
+            if (
+                not columns or not self._is_at_step_version(name) or not may_be_local(state, columns)
+            ):  # a WITH clause may be unused
                 continue
-            changes = read_changes(self._sources[name], state, before[name], new[name], columns_read(state, wanted))
+            changes = read_changes(self._sources[name], state, before[name], new[name], columns_to_read(state, columns))
             if changes is not None:
-                net = changes.net([column for column in state.schema.names if column in wanted])
-                found[name] = _Changes(changes, net)
-        return found
+                net = changes.net([column for column in state.schema.names if column in columns])
+                changes_by_source[name] = _Changes(changes, net)
+        return changes_by_source
 
-    def _keys(self) -> dict[str, tuple[str, ...]]:
-        """Return the primary keys of the sources whose rows the driver may look up."""
+    def _lookup_keys(self) -> dict[str, tuple[str, ...]]:
+        """Return the primary keys of the sources in which the driver may look up rows."""
         return {
             self._ids[name]: state.primary_key
             for name, state in self._states.items()
-            if state.primary_key and self._is_at(name) and may_be_local(state, state.primary_key)
+            if state.primary_key and self._is_at_step_version(name) and may_be_local(state, state.primary_key)
         }
 
-    def _looked_up(self, use: str, beside: IndexedSide, changes: Mapping[str, _Changes]) -> bool:
-        """Make the relations of the rows that changes name by key. Returns False where Spark has to read them."""
+    def _look_up(self, use: str, side: IndexedSide, changes: Mapping[str, _Changes]) -> bool:
+        """Look up the rows that match changes and register them. Returns False if Spark must read them."""
         of_id = {of: name for name, of in self._ids.items()}
-        name, naming = of_id[beside.table], changes.get(of_id[beside.changed])
-        own, state = changes.get(name), self._states[name]
-        if naming is None or (name in self.step.changed and own is None) or not may_be_local(state, beside.columns):
+        name, naming_changes = of_id[side.table], changes.get(of_id[side.changed])
+        own_changes, state = changes.get(name), self._states[name]
+        if (
+            naming_changes is None
+            or (name in self.step.changed and own_changes is None)
+            or not may_be_local(state, side.columns)
+        ):
             return False
-        rows = rows_beside(beside, self._sources[name], state, naming.net, own.all if own is not None else None)
+        rows = lookup_joined_rows(
+            side, self._sources[name], state, naming_changes.net, own_changes.all if own_changes is not None else None
+        )
         if rows is None:
             return False
-        self._beside[use] = rows.new
-        self._relations.offer(f"{beside.table}_old_by_{use}", rows.old)
-        self._relations.offer(f"{beside.table}_new_by_{use}", rows.new)
+        self._looked_up_rows[use] = rows.new
+        self._relations.register_local(f"{side.table}_old_by_{use}", rows.old)
+        self._relations.register_local(f"{side.table}_new_by_{use}", rows.new)
         return True
 
-    def _is_at(self, name: str) -> bool:
-        """Tell whether the known state of a source is the version that the step reads: others may read the table on."""
+    def _is_at_step_version(self, name: str) -> bool:
+        """Return whether a source's state is the version that the step reads; other threads may refresh the table."""
         versions = {source.name: source.version for source in self.step.new.sources}
         return versions[name] == self._states[name].version

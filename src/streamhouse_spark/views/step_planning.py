@@ -1,14 +1,15 @@
-"""Steps of a refresh: how far one commit of a view goes, where its sources have more rows than it is to take.
+"""Steps of a refresh: how far one commit of a view advances if its sources have more than ``step_rows`` new rows.
 
-A view is the answer of its query over the versions that its lineage names, and any combination of versions is right. So
-a step may name older ones than the newest. Of a table with a primary key that is the state behind one of its commits.
-A log table whose rows all have offsets is read at its newest version, below chosen ends: those of a commit where one
-fits, else amid a commit. That needs no older state: rows that were tiered and trimmed long ago are taken in steps, too.
+A view is the result of its query over the source versions in its lineage, and any combination of versions is correct.
+So a step may read older versions than the latest. For a primary-key table that is the state after one of its commits. A
+log table whose rows all have offsets is read at its latest version below chosen end offsets: those of a commit if one
+fits, else offsets within a commit. That needs no older state, so rows that were tiered and trimmed long ago can be read
+in steps too.
 
-Sources are taken one at a time, the one with the fewest rows first. So small tables are whole before the rows of large
-ones are joined with them, and most steps have changes of one source alone.
+Sources advance one at a time, the source with the fewest rows first. So small tables are complete before rows of large
+tables are joined with them, and most steps read changes of a single source.
 
-Each step takes rows that no step took before it, or all that there are, so that steps end.
+Every step reads rows that no earlier step read, or all remaining rows, so the sequence of steps ends.
 """
 
 from __future__ import annotations
@@ -28,54 +29,57 @@ from streamhouse_spark.read.planner import ScanRequest, plan_pin, scan_pinned
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.table.refresh_commit import RefreshStep, source_version, why_whole
 from streamhouse_spark.table.tags import list_pinned_segments
-from streamhouse_spark.views.local_changes import rows_at_most
+from streamhouse_spark.views.local_changes import max_num_rows
 
 Ends = Mapping[int, int]
-"""Bucket → the offset behind the last row."""
+"""Bucket → the offset after the last row."""
 
-NO_LONGER_READ: Final = (OffsetsTrimmedError, SnapshotExpiredError)
+EXPIRED_ERRORS: Final = (OffsetsTrimmedError, SnapshotExpiredError)
 
 
 @dataclass(frozen=True, slots=True)
 class IntermediateVersion:
-    """A step of some of the rows."""
+    """A step that reads some of the new rows."""
 
     step: RefreshStep
     rows_left: int
-    """Rows that are left for later steps. Nothing is left of a step to the newest versions."""
+    """Rows left for later steps; 0 for a step to the latest versions."""
 
 
-def nearer(
+def choose_step(
     step: RefreshStep, sources: Mapping[str, TableHandle], step_rows: int | None, goal: Lineage | None = None
 ) -> IntermediateVersion:
-    """Return the step to take of one to the newest versions: that one, or one of about ``step_rows`` rows of the
-    sources. It takes more where no version lies between, or none that can still be read.
+    """Return the next step towards the latest versions: ``step`` itself, or one of about ``step_rows`` source rows.
 
-    Rows up to the ``goal`` come first, so that rows which come meanwhile keep no source from it. A step that computes
-    the whole query of a view with rows begins where these end: it takes none of them back.
-    Raises `CorruptDataError`, `StorageError`.
+    The step reads more rows if no version lies between, or none that can still be read. Rows up to ``goal`` come first,
+    so that rows appended meanwhile cannot keep a source from reaching it. A step that recomputes a view with rows
+    starts at the view's ends: it never removes rows. Raises `CorruptDataError`, `StorageError`.
     """
     if step_rows is None:
         return IntermediateVersion(step, 0)
-    found = {new.name: _Source(step, new, sources[new.name], goal) for new in step.new.sources}
-    if sum(source.all for source in found.values()) <= step_rows:
+    progress = {new.name: _SourceProgress(step, new, sources[new.name], goal) for new in step.new.sources}
+    if sum(source.num_rows for source in progress.values()) <= step_rows:
         return IntermediateVersion(step, 0)
-    if goal is not None and not any(source.left for source in found.values()):
-        return nearer(step, sources, step_rows)
-    taken: dict[str, SourceVersion] = {}
-    for name, share in shares({name: source.left for name, source in found.items()}, step_rows).items():
-        has_moved = any(found[other].rows_of(version.ends) > 0 for other, version in taken.items())
-        taken[name] = found[name].taken(share, must_move=share > 0 and not has_moved)
-    new = tuple(taken[source.name] for source in step.new.sources)
-    rows_left = sum(found[source.name].rows_of(source.ends) for source in step.new.sources)
-    rows_left -= sum(found[source.name].rows_of(source.ends) for source in new)
+    if goal is not None and not any(source.num_rows_to_goal for source in progress.values()):
+        return choose_step(step, sources, step_rows)
+    versions: dict[str, SourceVersion] = {}
+    for name, share in allocate_rows(
+        {name: source.num_rows_to_goal for name, source in progress.items()}, step_rows
+    ).items():
+        has_moved = any(progress[other].count_rows(version.ends) > 0 for other, version in versions.items())
+        versions[name] = progress[name].choose_version(share, must_move=share > 0 and not has_moved)
+    new = tuple(versions[source.name] for source in step.new.sources)
+    rows_left = sum(progress[source.name].count_rows(source.ends) for source in step.new.sources)
+    rows_left -= sum(progress[source.name].count_rows(source.ends) for source in new)
     if rows_left <= 0:
         return IntermediateVersion(step, 0)
     return IntermediateVersion(RefreshStep(step.number, step.old, Lineage(new, step.new.whole_because)), rows_left)
 
 
 def covers(lineage: Lineage, goal: Lineage) -> bool:
-    """Tell whether a lineage has all rows of another one. Rows of a table that was made again since are not missed."""
+    """Return whether ``lineage`` contains all rows of ``goal``. Rows of a table that was recreated since do not
+    count.
+    """
     its = {source.name: source for source in lineage.sources}
     return all(
         source.name in its
@@ -87,73 +91,77 @@ def covers(lineage: Lineage, goal: Lineage) -> bool:
     )
 
 
-def shares(left: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return how many rows of each source are taken, those with the fewest first: of one at most a part is."""
-    found = {}
+def allocate_rows(left: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Return how many rows to read from each source, the smallest first. At most one source is read in part."""
+    rows = {}
     for name in sorted(left, key=lambda name: (left[name], name)):
-        found[name] = min(left[name], most)
-        most -= found[name]
-    return found
+        rows[name] = min(left[name], limit)
+        limit -= rows[name]
+    return rows
 
 
-def ends_within(starts: Ends, ends: Ends, most: int) -> dict[int, int]:
-    """Return ends that are ``most`` rows behind ``starts``, of each bucket its share."""
+def allocate_ends(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
+    """Return the end offsets that are ``limit`` rows after ``starts``, divided over the buckets in proportion."""
     total = sum(end - starts[bucket] for bucket, end in ends.items())
-    found, before, taken = {}, 0, 0
+    chosen_ends, before, assigned = {}, 0, 0
     for bucket, end in sorted(ends.items()):
         before += end - starts[bucket]
-        up_to = before * min(most, total) // max(1, total)
-        found[bucket] = starts[bucket] + up_to - taken
-        taken = up_to
-    return found
+        up_to = before * min(limit, total) // max(1, total)
+        chosen_ends[bucket] = starts[bucket] + up_to - assigned
+        assigned = up_to
+    return chosen_ends
 
 
-class _Source:
-    """A source, and the rows of it that a step may take."""
+class _SourceProgress:
+    """A source, and the rows of it that a step may read."""
 
     def __init__(self, step: RefreshStep, new: SourceVersion, table: TableHandle, goal: Lineage | None) -> None:
         self._new, self._table, self._state = new, table, table.state
         self._is_whole = step.new.whole_because is not None
-        known = {source.name: source for source in step.old.sources} if step.old is not None else {}
-        old = known.get(new.name)
+        old_sources = {source.name: source for source in step.old.sources} if step.old is not None else {}
+        old = old_sources.get(new.name)
         self._old = old if old is not None and old.uuid == new.uuid else None
         first = first_offsets(self._state)
-        had = self._old.ends if self._old is not None else {}
-        self._starts = {bucket: min(max(first[bucket], had.get(bucket, 0)), end) for bucket, end in new.ends.items()}
-        self._until = dict(new.ends)
+        old_ends = self._old.ends if self._old is not None else {}
+        self._starts = {
+            bucket: min(max(first[bucket], old_ends.get(bucket, 0)), end) for bucket, end in new.ends.items()
+        }
+        self._goal_ends = dict(new.ends)
         for end in goal.sources if goal is not None else ():
             if (end.name, end.uuid) == (new.name, new.uuid):
-                self._until = {b: max(start, min(end.ends.get(b, 0), new.ends[b])) for b, start in self._starts.items()}
-        self.all = self._count(new.ends)
-        """Rows behind those that the view has: changes of a table with a primary key, or all rows where these are read
-        instead and are fewer."""
-        self.left = self._count(self._until)
-        """The same up to the goal."""
+                self._goal_ends = {
+                    b: max(start, min(end.ends.get(b, 0), new.ends[b])) for b, start in self._starts.items()
+                }
+        self.num_rows = self._count(new.ends)
+        """Rows after those that the view has: changes for a primary-key table, or its rows if these are read instead
+        and are fewer."""
+        self.num_rows_to_goal = self._count(self._goal_ends)
+        """The same, up to the goal."""
 
     def _count(self, ends: Ends) -> int:
-        rows = self.rows_of(ends)
-        return min(rows, rows_at_most(self._state)) if self._is_whole and self._state.primary_key else rows
+        rows = self.count_rows(ends)
+        return min(rows, max_num_rows(self._state)) if self._is_whole and self._state.primary_key else rows
 
-    def rows_of(self, ends: Ends) -> int:
-        """Count the rows up to ends, behind those that the view has."""
+    def count_rows(self, ends: Ends) -> int:
+        """Count the rows up to ``ends`` that the view does not have."""
         return sum(end - self._starts[bucket] for bucket, end in ends.items() if bucket in self._starts)
 
-    def taken(self, most: int, *, must_move: bool) -> SourceVersion:
-        """Return the version that has about ``most`` more rows. With ``must_move`` it has more, whatever is there."""
-        if most >= self.all:
+    def choose_version(self, limit: int, *, must_move: bool) -> SourceVersion:
+        """Return the version with about ``limit`` more rows. With ``must_move`` it has at least one more row."""
+        if limit >= self.num_rows:
             return self._new
         if self._is_dense():
-            ends = self._ends_of_commit(most) if most else None
-            return self._cut(ends or ends_within(self._starts, self._until, most))
-        if self._old is not None and not self._is_whole and not most:
+            ends = self._ends_of_commit(limit) if limit else None
+            return self._cut_at(ends or allocate_ends(self._starts, self._goal_ends, limit))
+        if self._old is not None and not self._is_whole and not limit:
             return self._old
-        return self._version(most, must_move=must_move)
+        return self._choose_commit(limit, must_move=must_move)
 
     # -- by offsets -----------------------------------------------------------------------------------------------
 
     def _is_dense(self) -> bool:
-        """Tell whether the rows of the newest version are those of all offsets, so that it can be read below ends."""
-        from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few refreshes need to write files
+        """Return whether the latest version has a row for every offset, so that it can be read below end offsets."""
+        from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few refreshes need this module
 
         state = self._state
         if state.primary_key or state.deletions or state.dropped_rows.named or state.version != self._new.version:
@@ -167,55 +175,55 @@ class _Source:
             return False
         try:
             scan = scan_pinned(self._table, take_latest_snapshot(state), ScanRequest(state.schema.names[:1]))
-        except NO_LONGER_READ:
+        except EXPIRED_ERRORS:
             return False
         rows = [file.num_live if parse_file_offsets(file.location) is not None else None for file in scan.files]
-        return None not in rows and sum(filter(None, rows)) == of_log  # other engines' rows have no offsets
+        return None not in rows and sum(filter(None, rows)) == of_log  # rows of other engines have no offsets
 
-    def _cut(self, ends: Ends) -> SourceVersion:
+    def _cut_at(self, ends: Ends) -> SourceVersion:
         return replace(self._new, ends=dict(ends), is_cut=ends != self._new.ends)
 
-    def _ends_of_commit(self, most: int) -> Ends | None:
-        """Return the ends of the newest commit with at most so many rows more; None where none has any."""
+    def _ends_of_commit(self, limit: int) -> Ends | None:
+        """Return the ends of the latest commit with at most ``limit`` more rows; None if no commit has any."""
 
         def is_before(state: TableState) -> bool:
             begins_elsewhere = state.first_offsets != self._state.first_offsets
             return begins_elsewhere or any(state.ends[bucket] < start for bucket, start in self._starts.items())
 
         def is_within(state: TableState) -> bool:
-            return is_before(state) or self.rows_of(state.ends) <= most
+            return is_before(state) or self.count_rows(state.ends) <= limit
 
-        found, _ = newest_within(self._table.log, self._table.storage, self._state, is_within)
-        return found.ends if found is not None and not is_before(found) and self.rows_of(found.ends) else None
+        newest, _ = newest_within(self._table.log, self._table.storage, self._state, is_within)
+        return newest.ends if newest is not None and not is_before(newest) and self.count_rows(newest.ends) else None
 
     # -- by versions ----------------------------------------------------------------------------------------------
 
-    def _version(self, most: int, *, must_move: bool) -> SourceVersion:
+    def _choose_commit(self, limit: int, *, must_move: bool) -> SourceVersion:
         def is_within(state: TableState) -> bool:
-            return not self._fits(state) or self._rows_read(state) <= most
+            return not self._is_reachable(state) or self._rows_read(state) <= limit
 
         within, beyond = newest_within(self._table.log, self._table.storage, self._state, is_within)
-        if within is not None and not (self._fits(within) and (self._is_whole or self.rows_of(within.ends))):
+        if within is not None and not (self._is_reachable(within) and (self._is_whole or self.count_rows(within.ends))):
             within = None
         if within is None and self._old is not None and not self._is_whole and not must_move:
             return self._old
-        for found in (within, beyond):
-            if found is not None and self._can_be_read(found):
-                return self._told(found)
+        for candidate in (within, beyond):
+            if candidate is not None and self._is_readable(candidate):
+                return self._to_source_version(candidate)
         _, oldest = newest_within(
             self._table.log,
             self._table.storage,
             self._state,
-            lambda state: not self._fits(state) or not self._can_be_read(state),
+            lambda state: not self._is_reachable(state) or not self._is_readable(state),
         )
-        return self._told(oldest)
+        return self._to_source_version(oldest)
 
     def _rows_read(self, state: TableState) -> int:
-        rows = self.rows_of(state.ends)
-        return min(rows, rows_at_most(state)) if self._is_whole and state.primary_key else rows
+        rows = self.count_rows(state.ends)
+        return min(rows, max_num_rows(state)) if self._is_whole and state.primary_key else rows
 
-    def _fits(self, state: TableState) -> bool:
-        """Tell whether a state is one to which changes lead, and from which they lead on to the newest one."""
+    def _is_reachable(self, state: TableState) -> bool:
+        """Return whether changes lead from the view's version to this state, and from it to the latest state."""
         now = self._state
         if (state.schema_id, state.first_offsets, state.former_partitionings) != (
             now.schema_id,
@@ -227,31 +235,32 @@ class _Source:
             return False
         if any(state.ends[bucket] < start for bucket, start in self._starts.items()):
             return False
-        kept = change_starts(now) if now.primary_key else {}
-        return all(state.ends[bucket] >= start for bucket, start in kept.items())
+        retained_starts = change_starts(now) if now.primary_key else {}
+        return all(state.ends[bucket] >= start for bucket, start in retained_starts.items())
 
-    def _can_be_read(self, state: TableState) -> bool:
+    def _is_readable(self, state: TableState) -> bool:
         try:
             pin = take_latest_snapshot(state)
             require_kept(self._table.log, state, list_pinned_segments(pin))
             plan_pin(self._table, pin, ScanRequest(state.schema.names[:1]))
-        except NO_LONGER_READ:
+        except EXPIRED_ERRORS:
             return False
         return True
 
-    def _told(self, state: TableState) -> SourceVersion:
-        """Return a state as the version of a source, or the newest one where the changes between do not tell all:
-        from there the whole query would be computed once more.
+    def _to_source_version(self, state: TableState) -> SourceVersion:
+        """Return a state as a source version, or the latest version if the changes in between are incomplete.
+
+        From an incomplete state the next refresh would have to recompute the query once more.
         """
-        found = source_version(self._new.name, state)
-        sources, states = {found.name: self._table}, {found.name: self._state}
-        if self._is_whole and why_whole(Lineage((found,)), sources, states) is not None:
+        version = source_version(self._new.name, state)
+        sources, states = {version.name: self._table}, {version.name: self._state}
+        if self._is_whole and why_whole(Lineage((version,)), sources, states) is not None:
             return self._new
-        return found
+        return version
 
 
 def first_offsets(state: TableState) -> dict[int, int]:
-    """Return bucket → the first offset of which there is a row: without a lake, rows that were trimmed are gone."""
+    """Return bucket → the first offset with a row. Without a lake, trimmed rows no longer exist."""
     if state.primary_key or state.lake is not None:
         return {bucket: state.first_offset(bucket) for bucket in state.buckets}
     return {bucket: log.start for bucket, log in state.buckets.items()}

@@ -1,6 +1,6 @@
-"""The relations that a refresh reads: its sources at the old and the new version, and what came and went between.
+"""Temporary views of a refresh: its sources at the old and the new version, and the changes in between.
 
-They are temporary views of the session, under names of the refresh's own, and gone when it ends.
+Their names are unique to the refresh, which drops them when it ends.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _CAME = "CASE WHEN _change_type IN ('insert', 'update_after') THEN 1 ELSE -1 END
 
 
 class TempViews:
-    """The relations of one refresh. They are made as the SQL that is run names them."""
+    """Temporary views of one refresh, created when a statement refers to them."""
 
     def __init__(self, spark: SparkSession, prefix: str, names: Sequence[str], keyed: Mapping[str, bool]) -> None:
         self._spark = spark
         self.prefix = prefix
         self._names = tuple(names)
         self._keyed = keyed
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._local: dict[str, tuple[pa.Table, StructType]] = {}
         self._step: RefreshStep | None = None
         self.read_by_name: set[str] = set()
-        """The sources that Spark reads by their names, whatever table these mean by then."""
+        """Sources that Spark has read by name, whatever table the name refers to by then."""
 
     @property
     def ids(self) -> dict[str, str]:
@@ -53,21 +53,23 @@ class TempViews:
 
     def sql(self, text: str) -> DataFrame:
         """Return the rows of a query over the relations."""
-        for name in sorted(self._named(text) - self._made):
-            frame = self._spark.createDataFrame(*self._local[name]) if name in self._local else self._relation(name)
+        for name in sorted(self._relation_names(text) - self._created):
+            frame = (
+                self._spark.createDataFrame(*self._local[name]) if name in self._local else self._read_relation(name)
+            )
             frame.createOrReplaceTempView(name)
-            self._made.add(name)
+            self._created.add(name)
         return self._spark.sql(text)
 
-    def keep(self, name: str, rows: pa.Table, schema: StructType) -> str:
-        """Make a relation of rows of the driver, so that Spark knows how many they are; returns its name."""
+    def create(self, name: str, rows: pa.Table, schema: StructType) -> str:
+        """Create a relation of rows of the driver, so that Spark knows their number; returns its name."""
         full = f"{self.prefix}{name}"
         self._spark.createDataFrame(rows, schema).createOrReplaceTempView(full)
-        self._made.add(full)
+        self._created.add(full)
         return full
 
     def create_from_tasks(self, name: str, text: str, cut: FirstValues) -> str:
-        """Make a relation of what tasks cut from the rows of a query; returns its name."""
+        """Create a relation of the rows that tasks reduce a query to; returns its name."""
         from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
         from streamhouse_spark.views.ivm.top_k import LIST, NUMBER
@@ -76,75 +78,75 @@ class TempViews:
         fields = [StructField(field.name, field.dataType) for field in frame.schema.fields]
         schema = StructType([*fields, StructField(LIST, IntegerType()), StructField(NUMBER, LongType())])
         frame.mapInArrow(cut, schema).createOrReplaceTempView(full)
-        self._made.add(full)
+        self._created.add(full)
         return full
 
-    def offer(self, name: str, rows: pa.Table) -> None:
-        """Take rows of the driver for a relation, which is made where a query names it."""
+    def register_local(self, name: str, rows: pa.Table) -> None:
+        """Register rows of the driver for a relation that is created when a query refers to it."""
         self._local[f"{self.prefix}{name}"] = (rows, spark_versions.spark_schema_of(rows.schema))
 
-    def are_local(self, text: str) -> bool:
-        """Tell whether a query reads nothing but rows of the driver."""
-        return self._named(text) <= self._local.keys()
+    def is_local(self, text: str) -> bool:
+        """Return whether a query reads only rows of the driver."""
+        return self._relation_names(text) <= self._local.keys()
 
-    def _named(self, text: str) -> set[str]:
-        """Return the relations of sources that a query names."""
+    def _relation_names(self, text: str) -> set[str]:
+        """Return the source relations that a query refers to."""
         return set(re.findall(rf"\b{self.prefix}t\d+_(?:old|new|delta)(?:_by_c\d+)?\b", text))
 
     def at_version(self, table: str, version: int, name: str) -> str:
-        """Make a relation of a table at a version; returns its name."""
+        """Create a relation of a table at a version; returns its name."""
         full = f"{self.prefix}{name}"
-        self._version(table, version).createOrReplaceTempView(full)
-        self._made.add(full)
+        self._read_version(table, version).createOrReplaceTempView(full)
+        self._created.add(full)
         return full
 
     def drop(self) -> None:
-        for name in self._made:
+        for name in self._created:
             self._spark.catalog.dropTempView(name)
-        self._made.clear()
+        self._created.clear()
         self._local.clear()
 
-    def _relation(self, full: str) -> DataFrame:
+    def _read_relation(self, full: str) -> DataFrame:
         assert self._step is not None
         number, _, kind = full.removeprefix(f"{self.prefix}t").partition("_")
         name = self._names[int(number)]
         self.read_by_name.add(name)
-        new = _of(self._step.new.sources, name)
-        old = _of(self._step.old.sources, name) if self._step.old is not None else None
+        new = _find_source(self._step.new.sources, name)
+        old = _find_source(self._step.old.sources, name) if self._step.old is not None else None
         if kind == "new" or old is None or (kind == "old" and old.ends == new.ends):
-            return self._rows(name, new)
-        return self._rows(name, old) if kind == "old" else self._delta(name, old, new)
+            return self._read_rows(name, new)
+        return self._read_rows(name, old) if kind == "old" else self._read_delta(name, old, new)
 
-    def _version(self, name: str, version: int) -> DataFrame:
-        return self._spark.sql(_at_version(name, version))
+    def _read_version(self, name: str, version: int) -> DataFrame:
+        return self._spark.sql(_version_sql(name, version))
 
-    def _rows(self, name: str, source: SourceVersion) -> DataFrame:
+    def _read_rows(self, name: str, source: SourceVersion) -> DataFrame:
         if not source.is_cut:
-            return self._version(name, source.version)
-        below = f"WITH ('endingOffsets' = '{_offsets(source.ends)}')"
-        return self._spark.sql(f"{_at_version(name, source.version)} {below}")
+            return self._read_version(name, source.version)
+        below = f"WITH ('endingOffsets' = '{_offsets_json(source.ends)}')"
+        return self._spark.sql(f"{_version_sql(name, source.version)} {below}")
 
-    def _delta(self, name: str, old: SourceVersion, new: SourceVersion) -> DataFrame:
-        ends = {"startingOffsets": _offsets(old.ends), "endingOffsets": _offsets(new.ends)}
+    def _read_delta(self, name: str, old: SourceVersion, new: SourceVersion) -> DataFrame:
+        ends = {"startingOffsets": _offsets_json(old.ends), "endingOffsets": _offsets_json(new.ends)}
         if self._keyed[name]:
-            rows = self._spark.read.options(**ends).table(_path(f"{name}$changelog"))
+            rows = self._spark.read.options(**ends).table(_quote_path(f"{name}$changelog"))
             return rows.selectExpr(f"{_CAME} AS {WEIGHT}", "*")
-        # Of the version: rows that were deleted since came then.
+        # At the version: rows deleted since were inserted then.
         options = ", ".join(f"'{option}' = '{offsets}'" for option, offsets in ends.items())
-        return self._spark.sql(f"{_at_version(name, new.version)} WITH ({options})").selectExpr(f"1 AS {WEIGHT}", "*")
+        return self._spark.sql(f"{_version_sql(name, new.version)} WITH ({options})").selectExpr(f"1 AS {WEIGHT}", "*")
 
 
-def _of(sources: Sequence[SourceVersion], name: str) -> SourceVersion:
+def _find_source(sources: Sequence[SourceVersion], name: str) -> SourceVersion:
     return next(source for source in sources if source.name == name)
 
 
-def _at_version(name: str, version: int) -> str:
-    return f"SELECT * FROM {_path(name)} VERSION AS OF {version}"
+def _version_sql(name: str, version: int) -> str:
+    return f"SELECT * FROM {_quote_path(name)} VERSION AS OF {version}"
 
 
-def _offsets(ends: Mapping[int, int]) -> str:
+def _offsets_json(ends: Mapping[int, int]) -> str:
     return json.dumps({str(bucket): end for bucket, end in sorted(ends.items())})
 
 
-def _path(name: str) -> str:
+def _quote_path(name: str) -> str:
     return ".".join([CATALOG, *map(quote_name, name.split("."))])

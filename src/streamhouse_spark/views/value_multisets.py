@@ -1,6 +1,4 @@
-"""The lists of smallest, largest and distinct values that a view needs, by the keys of its rows: of changes, and of
-values that were cut from rows.
-"""
+"""Lists of MIN, MAX and COUNT(DISTINCT) values of a view by tablet key, from changes and from listed rows."""
 
 from __future__ import annotations
 
@@ -18,28 +16,28 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
 from streamhouse_spark.schema.ddl import parse_type
 from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
-from streamhouse_spark.views.ivm.min_max import ChangesOf, Firsts, Numbers, Order, ValueChanges, group_numbers
+from streamhouse_spark.views.ivm.min_max import ChangesOf, Numbers, Order, TopKGroups, ValueChanges, match_groups
 from streamhouse_spark.views.ivm.multiset_sql import key_name, value_names
 from streamhouse_spark.views.ivm.top_k import ALL_ROWS, LIST, NUMBER
 
 
 @dataclass(frozen=True, slots=True)
 class ValueLists:
-    """Groups with the values that were cut from their rows."""
+    """Groups with the values that were listed from their rows."""
 
     keys: list[bytes]
-    """As a tablet has them, each once."""
+    """Distinct keys, encoded as in the tablet."""
     rows: Numbers
     lists: list[tuple[ValueChanges, Numbers]]
-    """The values of each list, and how many rows of each group have one."""
+    """The values of each list, and how many rows of each group have a non-null value."""
 
-    def firsts(self, room: Numbers, orders: Sequence[Order]) -> Firsts:
-        return Firsts.of_rows(self.rows, room, orders, self.lists)
+    def top_k(self, room: Numbers, orders: Sequence[Order]) -> TopKGroups:
+        return TopKGroups.from_values(self.rows, room, orders, self.lists)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLists:
-    """The lists of a view, one for each column that is a smallest or a largest value, or a number of distinct ones."""
+    """The lists of a view, one per column that is a MIN, MAX or COUNT(DISTINCT)."""
 
     columns: tuple[str, ...]
     """Their columns in the plan."""
@@ -48,7 +46,7 @@ class GroupLists:
     _numbers: tuple[int, ...]
     """The number of each list's argument."""
     _values: tuple[str, ...]
-    """The columns of arguments, in the order of their numbers."""
+    """The columns of arguments, by number."""
     _groups: tuple[str, ...]
     _key: dict[str, pa.DataType]
 
@@ -58,56 +56,56 @@ class GroupLists:
         shown = dict(zip(added.statements.root.columns, added.statements.names, strict=True))
         names = value_names(added)
         return cls(
-            tuple(part.column for part in added.listed),
+            tuple(part.column for part in added.multiset_aggregates),
             tuple(
                 parse_type(part.of_type) if part.of_type else schema.column(shown[part.column]).type
-                for part in added.listed
+                for part in added.multiset_aggregates
             ),
-            tuple(_ORDERS[part.kind] for part in added.listed),
-            tuple(list(names).index(part.of) for part in added.listed),
+            tuple(_ORDERS[part.kind] for part in added.multiset_aggregates),
+            tuple(list(names).index(part.of) for part in added.multiset_aggregates),
             tuple(names.values()),
             added.groups,
             {name: schema.column(name).type for name in added.key_columns},
         )
 
-    def stored(self, keys: pa.Table) -> list[bytes]:
-        """Return the keys as a tablet has them, whatever numbers they came as."""
+    def tablet_keys(self, keys: pa.Table) -> list[bytes]:
+        """Return the keys as encoded in the tablet, cast from any integer width."""
         return encode_lmdb_keys(
             encode_keys([one_array(keys.column(name).cast(kind)) for name, kind in self._key.items()])
         )
 
-    def changes(self, changes: ChangesOf) -> list[ValueChanges] | None:
-        """Return the changes of each list, in its type; None where they are too many."""
-        found = []
+    def convert_changes(self, changes: ChangesOf) -> list[ValueChanges] | None:
+        """Return the changes of each list, cast to its type; None if there are too many."""
+        converted = []
         for column, kind in zip(self.columns, self.types, strict=True):
             change = changes(column)
             if change is None:
                 return None
-            found.append(ValueChanges(change.groups, change.values.cast(kind), change.weights))
-        return found
+            converted.append(ValueChanges(change.groups, change.values.cast(kind), change.weights))
+        return converted
 
-    def listed(self, cut: pa.Table) -> ValueLists:
-        """Return the groups of the rows of `listing.listed_values`."""
+    def parse_listed(self, cut: pa.Table) -> ValueLists:
+        """Return the groups in rows of `multiset_sql.listed_values_sql`."""
         is_of, by = cut.column(LIST), list(self._groups)
         names = [*by, *map(key_name, self._key)]
         totals = sums(cut.filter(pc.equal(is_of, ALL_ROWS)).select([*names, NUMBER]), names)
-        rows, found = _whole(totals.column(NUMBER)), []
+        rows, lists = _to_int64(totals.column(NUMBER)), []
         for number, kind in zip(self._numbers, self.types, strict=True):
             part = cut.filter(pc.equal(is_of, number))
             numbers = np.zeros(part.num_rows, np.int64)
             if by:
-                numbers = group_numbers(totals.select(by), part.select(by))
-            values, weights = one_array(part.column(self._values[number]).cast(kind)), _whole(part.column(NUMBER))
+                numbers = match_groups(totals.select(by), part.select(by))
+            values, weights = one_array(part.column(self._values[number]).cast(kind)), _to_int64(part.column(NUMBER))
             filled, empty = rows.copy(), values.is_null().to_numpy(zero_copy_only=False)
             np.subtract.at(filled, numbers[empty], weights[empty])
-            found.append((ValueChanges(numbers, values, weights), filled))
+            lists.append((ValueChanges(numbers, values, weights), filled))
         keys = totals.select([key_name(name) for name in self._key]).rename_columns(list(self._key))
-        return ValueLists(self.stored(keys), rows, found)
+        return ValueLists(self.tablet_keys(keys), rows, lists)
 
 
 _ORDERS: Final[Mapping[str, Order]] = {"min": "min", "max": "max", "distinct": "all"}
 
 
-def _whole(column: pa.ChunkedArray) -> Numbers:
-    found: Numbers = column.to_numpy().astype(np.int64)
-    return found
+def _to_int64(column: pa.ChunkedArray) -> Numbers:
+    numbers: Numbers = column.to_numpy().astype(np.int64)
+    return numbers

@@ -1,4 +1,4 @@
-"""The metrics of views that a service refreshes. They are named by the table of the view, as the service's others."""
+"""Metrics of the views that a service refreshes, labelled by the view's table like the service's other metrics."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ COUNTERS: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
     "streamhouse_view_rows_deleted": ("Rows that refreshes deleted.", lambda v: v.rows_deleted),
     "streamhouse_view_whole_computations": ("Refreshes that computed the whole query.", lambda v: v.whole),
 }
-"""By names without ``_total``, which the format adds."""
+"""Names without ``_total``, which the format adds."""
 
 
 def view_measures(views: Sequence[ViewStatus]) -> list[Measure]:
-    """Return the metrics of views. Counters are those of this service, since its start."""
+    """Return the metrics of views. Counters start with the service."""
     return [
         *(
             Measure(name, text, "gauge", ("table",), [((view.name,), float(value(view))) for view in views])

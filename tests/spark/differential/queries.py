@@ -83,7 +83,7 @@ class Generator:
         prefix = f"{alias}." if alias else ""
         return Expressions(self.rng, prefix, has_extra=side.has_extra, has_place=side.has_place)
 
-    def _select(self, items: Sequence[str]) -> str:
+    def _parse_select(self, items: Sequence[str]) -> str:
         return "SELECT " + ", ".join(f"{_braces(item)} AS c{i}" for i, item in enumerate(items))
 
     def _where(self, of: Expressions, *, always: bool = False, depth: int = 2) -> str:
@@ -126,13 +126,15 @@ class Generator:
         items = [of.value() for _ in range(self.rng.choice([1, 2, 3, 8]))]
         if self.rng.random() < 0.1:
             items = [*(c for columns in FAMILIES.values() for c in columns if c != "extra"), "arr", "mp", "st"]
-        return f"{self._select(['u', *items])} FROM {name}{self._where(of)}"
+        return f"{self._parse_select(['u', *items])} FROM {name}{self._where(of)}"
 
     def _limited(self) -> str:
         name, side = self._side()
         of = self._expressions(side)
         self._any_rows = self.rng.choice([0, 1, 5, 40, 1000])
-        return f"{self._select(['u', of.value()])} FROM {name}{self._where(of) if self.rng.random() < 0.4 else ''}"
+        return (
+            f"{self._parse_select(['u', of.value()])} FROM {name}{self._where(of) if self.rng.random() < 0.4 else ''}"
+        )
 
     def _top(self) -> str:
         name, side = self._side()
@@ -140,7 +142,7 @@ class Generator:
         keys = [f"{of.scalar()} {self.rng.choice(['', 'DESC', 'DESC NULLS LAST', 'NULLS LAST'])}" for _ in range(2)]
         offset = self.rng.choice(["", "", " OFFSET 3"])
         order = _braces(f"ORDER BY {', '.join(keys)}, u LIMIT {self.rng.choice([1, 7, 50])}{offset}")
-        return f"{self._select(['u', of.value()])} FROM {name}{self._where(of)} {order}"
+        return f"{self._parse_select(['u', of.value()])} FROM {name}{self._where(of)} {order}"
 
     def _aggregate(self) -> str:
         name, side = self._side()
@@ -150,7 +152,7 @@ class Generator:
         tail = f" GROUP BY {', '.join(f'c{i}' for i in range(len(keys)))}" if keys else ""
         if keys and self.rng.random() < 0.4:
             tail += f" HAVING count(*) {self.rng.choice(['>', '<=', '='])} {self.rng.randrange(1, 5)}"
-        return f"{self._select([*keys, *functions])} FROM {name}{self._where(of, depth=1)}{tail}"
+        return f"{self._parse_select([*keys, *functions])} FROM {name}{self._where(of, depth=1)}{tail}"
 
     def _metadata_aggregate(self) -> str:
         name, side = self._side()
@@ -160,7 +162,7 @@ class Generator:
         functions += [f"{self.rng.choice(of_column)}({of.column()})" for _ in range(self.rng.randrange(4))]
         self._has_sums = True
         where = f" WHERE p = {self.rng.choice(['north', 'south'])!r}" if self.rng.random() < 0.2 else ""
-        return f"{self._select(functions)} FROM {name}{where}"
+        return f"{self._parse_select(functions)} FROM {name}{where}"
 
     def _on(self, left: Expressions, right: Expressions) -> str:
         column = self.rng.choice(["k", "k", "k", "p", "day", left.column("integer", "string", "date")])
@@ -185,7 +187,7 @@ class Generator:
         )
         one_sided = "SEMI" in kind or "ANTI" in kind
         items = ["l.u", left.value()] if one_sided else ["l.u", "r.u", left.value(), right.value()]
-        select = self._select(items).replace("SELECT", f"SELECT {hint}", 1)
+        select = self._parse_select(items).replace("SELECT", f"SELECT {hint}", 1)
         filters = [left.filter(1)] + ([] if one_sided else [right.filter(1)])
         where = (
             f" WHERE {_braces(' AND '.join(self.rng.sample(filters, self.rng.randrange(len(filters) + 1))) or 'TRUE')}"
@@ -200,7 +202,9 @@ class Generator:
         left, right = self._expressions(side, "l"), self._expressions(side, "r")
         filters = _braces(f"{left.filter(1)} AND {right.filter(1)}")
         on = self.rng.choice(["l.k = r.k", "l.u = r.u", "l.p = r.p", "l.k = r.u"])
-        return f"{self._select(['l.u', 'r.u', left.scalar()])} FROM {name} l JOIN {again} r ON {on} WHERE {filters}"
+        return (
+            f"{self._parse_select(['l.u', 'r.u', left.scalar()])} FROM {name} l JOIN {again} r ON {on} WHERE {filters}"
+        )
 
     def _grouped_join(self) -> str:
         (left_name, left_side), (right_name, right_side) = self._side(), self._side()
@@ -220,8 +224,8 @@ class Generator:
         )
         columns = ["k", "n", left.column("string", "date", "timestamp", "decimal")]
         return (
-            f"{self._select(columns)} FROM {left_name}{self._where(left)} {operator} "
-            f"{self._select(columns)} FROM {right_name}{self._where(right)}"
+            f"{self._parse_select(columns)} FROM {left_name}{self._where(left)} {operator} "
+            f"{self._parse_select(columns)} FROM {right_name}{self._where(right)}"
         )
 
     def _subquery(self) -> str:
@@ -245,19 +249,19 @@ class Generator:
         )
         if self.rng.random() < 0.25:
             bare = self._expressions(side)
-            common = f"{self._select(['u', 'k', bare.value()])} FROM {name}{self._where(bare, depth=1)}"
+            common = f"{self._parse_select(['u', 'k', bare.value()])} FROM {name}{self._where(bare, depth=1)}"
             condition = f"a.c0 IN (SELECT u FROM {other_name}) OR b.c0 % 2 = 0"
             return (
                 f"WITH w AS ({common}) SELECT a.c0, b.c0 AS c1, a.c2 FROM w a JOIN w b ON a.c1 = b.c1 WHERE {condition}"
             )
-        return f"{self._select(['x.u', of.scalar()])} FROM {name} x WHERE {condition} AND {_braces(of.filter(1))}"
+        return f"{self._parse_select(['x.u', of.scalar()])} FROM {name} x WHERE {condition} AND {_braces(of.filter(1))}"
 
     def _window(self) -> str:
         name, side = self._side()
         of = self._expressions(side)
         key = self.rng.choice(["k", "p", "day"])
         items = ["u", f"row_number() OVER (PARTITION BY {key} ORDER BY u)", f"sum(n) OVER (PARTITION BY {key})"]
-        return f"{self._select(items)} FROM {name}{self._where(of)}"
+        return f"{self._parse_select(items)} FROM {name}{self._where(of)}"
 
 
 def _hidden(side: Side) -> Side:

@@ -110,12 +110,12 @@ def test_distributions(name, version, required, level):
     ],
 )
 def test_version_ranges(version, required, inside):
-    assert diagnostics.in_range(version, required) is inside
+    assert diagnostics.is_in_range(version, required) is inside
 
 
 def test_the_ranges_are_those_of_the_installed_package():
     installed = diagnostics.installed_versions()
-    required = diagnostics.requirements(installed)
+    required = diagnostics.read_requirements(installed)
     assert set(required) == {*diagnostics._EXTRAS, "numpy", "pyarrow"}
     assert ("!=19.0.0" in required["pyarrow"]) == ("pypaimon" in installed)
     for name, version in installed.items():
@@ -131,8 +131,8 @@ def test_what_paimon_asks_of_pyarrow_counts_where_paimon_is():
         "pypaimon<2.2,>=2.1; extra == 'paimon'",
         "pyarrow!=19.0.0,<20,>=18; extra == 'paimon'",
     ]
-    without = diagnostics.ranges(lines, {"pyarrow": "26.0.1", "pyspark": "4.3.0"})
-    beside = diagnostics.ranges(lines, {"pyarrow": "26.0.1", "pypaimon": "2.1.0"})
+    without = diagnostics.parse_requirements(lines, {"pyarrow": "26.0.1", "pyspark": "4.3.0"})
+    beside = diagnostics.parse_requirements(lines, {"pyarrow": "26.0.1", "pypaimon": "2.1.0"})
     assert without == {
         "numpy": ">=1.26",
         "pyarrow": ">=18",
@@ -216,7 +216,7 @@ CACHE = KeyCache("/cache", 3, 2 * GIB, 10 * GIB, 50 * GIB, None, None)
     ],
 )
 def test_key_cache(changed, level, found):
-    finding = diagnostics.judge_key_cache(replace(CACHE, **changed))
+    finding = diagnostics.assess_key_cache(replace(CACHE, **changed))
     assert finding.level == level
     assert found in finding.found
     assert ("STREAMHOUSE_CACHE_DIR" in finding.remedy) is (level != "ok")

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.cli.top_command import rates, screen, watch
+from streamhouse_spark.cli.top_command import compute_rates, draw_screen, watch
 from streamhouse_spark.log.lifecycle.tiering_failures import describe_failure, note_failure
 from streamhouse_spark.table.table_status import TableOverview
 
@@ -40,11 +40,11 @@ def test_once(run, tables):
 
 def test_the_busiest_table_comes_first(tables):
     found = [TableOverview.of(table) for table in tables[1:]]
-    speeds = rates(
+    speeds = compute_rates(
         {"s.first": (100, 1_000), "s.second": (0, 1_000)}, {"s.first": (110, 3_000), "s.second": (50, 3_000)}
     )
     assert speeds == {"s.first": 5.0, "s.second": 25.0}
-    lines = text_of(screen("wh", found, {"s.bad": ValueError("damaged")}, speeds)).splitlines()
+    lines = text_of(draw_screen("wh", found, {"s.bad": ValueError("damaged")}, speeds)).splitlines()
     names = [line.split()[0] for line in lines if line.startswith("s.")]
     assert names == ["s.second", "s.first", "s.bad"]
 
@@ -58,15 +58,15 @@ def test_a_table_whose_rounds_fail(run, tables):
     note_failure(second.storage, second.uuid, failed)
     shown = run("top", "--once").stdout
     assert "StorageError, 0 s ago" in shown
-    assert "last round" not in text_of(screen("wh", [TableOverview.of(second)], {}, {}))
+    assert "last round" not in text_of(draw_screen("wh", [TableOverview.of(second)], {}, {}))
     found = {line["table"]: line for line in run("-o", "json", "top").lines}
     assert (found["s.first"]["failing"], found["s.second"]["failing"]) == ("StorageError", None)
 
 
 def test_rates_need_two_looks_and_never_are_negative():
-    assert rates({}, {"t": (5, 10)}) == {}
-    assert rates({"t": (5, 10)}, {"t": (5, 10)}) == {}
-    assert rates({"t": (5, 10)}, {"t": (1, 20)}) == {"t": 0.0}, "it was truncated"
+    assert compute_rates({}, {"t": (5, 10)}) == {}
+    assert compute_rates({"t": (5, 10)}, {"t": (5, 10)}) == {}
+    assert compute_rates({"t": (5, 10)}, {"t": (1, 20)}) == {"t": 0.0}, "it was truncated"
 
 
 def test_it_looks_again_and_shows_rows_a_second(tmp_path):

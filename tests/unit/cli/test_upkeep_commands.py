@@ -216,19 +216,19 @@ def test_verify_finds_missing_files_of_log_and_lake(run, table):
 
 
 def test_verify_finds_gaps():
-    from streamhouse_spark.cli.fsck import gaps_of
+    from streamhouse_spark.cli.fsck import describe_gaps
     from streamhouse_spark.log.commits.segment import Segment
     from streamhouse_spark.log.commits.state import BucketLog
 
     def segment(base: int, rows: int) -> Segment:
         return Segment(0, base, rows, 1, 1, 1, 0, 0)
 
-    assert list(gaps_of(0, BucketLog(0, 10, (segment(0, 4), segment(4, 6))))) == []
-    assert list(gaps_of(0, BucketLog(2, 10, (segment(0, 4), segment(4, 6))))) == []
-    assert list(gaps_of(0, BucketLog(0, 0, ()))) == []
-    assert len(list(gaps_of(0, BucketLog(0, 10, (segment(0, 4), segment(5, 5)))))) == 1
-    assert len(list(gaps_of(0, BucketLog(0, 10, (segment(0, 4),))))) == 1
-    assert len(list(gaps_of(0, BucketLog(0, 10, (segment(1, 9),))))) == 1
+    assert list(describe_gaps(0, BucketLog(0, 10, (segment(0, 4), segment(4, 6))))) == []
+    assert list(describe_gaps(0, BucketLog(2, 10, (segment(0, 4), segment(4, 6))))) == []
+    assert list(describe_gaps(0, BucketLog(0, 0, ()))) == []
+    assert len(list(describe_gaps(0, BucketLog(0, 10, (segment(0, 4), segment(5, 5)))))) == 1
+    assert len(list(describe_gaps(0, BucketLog(0, 10, (segment(0, 4),))))) == 1
+    assert len(list(describe_gaps(0, BucketLog(0, 10, (segment(1, 9),))))) == 1
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(run, monkeypatch):

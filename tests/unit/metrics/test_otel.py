@@ -87,7 +87,7 @@ def test_a_service(collected):
 
 
 def test_a_server(collected, tmp_path, monkeypatch):
-    monkeypatch.setattr(overview, "LOOK_MS", 0)
+    monkeypatch.setattr(overview, "REFRESH_MS", 0)
     warehouse = Warehouse(str(tmp_path))
     warehouse.create_table("s.t", "id BIGINT").append([{"id": 1}])
     app = make_app(warehouse)

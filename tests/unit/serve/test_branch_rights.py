@@ -11,8 +11,8 @@ from streamhouse_spark.serve import rights
 
 def test_who_may_write_a_table_may_write_its_branches():
     client = rights.Client("a", writable=(rights.parse_pattern("sales.orders"),))
-    assert client.may("write", parse_table_name("sales.orders$branch_audit").path)
-    assert not client.may("read", parse_table_name("sales.items$branch_audit").path)
+    assert client.can("write", parse_table_name("sales.orders$branch_audit").path)
+    assert not client.can("read", parse_table_name("sales.items$branch_audit").path)
 
 
 def test_there_is_no_right_on_a_branch_alone():

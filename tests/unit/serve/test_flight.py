@@ -306,11 +306,11 @@ def test_a_defect_tells_the_client_nothing(warehouse, monkeypatch, caplog):
 
     with flights(warehouse) as server:
         client = Client(server.url)
-        monkeypatch.setattr(read_service, "_first", fails_soon)
+        monkeypatch.setattr(read_service, "_limit_rows", fails_soon)
         with pytest.raises(flight.FlightInternalError, match="its log has the reason") as caught:
             client.direct(table="s.t")
         assert told(caught.value) == ("INTERNAL", 500)
-        monkeypatch.setattr(read_service, "_pin", fails)
+        monkeypatch.setattr(read_service, "_take_snapshot", fails)
         with pytest.raises(flight.FlightInternalError, match="its log has the reason") as info:
             client.info(table="s.t")
     assert "secret" not in f"{caught.value}{info.value}"

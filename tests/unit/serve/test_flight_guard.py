@@ -19,7 +19,7 @@ from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.flight import server as served_flight
 from streamhouse_spark.serve.flight.middleware import address_of
-from streamhouse_spark.serve.flight.server import FlightReads
+from streamhouse_spark.serve.flight.server import FlightServer
 from streamhouse_spark.serve.listen_address import ListenAddress
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import Client as Rights
@@ -112,7 +112,7 @@ def test_every_method_wants_a_token(server):
     with pytest.raises(pa.ArrowException, match=r"NOT_AUTHENTICATED|TOO_MANY_REQUESTS"):
         client.flight.get_schema(command(table="sales.orders"), client.options)
     methods = {name for name in vars(flight.FlightServerBase) if not name.startswith("_")}
-    own = {name for name in vars(FlightReads) if not name.startswith("_")}
+    own = {name for name in vars(FlightServer) if not name.startswith("_")}
     assert methods - own == {"serve", "run", "shutdown", "wait", "port"} & methods, "a call that pyarrow answers"
 
 
@@ -148,7 +148,7 @@ def test_a_ticket_gives_no_right(server, access):
 
 def test_a_limit_counts_http_and_flight_together(warehouse):
     app = make_app(warehouse, ServeOptions(lambda: Access(CLIENTS)))
-    server = FlightReads(app.state.shared, ListenAddress(flight_port=0))
+    server = FlightServer(app.state.shared, ListenAddress(flight_port=0))
     try:
         over_http = http_client(app, headers={"Authorization": f"Bearer {TOKENS['board']}"})
         assert over_http.get("/api/v1/tables").status_code == 200
@@ -230,9 +230,9 @@ def test_tls(warehouse, tmp_path):
 
 def test_a_port_that_is_taken(warehouse):
     with flights(warehouse) as server, pytest.raises(InvalidOptionError, match="give another --flight-port"):
-        FlightReads(make_app(warehouse).state.shared, ListenAddress(flight_port=server.port))
+        FlightServer(make_app(warehouse).state.shared, ListenAddress(flight_port=server.port))
     with pytest.raises(InvalidOptionError, match=r"nothing can listen at 203\.0\.113\.7"):
-        FlightReads(make_app(warehouse).state.shared, ListenAddress("203.0.113.7", flight_port=0))
+        FlightServer(make_app(warehouse).state.shared, ListenAddress("203.0.113.7", flight_port=0))
 
 
 def test_a_provider_that_is_away_says_so(warehouse):

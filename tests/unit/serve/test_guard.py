@@ -14,10 +14,10 @@ from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, Warehouse
 from streamhouse_spark.serve import admission
 from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.admission import RateLimit
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rate_limit import RateLimit
 from streamhouse_spark.serve.rights import Client, parse_pattern
 
 TOKENS = {"none": "token-of-none", "shop": "token-of-shop", "board": "token-of-board"}
@@ -160,9 +160,9 @@ def test_the_audit_log(app, tmp_path):
 def test_an_audit_log_that_is_moved_away_begins_anew(tmp_path):
     file = tmp_path / "audit.log"
     audit = AuditLog(str(file), SimClock())
-    audit.note({"n": 1, "path": "/100%s"})
+    audit.write({"n": 1, "path": "/100%s"})
     file.rename(tmp_path / "audit.log.1")
-    audit.note({"n": 2})
+    audit.write({"n": 2})
     audit.close()
     assert [json.loads((tmp_path / name).read_text())["n"] for name in ("audit.log.1", "audit.log")] == [1, 2]
     with pytest.raises(InvalidOptionError, match=r"--audit-log .* cannot be written"):

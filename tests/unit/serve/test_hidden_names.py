@@ -14,7 +14,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
-from streamhouse_spark.serve.flight.server import FlightReads
+from streamhouse_spark.serve.flight.server import FlightServer
 from streamhouse_spark.serve.listen_address import ListenAddress
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import Client, parse_pattern
@@ -158,7 +158,7 @@ def test_lists_and_metrics_have_no_hidden_name(client):
 
 @pytest.mark.parametrize(("hidden", "absent"), TABLE_PAIRS[:5])
 def test_a_hidden_table_answers_as_an_absent_one_over_flight(app, hidden, absent):
-    server = FlightReads(app.state.shared, ListenAddress(flight_port=0))
+    server = FlightServer(app.state.shared, ListenAddress(flight_port=0))
     client = flight.connect(server.url)
     options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {TOKEN}".encode())])
     try:

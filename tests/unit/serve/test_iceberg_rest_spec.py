@@ -12,7 +12,7 @@ from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.iceberg.validators import is_current
+from streamhouse_spark.serve.iceberg.rest import is_current
 from streamhouse_spark.serve.iceberg.virtual_tables import Document
 from streamhouse_spark.serve.options import ServeOptions
 

@@ -89,14 +89,14 @@ def test_another_request_with_a_stored_identity_is_422_and_writes_nothing(
 
 def test_a_request_in_flight_is_409_until_it_is_answered(client, warehouse, monkeypatch):
     begun, may_go_on = threading.Event(), threading.Event()
-    write = rest_api._Rows._stored
+    write = rest_api._RowsApi._store_rows
 
     def paused(*given):
         begun.set()
         assert may_go_on.wait(60)
         return write(*given)
 
-    monkeypatch.setattr(rest_api._Rows, "_stored", paused)
+    monkeypatch.setattr(rest_api._RowsApi, "_store_rows", paused)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post, ROWS, json=[{"id": 1}], headers=KEY)
         assert begun.wait(60)

@@ -22,7 +22,7 @@ LABELS = "[...document.querySelectorAll('svg.chart')].map(e => e.ariaLabel)"
 
 @pytest.fixture
 def warehouse(tmp_path, monkeypatch):
-    monkeypatch.setattr(overview, "LOOK_MS", 0)
+    monkeypatch.setattr(overview, "REFRESH_MS", 0)
     warehouse = Warehouse(str(tmp_path / "wh"))
     warehouse.create_table("sales.orders", "id BIGINT, amount DOUBLE").append([{"id": n} for n in range(40)])
     warehouse.create_table("sales.clicks", "id BIGINT")

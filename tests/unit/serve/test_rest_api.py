@@ -16,7 +16,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import followers, rest_api
 from streamhouse_spark.serve.access_file import parse_tokens
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.counters import ServerCounters
+from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.options import ServeOptions
 

@@ -13,7 +13,7 @@ from kit.network import arrow_stream
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import rest_api, row_rejection
 from streamhouse_spark.serve.body_codecs import ARROW, CSV, JSON, JSON_LINES
-from streamhouse_spark.serve.row_rejection import body_of
+from streamhouse_spark.serve.row_rejection import parse_body
 from streamhouse_spark.write.file_readers import CsvOptions
 
 ROWS = "/api/v1/tables/sales.orders/rows"
@@ -130,13 +130,13 @@ def test_any_range_of_a_csv_body_is_its_rows(rows, data):
     """As Arrow reads the whole of it."""
     quoted = ['{},"{}"'.format(number, text.replace('"', '""')) for number, text in rows]
     body = "\n".join(["id,name", *quoted]).encode()
-    found = body_of(body, CSV, RULES)
+    found = parse_body(body, CSV, RULES)
     assert len(found) == len(rows)
     begin = data.draw(st.integers(0, len(rows)))
     end = data.draw(st.integers(begin, len(rows)))
     if begin < end:
         assert [row["id"] for row in found.read(begin, end).to_pylist()] == [number for number, _ in rows[begin:end]]
-        whole = body_of(body, CSV, RULES).read(0, len(rows)).slice(begin, end - begin)
+        whole = parse_body(body, CSV, RULES).read(0, len(rows)).slice(begin, end - begin)
         assert found.read(begin, end).to_pylist() == whole.to_pylist()
     assert all(json.dumps(found.text(row)) for row in range(len(rows)))
 

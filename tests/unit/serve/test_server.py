@@ -7,9 +7,9 @@ import pytest
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.listen_address import ListenAddress
-from streamhouse_spark.serve.rights import ANYBODY
+from streamhouse_spark.serve.rights import ANONYMOUS
 
-TOKENS = Access({digest_of("0123456789abcdef"): ANYBODY})
+TOKENS = Access({digest_of("0123456789abcdef"): ANONYMOUS})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])

@@ -14,10 +14,10 @@ from kit.tables import tier
 from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.counters import ServerCounters
 from streamhouse_spark.serve.iceberg.rest import _format_warning
 from streamhouse_spark.serve.iceberg.stale_fallback import StaleFallback
 from streamhouse_spark.serve.iceberg.virtual_tables import ServedTable, VirtualTables
+from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.options import ServeOptions
 
 PATH = "/iceberg/v1/namespaces/s/tables/t"
@@ -82,7 +82,7 @@ def test_an_engine_gets_the_lake_where_hot_rows_cannot_be_made(warehouse, monkey
     answer = client.get(PATH)
     assert ids_in(answer) == ["1"]
     assert answer.headers["warning"].endswith('its hot rows cannot be shown: STORAGE: the log is ?away? with more"')
-    assert "s.t is answered with its lake alone" in caplog.text
+    assert "s.t: answered with the lake alone" in caplog.text
     patient = http_client(make_app(warehouse))
     assert patient.get(PATH).status_code == 503, "nobody said that old rows will do"
 
@@ -133,14 +133,14 @@ def test_many_that_ask_share_what_is_made(warehouse, held, monkeypatch):
 
     monkeypatch.setattr(ServedTable, "newest", counted)
     served, stand_ins, asked = VirtualTables(warehouse).table("s.t"), StaleFallback(60, ServerCounters()), []
-    original = stand_ins._asked
+    original = stand_ins._request_document
 
     def counted_asking(table):
         found = original(table)
         asked.append(found)
         return found
 
-    monkeypatch.setattr(stand_ins, "_asked", counted_asking)
+    monkeypatch.setattr(stand_ins, "_request_document", counted_asking)
     with ThreadPoolExecutor(20) as pool:
         first = pool.submit(stand_ins.document, served)
         wait_for(lambda: len(calls) == 1, "the first making")

@@ -11,7 +11,7 @@ from kit.serving import http_client, served
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.iceberg import system_metadata
-from streamhouse_spark.serve.iceberg.system_metadata import PAUSE_MS, SHOWN, SystemDocuments
+from streamhouse_spark.serve.iceberg.system_metadata import PAUSE_MS, SYSTEM_SUFFIXES, SystemDocuments
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -30,7 +30,7 @@ def table(warehouse):
     return table
 
 
-@pytest.mark.parametrize("suffix", SHOWN)
+@pytest.mark.parametrize("suffix", SYSTEM_SUFFIXES)
 @pytest.mark.parametrize("lake", ["iceberg", pytest.param("paimon", marks=pytest.mark.long)])
 def test_each_of_them_is_the_table_of_its_name(warehouse, suffix, lake):
     properties = {"table.datalake.format": lake}

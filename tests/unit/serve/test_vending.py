@@ -44,13 +44,13 @@ def warehouse(clock):
 def test_they_are_given_again_until_half_of_their_life_is_over(warehouse, clock):
     roles, table = Counted(), warehouse.table("s.t")
     given = CredentialVendor(warehouse, VendOptions(ROLE, 900), roles)
-    first = given.vended("a", table)
+    first = given.vend("a", table)
     clock.sleep_ms(449_000)
-    assert given.vended("a", table) is first
+    assert given.vend("a", table) is first
     clock.sleep_ms(2_000)
-    second = given.vended("a", table)
+    second = given.vend("a", table)
     assert second.credentials.secret_access_key == "secret-2"
-    assert given.vended("b", table).credentials.secret_access_key == "secret-3"
+    assert given.vend("b", table).credentials.secret_access_key == "secret-3"
     assert [(role, session, seconds) for role, session, _, seconds in roles.calls] == [
         (ROLE, "streamhouse-a", 900),
         (ROLE, "streamhouse-a", 900),
@@ -59,11 +59,11 @@ def test_they_are_given_again_until_half_of_their_life_is_over(warehouse, clock)
 
 
 def test_few_are_kept(warehouse, monkeypatch):
-    monkeypatch.setattr(vending, "_KEPT_MAX", 2)
+    monkeypatch.setattr(vending, "_CACHED_MAX", 2)
     roles, table = Counted(), warehouse.table("s.t")
     given = CredentialVendor(warehouse, VendOptions(ROLE), roles)
     for client in ("a", "b", "c", "c", "a"):
-        given.vended(client, table)
+        given.vend(client, table)
     assert [session[-1] for _, session, _, _ in roles.calls] == ["a", "b", "c", "a"]
 
 
@@ -71,8 +71,8 @@ def test_they_open_what_a_document_names(warehouse):
     roles, table = Counted(), warehouse.table("s.t")
     given = CredentialVendor(warehouse, VendOptions(ROLE), roles)
     virtual = f"lake/.virtual/{table.state.table_uuid}-"
-    assert given.vended("a", table).prefixes == ("s3://shop/wh/lake/s/t/", f"s3://shop/wh/{virtual}")
-    assert given.vended("a", table, of="lake").prefixes == ("s3://shop/wh/lake/s/t/",)
+    assert given.vend("a", table).prefixes == ("s3://shop/wh/lake/s/t/", f"s3://shop/wh/{virtual}")
+    assert given.vend("a", table, of="lake").prefixes == ("s3://shop/wh/lake/s/t/",)
     assert [policy["Statement"][0]["Resource"] for _, _, policy, _ in roles.calls] == [
         ["arn:aws:s3:::shop/wh/lake/s/t/*", f"arn:aws:s3:::shop/wh/{virtual}*"],
         ["arn:aws:s3:::shop/wh/lake/s/t/*"],
@@ -88,7 +88,7 @@ def test_a_lake_that_puts_files_elsewhere_gets_none(warehouse, name):
         changes.set_properties({name: "s3://shop/wh/lake/s/other"})
     roles = Counted()
     with pytest.raises(LakeMismatchError, match=r"lake/s/other, outside of lake/s/t .* credentials of your own"):
-        CredentialVendor(warehouse, VendOptions(ROLE), roles).vended("a", table, of="lake")
+        CredentialVendor(warehouse, VendOptions(ROLE), roles).vend("a", table, of="lake")
     assert not roles.calls
 
 

@@ -321,7 +321,7 @@ def test_calls_that_wait_share_one_look(storage, warehouse, served):
     table = warehouse.create_table("s.t", COLUMNS)
     table.append(rows(0))
     one = served.table("s.t")
-    original, made, inside, waiting = one._make, [], threading.Event(), threading.Event()
+    original, made, inside, waiting = one._build, [], threading.Event(), threading.Event()
 
     def slow(*looked):
         found = original(*looked)
@@ -330,7 +330,7 @@ def test_calls_that_wait_share_one_look(storage, warehouse, served):
         waiting.wait(30)
         return found
 
-    one._make = slow
+    one._build = slow
     with ThreadPoolExecutor(20) as pool:
         first = pool.submit(one.newest)
         assert inside.wait(30)

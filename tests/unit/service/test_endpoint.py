@@ -135,7 +135,7 @@ def test_a_service_that_cannot_list_says_so(warehouse_path, monkeypatch):
         raise StorageError("the store went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(TableDiscovery, "_listed", fail)
+        patched.setattr(TableDiscovery, "_list_pointers", fail)
         patched.setattr("streamhouse_spark.service.tiering_service.LISTING_MS", 0)
         with running(service):
             wait_for(lambda: service.health().listing_error, "the error")

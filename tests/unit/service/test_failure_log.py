@@ -42,7 +42,7 @@ def test_a_failed_round_is_one_put_and_successes_are_none_but_the_first(counted,
         began_ms = clock.boot_ms()
         clock.advance(250)
         began = len(storage.trace)
-        notes.failed(table, "tiering", LakeMismatchError("another lake"), began_ms)
+        notes.record_failure(table, "tiering", LakeMismatchError("another lake"), began_ms)
         assert calls(storage, began).count("put") == 1
         assert len(calls(storage, began)) == 2
         (found,) = list_failures(table.storage, table.uuid)
@@ -58,7 +58,7 @@ def test_a_failed_round_is_one_put_and_successes_are_none_but_the_first(counted,
 
 def test_a_new_process_ends_the_failed_maintenance_of_an_older_one(counted, clock):
     table, storage = counted
-    FailureNotes(clock).failed(table, "maintenance", LakeMismatchError("x"), clock.boot_ms())
+    FailureNotes(clock).record_failure(table, "maintenance", LakeMismatchError("x"), clock.boot_ms())
     newer = FailureNotes(clock)
     newer.note_success(table, "maintenance")
     assert list_failures(table.storage, table.uuid)[0].mended_ms is not None
@@ -69,7 +69,7 @@ def test_a_new_process_ends_the_failed_maintenance_of_an_older_one(counted, cloc
 
 def test_of_a_table_that_is_gone_nothing_is_noted(counted, clock):
     table, _ = counted
-    FailureNotes(clock).failed(table, "tiering", TableNotFoundError("gone"), clock.boot_ms())
+    FailureNotes(clock).record_failure(table, "tiering", TableNotFoundError("gone"), clock.boot_ms())
     assert list_failures(table.storage, table.uuid) == ()
 
 

@@ -142,5 +142,5 @@ def test_maintenance_that_fails_does_not_stop_tiering(warehouse_path, monkeypatc
     (status,) = service.status()
     assert (status.rounds, status.rows) == (4, 4)
     assert (status.upkeep.error, status.upkeep.failures) == (None, 0)
-    assert "maintenance of default.t failed, tiering goes on: STORAGE: the disk is full and more" in caplog.text
+    assert "maintenance of default.t failed, tiering continues: STORAGE: the disk is full and more" in caplog.text
     assert table.lake.to_arrow().num_rows == 4

@@ -13,7 +13,7 @@ import streamhouse_spark as sh
 from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
-from streamhouse_spark.service.openlineage import RoundEvents, event_of, listener_to
+from streamhouse_spark.service.openlineage import RoundEvents, build_event, create_listener
 from streamhouse_spark.service.tiering_service import Service, StopRequested
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -86,7 +86,7 @@ def test_a_listener_that_fails_stops_no_rows(warehouse, table, caplog):
 
     served(warehouse, failing)
     assert table.refresh().lake is not None
-    assert "an event of OpenLineage about s.t was not taken: nobody listens" in caplog.text
+    assert "an OpenLineage event about s.t was not delivered: nobody listens" in caplog.text
 
 
 def report(*snapshots: int) -> TieringReport:
@@ -99,15 +99,15 @@ def test_the_end_of_a_round(table):
         one = RoundEvents(events.append, table, table.world)
         end(one)
         assert events == [], "it had nothing to write"
-        one.writes()
-        one.writes()
+        one.emit_start()
+        one.emit_start()
         end(one)
         return [event["eventType"] for event in events]
 
     assert kinds(lambda one: one.emit_end(report(7))) == ["START", "COMPLETE"]
     assert kinds(lambda one: one.emit_end(report())) == ["START", "ABORT"], "another service did it"
-    assert kinds(lambda one: one.stopped()) == ["START", "ABORT"]
-    assert kinds(lambda one: one.failed(StorageError("away"))) == ["START", "FAIL"]
+    assert kinds(lambda one: one.emit_abort()) == ["START", "ABORT"]
+    assert kinds(lambda one: one.emit_failure(StorageError("away"))) == ["START", "FAIL"]
 
 
 def test_a_service_that_is_stopped_gives_its_round_up(warehouse, table):
@@ -119,9 +119,9 @@ def test_a_service_that_is_stopped_gives_its_round_up(warehouse, table):
 
 
 def test_events_go_to_a_file(tmp_path, table):
-    listener = listener_to(str(tmp_path / "events"))
+    listener = create_listener(str(tmp_path / "events"))
     for number in range(2):
-        listener(event_of(table, "START", str(number), 0))
+        listener(build_event(table, "START", str(number), 0))
     lines = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     assert [line["run"]["runId"] for line in lines] == ["0", "1"]
 
@@ -143,7 +143,7 @@ def test_events_are_posted(table):
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/api/v1/lineage"
-        listener_to(url, "a-token")(event_of(table, "START", "1", 0))
+        create_listener(url, "a-token")(build_event(table, "START", "1", 0))
         thread.join(60)
     assert taken == [("/api/v1/lineage", "Bearer a-token", "START")]
 
@@ -154,4 +154,4 @@ def test_events_are_posted(table):
 )
 def test_targets_that_take_no_events(target, text):
     with pytest.raises(InvalidOptionError, match=text):
-        listener_to(target)
+        create_listener(target)

@@ -9,7 +9,7 @@ from streamhouse_spark import CorruptDataError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import name_key, parse_name_key, parse_table_name
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.service.table_discovery import TableDiscovery
-from streamhouse_spark.service.tiering_service import LOOK_MS_MAX, POLL_MS, Service
+from streamhouse_spark.service.tiering_service import POLL_MS, POLL_MS_MAX, Service
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import process_cache as connection_module
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -27,12 +27,12 @@ def known() -> TableDiscovery:
 
 def found(known: TableDiscovery) -> list[str]:
     """The tables, once the service has looked at each."""
-    for table in known.found().tables:
+    for table in known.discover().tables:
         try:
             table.refresh()
         except TableNotFoundError:
             known.forget(table)
-    return sorted(table.state.name for table in known.found().tables)
+    return sorted(table.state.name for table in known.discover().tables)
 
 
 def test_keys_of_names():
@@ -60,18 +60,18 @@ def test_a_table_is_made_renamed_dropped_and_brought_back(wh, known):
 
 def test_a_table_without_a_lake_is_found_once_it_has_one(wh, known):
     table = wh.create_table("db.t", "id BIGINT", properties={"table.datalake.enabled": "false"})
-    assert [t.properties.datalake_enabled for t in known.found().tables] == [False]
+    assert [t.properties.datalake_enabled for t in known.discover().tables] == [False]
     table.alter_properties({"table.datalake.enabled": "true"})
-    assert [t.properties.datalake_enabled for t in known.found().tables] == [True]
+    assert [t.properties.datalake_enabled for t in known.discover().tables] == [True]
 
 
 def test_nothing_of_unchanged_names_is_read(wh, known, connected_store):
     for i in range(20):
         wh.create_table(f"db.t{i}", "id BIGINT")
     wh.drop_table("db.t3")
-    assert len(known.found().tables) == 19
+    assert len(known.discover().tables) == 19
     connected_store.trace.clear()
-    assert len(known.found().tables) == 19
+    assert len(known.discover().tables) == 19
     assert [key for _, method, key in connected_store.trace if method == "list"] == ["db/"]
     assert not [key for _, _, key in connected_store.trace if "/names/" in key or key.startswith("tables/")]
 
@@ -113,7 +113,7 @@ def test_a_damaged_name_does_not_hide_the_others(wh, known, memory):
     key = name_key(parse_table_name("db.a").path, 1)
     data, time_ms = memory._objects[key]
     memory._objects[key] = (b"damaged", time_ms)
-    tables = known.found()
+    tables = known.discover()
     assert [table.name for table in tables.tables] == ["db.b"]
     assert isinstance(tables.failures["db.a"], CorruptDataError)
     memory._objects[key] = (data, time_ms)
@@ -124,20 +124,20 @@ def test_an_idle_table_is_looked_at_seldom_and_waiting_rows_in_time(wh, connecte
     """Looks double their pace towards the moment at which a round has to begin."""
     table = wh.create_table("db.t", "id BIGINT", properties={"table.datalake.freshness": "5min"})
     service = Service(lambda _: [], Connection.of("wh", {}))
-    service._list()
-    assert service._due() == []
+    service._discover_tables()
+    assert service._find_due() == []
     connected_store.trace.clear()
     for _ in range(int(600_000 / POLL_MS)):
         clock.advance(POLL_MS)
-        assert service._due() == [] or service._entries  # upkeep may be due
+        assert service._find_due() == [] or service._entries  # upkeep may be due
     requests = [key for _, _, key in connected_store.trace if "/commits/" in key]
-    assert len(requests) <= 1.5 * 600_000 / LOOK_MS_MAX  # a look is a request or two
+    assert len(requests) <= 1.5 * 600_000 / POLL_MS_MAX  # a look is a request or two
     table.append([{"id": 1}])
     appended_ms = clock.boot_ms()
     entry = next(iter(service._entries.values()))
     while entry.overdue_ms < 0:
         clock.advance(POLL_MS)
-        service._due()
+        service._find_due()
         assert clock.boot_ms() - appended_ms < 300_000
     assert clock.boot_ms() - appended_ms > 250_000
 

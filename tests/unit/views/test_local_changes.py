@@ -12,7 +12,7 @@ from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.views import local_changes as module
-from streamhouse_spark.views.index_lookup import counts_of, rows_beside
+from streamhouse_spark.views.index_lookup import count_equal_rows, lookup_joined_rows
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT
 from streamhouse_spark.views.ivm.indexed_join import IndexedSide
 from streamhouse_spark.views.local_changes import (
@@ -20,7 +20,7 @@ from streamhouse_spark.views.local_changes import (
     is_mostly_changed,
     may_be_local,
     read_changes,
-    rows_before,
+    rewind_rows,
 )
 
 HOT = {"table.datalake.enabled": "false"}
@@ -96,9 +96,9 @@ def test_rows_before_changes(keyed):
     keyed.delete([1])
     keyed.upsert([row(1, 7), row(2, 8), row(4, 9)])
     keyed.upsert([row(2, 2), row(4, 10)])
-    assert sorted_tuples(rows_before(keyed.to_arrow(), since(keyed, ends), ["id"])) == before
+    assert sorted_tuples(rewind_rows(keyed.to_arrow(), since(keyed, ends), ["id"])) == before
     nothing = LocalChanges(keyed.to_arrow().slice(0, 0), np.zeros(0, np.int64))
-    assert sorted_tuples(rows_before(keyed.to_arrow(), nothing, ["id"])) == sorted_tuples(keyed.to_arrow())
+    assert sorted_tuples(rewind_rows(keyed.to_arrow(), nothing, ["id"])) == sorted_tuples(keyed.to_arrow())
 
 
 USE = IndexedSide("t1", ("id",), ("id", "b"), "t0", ("cust",))
@@ -117,7 +117,7 @@ def test_rows_are_those_of_the_version(keyed):
     own = since(keyed, ends, ("id", "b"))
     keyed.upsert([row(1, 1, "later"), row(6, 6, "later"), row(2, 2, "later")])
     keyed.delete([3])
-    found = rows_beside(USE, keyed, state, naming(1, 2, 3, 5, 6, None, 2), own)
+    found = lookup_joined_rows(USE, keyed, state, naming(1, 2, 3, 5, 6, None, 2), own)
     assert found is not None
     assert sorted_tuples(found.new) == [(1, "one"), (2, "TWO"), (3, "three"), (5, "five")]
     assert sorted_tuples(found.old) == [(1, "one"), (2, "two"), (3, "three")]
@@ -127,25 +127,25 @@ def test_rows_of_a_table_that_was_altered_are_read(wh, keyed):
     keyed.upsert([row(1, 1), row(2, 2)])
     state = keyed.refresh()
     keyed.alter(add_columns="c INT")
-    assert rows_beside(USE, keyed, state, naming(1), None) is None
+    assert lookup_joined_rows(USE, keyed, state, naming(1), None) is None
     state = keyed.refresh()
     keyed.truncate()
-    assert rows_beside(USE, keyed, state, naming(1), None) is None
+    assert lookup_joined_rows(USE, keyed, state, naming(1), None) is None
     wal = {**HOT, "table.changelog.image": "wal"}
     table = wh.create_table("db.wal", "id BIGINT, a INT, b STRING", primary_key=["id"], properties=wal)
     table.upsert([row(1, 1)])
     state = table.refresh()
-    assert rows_beside(USE, table, state, naming(1), None) is not None
+    assert lookup_joined_rows(USE, table, state, naming(1), None) is not None
     table.upsert([row(1, 5)])
-    assert rows_beside(USE, table, state, naming(1), None) is None, "its log has no rows before updates"
+    assert lookup_joined_rows(USE, table, state, naming(1), None) is None, "its log has no rows before updates"
 
 
 def test_keys_that_spark_compares_otherwise_are_read(keyed):
     keyed.upsert([row(1, 1)])
     state = keyed.refresh()
     texts = pa.table({"cust": ["1"], WEIGHT: [1]})
-    assert rows_beside(USE, keyed, state, texts, None) is None
-    none = rows_beside(USE, keyed, state, naming(None), None)
+    assert lookup_joined_rows(USE, keyed, state, texts, None) is None
+    none = lookup_joined_rows(USE, keyed, state, naming(None), None)
     assert none is not None
     assert none.new.num_rows == 0
 
@@ -157,8 +157,8 @@ def test_equal_rows_are_counted_by_their_ordinals(wh):
     counts = {"a": 1, "b": 2, "c": 3, "d": 7, "e": 8, "f": 64, "g": 100}
     view.upsert([{"_key": key, "_ord": n, "a": 1} for key, count in counts.items() for n in range(1, count + 1)])
     asked = [*counts, "none"]
-    assert counts_of(view, pa.chunked_array([asked])).tolist() == [*counts.values(), 0]
-    assert counts_of(view, pa.array([], pa.string())).tolist() == []
+    assert count_equal_rows(view, pa.chunked_array([asked])).tolist() == [*counts.values(), 0]
+    assert count_equal_rows(view, pa.array([], pa.string())).tolist() == []
 
 
 def step_of(table, ends):
@@ -169,7 +169,7 @@ def step_of(table, ends):
 
 
 def test_most_rows_changed(wh, keyed, monkeypatch):
-    monkeypatch.setattr(module, "MOST_ROWS_MIN", 5)
+    monkeypatch.setattr(module, "MOSTLY_CHANGED_ROWS_MIN", 5)
     log = wh.create_table("db.s", "a INT", properties=HOT)
     log.append([{"a": n} for n in range(100)])
     assert not is_mostly_changed(*step_of(log, {0: 95})), "few rows are never much"

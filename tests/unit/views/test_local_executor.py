@@ -12,11 +12,11 @@ import pytest
 from streamhouse_spark.views import local_executor
 from streamhouse_spark.views.ivm.column_pruning import prune_columns
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT
-from streamhouse_spark.views.ivm.incremental_aggregate import AGAIN, IncrementalAggregate, group_name
+from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE, IncrementalAggregate, group_column
 from streamhouse_spark.views.ivm.indexed_join import find_indexed_sides
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-from streamhouse_spark.views.ivm.query_parser import parse_query, plan_of
-from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, identity_of
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query
+from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, choose_identity
 from streamhouse_spark.views.local_executor import LocalRows, merge_aggregates
 
 SOURCES = {
@@ -52,7 +52,7 @@ class View:
         join = f"{joined} JOIN db.u ON t.g = u.id" if joined else ""
         shown = ", ".join(f"{text} AS n{number}" for number, text in enumerate(columns))
         self.root = prune_columns(
-            plan_of(parse_query(f"SELECT {shown} FROM db.t {join} GROUP BY {group}"), SOURCES, IDS)
+            build_plan(parse_query(f"SELECT {shown} FROM db.t {join} GROUP BY {group}"), SOURCES, IDS)
         )
         self.names = tuple(f"n{number}" for number in range(len(columns)))
         self.types = {
@@ -61,7 +61,7 @@ class View:
             **dict(zip(self.root.columns, [TYPES[group], *(FUNCTIONS[f][1] for f in functions)], strict=True)),
         }
         self.added = IncrementalAggregate.of(
-            Statements(self.root, self.names, self.types, identity_of(self.root, self.types))
+            Statements(self.root, self.names, self.types, choose_identity(self.root, self.types))
         )
         assert self.added is not None
 
@@ -109,14 +109,14 @@ def require_right(view, before, came, went):
     old, new = view.answer(before), view.answer(after)
     found = {}
     for row in merged.to_pylist():
-        key = row[group_name(view.root.groups[0])]
+        key = row[group_column(view.root.groups[0])]
         assert row[KEY] == view.hashed(key)
-        found[key] = "again" if row[AGAIN] else "gone" if row[GONE] else [row[name] for name in view.names[1:]]
+        found[key] = "again" if row[RECOMPUTE] else "gone" if row[GONE] else [row[name] for name in view.names[1:]]
     for key in {*old, *new}:
         expected = None if old.get(key) == new.get(key) else new.get(key, "gone")
         assert found.pop(key, None) in (expected, "again")
     assert not found, "rows of groups that neither were nor are"
-    return sum(1 for row in merged.to_pylist() if row[AGAIN])
+    return sum(1 for row in merged.to_pylist() if row[RECOMPUTE])
 
 
 def row(chance, number):
@@ -152,16 +152,16 @@ def test_rows_are_those_of_the_model(view):
 
 
 def the_number_of_values_is_overlooked(patched):
-    patched.setattr(local_executor._New, "shown", lambda self, _: self.value)
+    patched.setattr(local_executor._NewValue, "result", lambda self, _: self.value)
 
 
 def a_maximum_that_went_stays(patched):
-    real = local_executor._New.is_known
+    real = local_executor._NewValue.is_known
 
     def known(self, new):
         return pa.array([True] * len(self.value)) if self.part.kind == "max" else real(self, new)
 
-    patched.setattr(local_executor._New, "is_known", known)
+    patched.setattr(local_executor._NewValue, "is_known", known)
 
 
 def empty_groups_stay(patched):
@@ -198,7 +198,9 @@ def test_what_is_not_surely_the_same_is_left_to_spark():
     view.added = IncrementalAggregate.of(Statements(view.root, view.names, view.types, "hash"))
     assert view.merged([], [big], []) is None, "a sum of floating point numbers"
     filtered = View("g", ["count(*)"])
-    root = prune_columns(plan_of(parse_query("SELECT g, count(*) AS n FROM db.t WHERE x > 0 GROUP BY g"), SOURCES, IDS))
+    root = prune_columns(
+        build_plan(parse_query("SELECT g, count(*) AS n FROM db.t WHERE x > 0 GROUP BY g"), SOURCES, IDS)
+    )
     types = {**dict.fromkeys((*root.columns, *root.child.columns), "int")}
     filtered.added = IncrementalAggregate.of(Statements(root, ("g", "n"), types, "hash"))
     assert filtered.merged([], [big], []) is None, "a condition"
@@ -208,7 +210,7 @@ def test_what_is_not_surely_the_same_is_left_to_spark():
 def test_a_join_by_floats_is_left_to_spark(kind):
     """Spark finds 0.0 beside -0.0, and Arrow compares bytes."""
     query = "SELECT t.g AS g, count(*) AS n FROM db.t t JOIN db.u u ON t.g = u.id AND t.x = u.name GROUP BY t.g"
-    root = prune_columns(plan_of(parse_query(query), SOURCES, IDS))
+    root = prune_columns(build_plan(parse_query(query), SOURCES, IDS))
     added = IncrementalAggregate.of(
         Statements(root, ("g", "n"), dict.fromkeys((*root.columns, *root.child.columns), "int"), "hash")
     )
@@ -227,7 +229,7 @@ def test_a_join_by_floats_is_left_to_spark(kind):
     ("day", "is_left"), [(-719_162, False), (2_932_896, False), (-719_163, True), (2_932_897, True)]
 )
 def test_a_year_that_spark_writes_with_a_sign_is_left_to_it(day, is_left):
-    root = prune_columns(plan_of(parse_query("SELECT g, count(*) AS n FROM db.t GROUP BY g"), SOURCES, IDS))
+    root = prune_columns(build_plan(parse_query("SELECT g, count(*) AS n FROM db.t GROUP BY g"), SOURCES, IDS))
     types = dict.fromkeys((*root.columns, *root.child.columns), "date")
     added = IncrementalAggregate.of(Statements(root, ("g", "n"), types, "hash"))
     days = pa.array([day, None], pa.int32()).cast(pa.date32())

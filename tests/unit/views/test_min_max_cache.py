@@ -21,10 +21,9 @@ from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.table.refresh_commit import RefreshStep, next_step
 from streamhouse_spark.views import delta_range as between_module
 from streamhouse_spark.views import min_max_cache
-from streamhouse_spark.views.ivm.min_max import ROOM, Firsts, TopKState, ValueChanges
+from streamhouse_spark.views.ivm.min_max import ROOM, TopKGroups, TopKState, ValueChanges
 from streamhouse_spark.views.ivm.refresh_sql import KEY
-from streamhouse_spark.views.min_max_cache import KeptExtremes
-from streamhouse_spark.views.top_k_packing import PackedFirsts
+from streamhouse_spark.views.min_max_cache import MinMaxCache, TopKCodec
 
 SEVERAL = {
     "int": (pa.int32(), [1, -2, 3, 0, 9]),
@@ -46,8 +45,8 @@ def test_bytes_and_back(name):
     flat = pa.array([value for length in lengths for value in values[:length]], kind)
     counts, behind = (np.array([chance.randint(1, 1 << 40) for _ in range(n)], np.int64) for n in (len(flat), 20))
     other = TopKState(pa.array([5] * 20, pa.int64()), np.ones(20, np.int64), np.ones(20, np.int64), behind)
-    firsts = Firsts(np.arange(20) - 1, np.arange(20) + 8, (TopKState(flat, counts, lengths, behind), other))
-    packed = PackedFirsts([kind, pa.int64()])
+    firsts = TopKGroups(np.arange(20) - 1, np.arange(20) + 8, (TopKState(flat, counts, lengths, behind), other))
+    packed = TopKCodec([kind, pa.int64()])
     found = packed.unpack([None, *packed.pack(firsts), None])
     assert found.rows.tolist() == [0, *firsts.rows.tolist(), 0]
     assert found.room.tolist() == [ROOM, *firsts.room.tolist(), ROOM]
@@ -55,12 +54,12 @@ def test_bytes_and_back(name):
         assert one.values.equals(given.values)
         assert one.counts.tolist() == given.counts.tolist()
         assert one.lengths.tolist() == [0, *given.lengths.tolist(), 0]
-        assert one.behind.tolist() == [0, *given.behind.tolist(), 0]
+        assert one.overflow.tolist() == [0, *given.overflow.tolist(), 0]
 
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_no_bytes_at_all(name):
-    packed = PackedFirsts([SEVERAL[name][0]])
+    packed = TopKCodec([SEVERAL[name][0]])
     assert packed.pack(packed.unpack([])) == []
     assert packed.unpack([None, None]).rows.tolist() == [0, 0]
 
@@ -102,13 +101,13 @@ def kept_after(storage, number):
     source, _ = opened(storage, 200 + number)
     source.upsert([{"id": 100 + number, "k": 0, "v": 50}])
     source, view, step = step_of(storage)
-    return KeptExtremes(view, ADDED, step, between(source, step))
+    return MinMaxCache(view, ADDED, step, between(source, step))
 
 
 def stored_keys(storage):
     """Key of a group → what this host has of it."""
     view = opened(storage, 300)[1]
-    found = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": min_max_cache._FORM})
+    found = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": min_max_cache._FORMAT})
     items: list[tuple[bytes, bytes]] = []
     found.scan(items.extend)
     return dict(items)
@@ -125,12 +124,12 @@ THERE = np.ones(1, np.bool_)
 
 
 def test_all_groups_of_a_small_source_are_listed_with_the_first_value_that_goes(storage):
-    assert not kept_after(storage, 1).are_there
+    assert not kept_after(storage, 1).has_values
     assert refresh_view(storage, 4) == [0]
-    assert not kept_after(storage, 2).are_there, "nothing went, so nothing was looked for"
+    assert not kept_after(storage, 2).has_values, "nothing went, so nothing was looked for"
     opened(storage, 6)[0].delete([0])
     assert refresh_view(storage, 7) == [1]
-    assert kept_after(storage, 3).are_there
+    assert kept_after(storage, 3).has_values
     assert len(stored_keys(storage)) == 3
 
 
@@ -168,9 +167,9 @@ def test_many_groups_that_lose_a_value_at_once_are_computed_from_their_rows(stor
 def test_what_another_query_keeps_does_not_count(storage):
     opened(storage, 6)[0].delete([0])
     refresh_view(storage, 7)
-    assert kept_after(storage, 1).are_there
+    assert kept_after(storage, 1).has_values
     _, view, step = step_of(storage)
-    assert not KeptExtremes(view, OTHER, step).are_there
+    assert not MinMaxCache(view, OTHER, step).has_values
 
 
 def test_values_are_brought_forward_where_the_view_went_on_elsewhere(storage, monkeypatch, tmp_path):
@@ -195,19 +194,19 @@ def test_values_begin_anew_where_changes_do_not_tell(storage, monkeypatch, why):
     source.delete([3])
     refresh_view(storage, 8, dies=True)
     kept = kept_after(storage, 1)
-    assert kept.are_there
+    assert kept.has_values
     if why == "a copy":
-        (version,) = kept._known.sources
-        kept._known = Lineage((dataclasses.replace(version, attempt="of a copy"),))
+        (version,) = kept._versions.sources
+        kept._versions = Lineage((dataclasses.replace(version, attempt="of a copy"),))
     elif why == "many rows":
         monkeypatch.setattr(between_module, "LOCAL_ROWS_MAX", 1)
     elif why == "many commits":
         monkeypatch.setattr(between_module, "COMMITS_MAX", 1)
     else:
-        kept._between = None
+        kept._changes_between = None
     changes = ValueChanges(np.array([0]), pa.array([50]), np.array([1]))
-    assert kept.told(pa.table({KEY: [hashed(0)]}), THERE, lambda _: changes) is None
-    assert not kept.are_there
+    assert kept.lookup(pa.table({KEY: [hashed(0)]}), THERE, lambda _: changes) is None
+    assert not kept.has_values
 
 
 def test_values_that_are_brought_forward_are_told(storage):
@@ -218,25 +217,25 @@ def test_values_that_are_brought_forward_are_told(storage):
     refresh_view(storage, 8, dies=True)
     kept = kept_after(storage, 1)
     changes = ValueChanges(np.array([0]), pa.array([50]), np.array([1]))
-    told = kept.told(pa.table({KEY: [hashed(0)]}), THERE, lambda _: changes)
+    told = kept.lookup(pa.table({KEY: [hashed(0)]}), THERE, lambda _: changes)
     assert told is not None
     lo, hi = (told.values[part.column].to_pylist() for part in ADDED.extremes)
-    assert (told.known.tolist(), told.rows.tolist(), lo, hi) == ([True], [9], [6], [50])
+    assert (told.is_known.tolist(), told.rows.tolist(), lo, hi) == ([True], [9], [6], [50])
 
 
 def test_of_two_processes_that_keep_values_at_once_one_counts(storage):
     source, _ = opened(storage, 6)
     source.delete([0])
     source, view, step = step_of(storage)
-    one, two = KeptExtremes(view, ADDED, step), KeptExtremes(opened(storage, 8)[1], ADDED, step)
+    one, two = MinMaxCache(view, ADDED, step), MinMaxCache(opened(storage, 8)[1], ADDED, step)
     for kept in (one, two):
-        assert kept.told(pa.table({KEY: [hashed(0)]}), THERE, lambda _: None) is None
+        assert kept.lookup(pa.table({KEY: [hashed(0)]}), THERE, lambda _: None) is None
         assert lost(kept, source, 0)
-    one.keep()
+    one.save()
     before = stored_keys(storage)
     assert len(before) == 3
-    two._others.clear()
-    two.keep()
+    two._listed_groups.clear()
+    two.save()
     assert stored_keys(storage) == before
     refresh_view(storage, 9)
     assert shown(opened(storage, 10)[1]) == answer(groups_of(source))
@@ -247,25 +246,25 @@ def test_a_group_that_the_view_does_not_have_has_no_rows(storage):
     source, _ = opened(storage, 6)
     source.delete([0])
     source, view, step = step_of(storage)
-    kept = KeptExtremes(view, ADDED, step)
-    assert kept.told(pa.table({KEY: [hashed(0)]}), THERE, lambda _: None) is None
+    kept = MinMaxCache(view, ADDED, step)
+    assert kept.lookup(pa.table({KEY: [hashed(0)]}), THERE, lambda _: None) is None
     assert lost(kept, source, 0)
-    kept.keep()
+    kept.save()
     came = ValueChanges(np.array([0]), pa.array([5]), np.array([1]))
     for there, known in ((NONE, True), (THERE, False)):
-        later = KeptExtremes(view, ADDED, RefreshStep(step.number + 1, step.new, step.new))
-        told = later.told(pa.table({KEY: [hashed(77)]}), there, lambda _: came)
+        later = MinMaxCache(view, ADDED, RefreshStep(step.number + 1, step.new, step.new))
+        told = later.lookup(pa.table({KEY: [hashed(77)]}), there, lambda _: came)
         assert told is not None
-        assert told.known.tolist() == [known]
+        assert told.is_known.tolist() == [known]
 
 
 def test_too_many_changes_are_not_taken(storage):
     opened(storage, 6)[0].delete([0])
     refresh_view(storage, 7)
     kept = kept_after(storage, 1)
-    assert kept.are_there
-    assert kept.told(pa.table({KEY: [hashed(0)]}), THERE, lambda _: None) is None
-    assert not kept.are_there
+    assert kept.has_values
+    assert kept.lookup(pa.table({KEY: [hashed(0)]}), THERE, lambda _: None) is None
+    assert not kept.has_values
 
 
 def test_groups_without_rows_are_forgotten(storage):
@@ -287,38 +286,38 @@ def test_what_is_told_is_the_next_value(storage):
     refresh_view(storage, 7)
     source.delete([1, 4])
     _, view, step = step_of(storage)
-    kept = KeptExtremes(view, ADDED, step)
+    kept = MinMaxCache(view, ADDED, step)
     gone = ValueChanges(np.array([1, 1]), pa.array([1, 4]), np.array([-1, -1]))
-    told = kept.told(pa.table({KEY: [hashed(2), hashed(1)]}), np.ones(2, np.bool_), lambda _: gone)
+    told = kept.lookup(pa.table({KEY: [hashed(2), hashed(1)]}), np.ones(2, np.bool_), lambda _: gone)
     assert told is not None
     lo, hi = (told.values[part.column].to_pylist() for part in ADDED.extremes)
-    assert (told.known.tolist(), told.rows.tolist(), lo, hi) == ([True, True], [10, 8], [2, 7], [29, 28])
+    assert (told.is_known.tolist(), told.rows.tolist(), lo, hi) == ([True, True], [10, 8], [2, 7], [29, 28])
 
 
 def test_groups_are_taken_and_replaced():
     kind = pa.string()
     lengths, counts = np.array([1, 0, 2]), np.array([5, 6, 7])
     first = TopKState(pa.array(["a", "b", "c"], kind), counts, lengths, np.array([1, 0, 3]))
-    firsts = Firsts(np.array([6, 0, 16]), np.array([8, 8, 32]), (first,))
-    turned = firsts.taken(np.array([2, 0]))
+    firsts = TopKGroups(np.array([6, 0, 16]), np.array([8, 8, 32]), (first,))
+    turned = firsts.take(np.array([2, 0]))
     assert (turned.rows.tolist(), turned.room.tolist()) == ([16, 6], [32, 8])
     assert turned.lists[0].values.to_pylist() == ["b", "c", "a"]
-    both = firsts.replaced(np.array([1, 0]), turned)
+    both = firsts.replace_groups(np.array([1, 0]), turned)
     assert both.rows.tolist() == [6, 16, 16]
     assert both.lists[0].values.to_pylist() == ["a", "b", "c", "b", "c"]
-    assert (both.lists[0].counts.tolist(), both.lists[0].behind.tolist()) == ([5, 6, 7, 6, 7], [1, 3, 3])
-    unknown = firsts.without(np.array([False, False, True]))
-    assert (unknown.known.tolist(), unknown.lists[0].values.to_pylist()) == ([True, True, False], ["a"])
+    assert (both.lists[0].counts.tolist(), both.lists[0].overflow.tolist()) == ([5, 6, 7, 6, 7], [1, 3, 3])
+    unknown = firsts.mark_unknown(np.array([False, False, True]))
+    assert (unknown.is_known.tolist(), unknown.lists[0].values.to_pylist()) == ([True, True, False], ["a"])
 
 
 def test_views_that_keep_nothing(storage, monkeypatch):
     """Those without extremes, those with a sum of DOUBLE, whose groups are computed anyway, those of many groups."""
     opened(storage, 6)[0].delete([0])
     _, view, step = step_of(storage)
-    assert KeptExtremes.of(view, compiled("SELECT k, count(*) AS n FROM db.t GROUP BY k", ("k", "n")), step) is None
+    assert MinMaxCache.of(view, compiled("SELECT k, count(*) AS n FROM db.t GROUP BY k", ("k", "n")), step) is None
     summed = compiled("SELECT k, min(v) AS lo, sum(v) AS hi FROM db.t GROUP BY k", sums="double")
-    assert KeptExtremes.of(view, summed, step) is None
-    assert KeptExtremes.of(view, ADDED, step) is not None
+    assert MinMaxCache.of(view, summed, step) is None
+    assert MinMaxCache.of(view, ADDED, step) is not None
     monkeypatch.setattr(min_max_cache, "GROUPS_MAX", 2)
     assert refresh_view(storage, 7) == [1]
-    assert not kept_after(storage, 1).are_there
+    assert not kept_after(storage, 1).has_values

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.config.view_definition import ViewDefinition
-from streamhouse_spark.views.plan_cache import Plans
+from streamhouse_spark.views.plan_cache import PlanCache
 
 DEFINITION = ViewDefinition("SELECT a FROM db.t", "incremental", 1_000, ("a",), "bag", {"zone": "UTC"})
 
 
 def test_what_a_compiled_query_rests_on(tmp_path):
     table = Warehouse(str(tmp_path / "wh")).create_table("db.t", "a INT")
-    plans, made = Plans(), []
+    plans, made = PlanCache(), []
 
     def compiled(definition=DEFINITION, view="db.v") -> int:
         """The number of the compilation that is used."""
-        plans.compiled(view, definition, {"db.t": table.refresh()}, lambda: made.append(len(made) + 1) or made[-1])
-        return plans.compiled(view, definition, {"db.t": table.state}, lambda: "never")
+        plans.compile(view, definition, {"db.t": table.refresh()}, lambda: made.append(len(made) + 1) or made[-1])
+        return plans.compile(view, definition, {"db.t": table.state}, lambda: "never")
 
     assert compiled() == 1
     table.append([{"a": 1}])
@@ -28,6 +28,6 @@ def test_what_a_compiled_query_rests_on(tmp_path):
     assert compiled(replace(DEFINITION, query="SELECT a + 1 AS a FROM db.t")) == 3
     assert compiled(replace(DEFINITION, session={"zone": "Asia/Tokyo"})) == 4
     assert compiled(view="db.other") == 5
-    parsed = plans.parsed("db.v", DEFINITION.query)
-    assert plans.parsed("db.v", DEFINITION.query) is parsed
-    assert plans.parsed("db.v", "SELECT b FROM db.u").sources == ("db.u",)
+    parsed = plans.parse("db.v", DEFINITION.query)
+    assert plans.parse("db.v", DEFINITION.query) is parsed
+    assert plans.parse("db.v", "SELECT b FROM db.u").sources == ("db.u",)

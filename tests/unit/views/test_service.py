@@ -344,9 +344,9 @@ def test_a_list_that_fails_leaves_the_views_as_they_were(place, monkeypatch, cap
     def fail(*_):
         raise StorageError("the store is away")
 
-    monkeypatch.setattr(TableDiscovery, "found", fail)
+    monkeypatch.setattr(TableDiscovery, "discover", fail)
     assert place.later(LISTING_MS) == ["v"]
-    assert "could not be listed, trying again" in caplog.text
+    assert "could not be listed, retrying" in caplog.text
 
 
 def test_a_thread_of_its_own_goes_on_behind_any_error(place, monkeypatch, caplog):
@@ -366,7 +366,7 @@ def test_a_thread_of_its_own_goes_on_behind_any_error(place, monkeypatch, caplog
     with caplog.at_level(logging.ERROR), service.beside():
         wait_for(lambda: place.calls, "a refresh")
     assert (began, place.calls[0]) == ([1, 2], "v")
-    assert "could not be looked at" in caplog.text
+    assert "could not be checked" in caplog.text
     assert not any(thread.name == "streamhouse-views" for thread in threading.enumerate())
 
 

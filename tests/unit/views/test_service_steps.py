@@ -193,10 +193,10 @@ def test_a_pause_that_the_list_sees_first(place):
     place.turns(2)
     pause_refreshes(view)
     place.clock.advance(60_000)
-    place.service._list(place.clock.boot_ms())
+    place.service._discover_views(place.clock.boot_ms())
     assert (place.status("big").doing, place.status("big").steps) == ("paused", 0)
     resume_refreshes(view)
-    place.service._list(place.clock.boot_ms())
+    place.service._discover_views(place.clock.boot_ms())
     place.befores.clear()
     assert place.turns(2) == ["big"], "behind a look at the other one"
     assert place.befores == [RefreshReport(changed=False)], "another refresh, with the sources as they are now"

@@ -13,8 +13,8 @@ from streamhouse_spark.log.commits.checkpoint import list_checkpoints
 from streamhouse_spark.log.commits.history import newest_within, state_at
 from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import RefreshStep, source_version, why_whole
-from streamhouse_spark.views.local_changes import rows_at_most
-from streamhouse_spark.views.step_planning import covers, ends_within, nearer, shares
+from streamhouse_spark.views.local_changes import max_num_rows
+from streamhouse_spark.views.step_planning import allocate_ends, allocate_rows, choose_step, covers
 
 LEFT = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 50), min_size=1)
 HOT = {"table.datalake.enabled": "false"}
@@ -25,7 +25,7 @@ HOT = {"table.datalake.enabled": "false"}
 
 @given(LEFT, st.integers(0, 250))
 def test_sources_give_all_of_their_rows_one_after_the_other(left, most):
-    found = shares(left, most)
+    found = allocate_rows(left, most)
     assert found.keys() == left.keys()
     assert sum(found.values()) == min(most, sum(left.values()))
     assert all(0 <= found[name] <= left[name] for name in left)
@@ -40,7 +40,7 @@ def test_sources_give_all_of_their_rows_one_after_the_other(left, most):
 def test_buckets_give_their_shares_and_all_together_what_is_asked_for(buckets, most):
     starts = {bucket: start for bucket, (start, _) in enumerate(buckets)}
     ends = {bucket: start + more for bucket, (start, more) in enumerate(buckets)}
-    found = ends_within(starts, ends, most)
+    found = allocate_ends(starts, ends, most)
     assert all(starts[bucket] <= found[bucket] <= ends[bucket] for bucket in ends)
     assert sum(found.values()) - sum(starts.values()) == min(most, sum(more for _, more in buckets))
 
@@ -99,7 +99,7 @@ def walked(step_rows, *tables, old=None):
     sources, found, most = {table.name: table for table in tables}, [], 1000
     while most:
         most -= 1
-        chosen = nearer(to_newest(sources, old, len(found) + 1), sources, step_rows)
+        chosen = choose_step(to_newest(sources, old, len(found) + 1), sources, step_rows)
         step = chosen.step
         before = sum(sum(source.ends.values()) for source in old.sources) if old is not None else -1
         assert sum(sum(source.ends.values()) for source in step.new.sources) > before, "a step without rows"
@@ -121,8 +121,8 @@ class TestVersions:
         table = wh.create_table("d.t", "id BIGINT", properties=HOT)
         table.append([{"id": 1}] * 9)
         step = to_newest({table.name: table})
-        assert nearer(step, {table.name: table}, None).step is step
-        assert nearer(step, {table.name: table}, 9).step is step, "all rows are as many as one step takes"
+        assert choose_step(step, {table.name: table}, None).step is step
+        assert choose_step(step, {table.name: table}, 9).step is step, "all rows are as many as one step takes"
 
     def test_a_log_table_goes_from_commit_to_commit_and_through_large_ones(self, wh):
         table = wh.create_table("d.t", "id BIGINT", buckets=1, properties=HOT)
@@ -149,7 +149,7 @@ class TestVersions:
         table.maintain()
         state = table.refresh()
         assert sum(state.ends.values()) > 7
-        found = walked(rows_at_most(state), table)
+        found = walked(max_num_rows(state), table)
         assert len(found) == 1
 
     def test_small_tables_are_whole_before_large_ones(self, wh):
@@ -254,7 +254,7 @@ def test_what_comes_meanwhile_keeps_nothing_from_the_goal(wh, waits):
     goal = to_newest(sources).new
     old = None
     for number in range(1, 12):
-        step = nearer(to_newest(sources, old, number), sources, 4, goal).step
+        step = choose_step(to_newest(sources, old, number), sources, 4, goal).step
         old = step.new
         if covers(old, goal):
             break

@@ -77,7 +77,7 @@ def test_a_later_refresh_that_finds_much(house, monkeypatch):
     for _ in range(4):
         source.append([{"id": 1, "day": 1}] * 4)
     assert view.describe().rows_behind == {"db.o": 16}
-    monkeypatch.setattr(local_changes, "MOST_ROWS_MIN", 1)  # in steps the query is not computed for that
+    monkeypatch.setattr(local_changes, "MOSTLY_CHANGED_ROWS_MIN", 1)  # in steps the query is not computed for that
     report = view.refresh()
     assert (report.steps, report.whole_because, report.changed) == (4, None, True)
     assert (report.rows_written, report.rows_deleted) == (4, 0), "of all steps together"
@@ -88,7 +88,7 @@ def test_a_later_refresh_that_finds_much(house, monkeypatch):
 def test_much_that_one_step_takes_is_computed_as_without_steps(house, monkeypatch):
     source = log(house, 6)
     view = view_of(house, BY_DAY, 100)
-    monkeypatch.setattr(local_changes, "MOST_ROWS_MIN", 1)
+    monkeypatch.setattr(local_changes, "MOSTLY_CHANGED_ROWS_MIN", 1)
     source.append([{"id": 1, "day": 1}] * 16)
     assert view.refresh().whole_because == refresh.MOSTLY_CHANGED
 
@@ -150,14 +150,14 @@ def test_rows_that_are_in_the_lake_alone(house):
 
 def test_versions_that_are_gone_by_the_time_they_are_read(house, caplog):
     source = keyed(house, 8, 8, 8, 8)
-    real = temp_views.TempViews._version
+    real = temp_views.TempViews._read_version
 
     def version(self, name, number):
         if name == "db.k" and number < source.refresh().version:
             raise PySparkException("SnapshotExpiredError: it is gone")
         return real(self, name, number)
 
-    with mock.patch.object(temp_views.TempViews, "_version", version), caplog.at_level(logging.WARNING):
+    with mock.patch.object(temp_views.TempViews, "_read_version", version), caplog.at_level(logging.WARNING):
         view = view_of(house, BY_CUST, 9)
     assert "the rest is one step" in caplog.text
     assert len(view.table.inspect.lineage()) == 1

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.service.tiering_service import LOOK_MS_MAX, REMOTE_LISTING_MS, Service
+from streamhouse_spark.service.tiering_service import POLL_MS_MAX, REMOTE_LISTING_MS, Service
 from streamhouse_spark.warehouse import process_cache as connection_module
 from streamhouse_spark.warehouse.process_cache import Connection, OpenTables
 
@@ -26,9 +26,9 @@ def some_tables(memory, world, num_tables: int, num_records: int = 1) -> list:
 
 def looks(service: Service, clock) -> None:
     """What the loop does in one turn in which it lists the tables."""
-    clock.advance(max(REMOTE_LISTING_MS, LOOK_MS_MAX))
-    service._list()
-    assert service._due() == []
+    clock.advance(max(REMOTE_LISTING_MS, POLL_MS_MAX))
+    service._discover_tables()
+    assert service._find_due() == []
 
 
 def test_a_name_is_resolved_once(connected_store, memory, world):

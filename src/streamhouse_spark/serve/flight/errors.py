@@ -1,6 +1,6 @@
-"""Errors over Arrow Flight. Each has its condition, kind and HTTP's status as JSON, in ``extra_info``.
+"""Errors over Arrow Flight, with condition, kind and HTTP status as JSON in ``extra_info``.
 
-Only errors of Flight itself are raised to its library: of any other it would tell the client a traceback.
+Only Flight errors are raised to pyarrow: it would send a traceback of any other error to the client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamhouse_spark.serve.refusal import Refusal
 from streamhouse_spark.serve.responses import status_of
 
 _TEXT_BYTES_MAX: Final = 1_200
-"""Bytes of a text: gRPC's clients take 8 KiB of headers, in which it stands several times."""
+"""Bytes of an error text: gRPC clients accept 8 KiB of headers, which contain it several times."""
 _KINDS: Final = {
     401: flight.FlightUnauthenticatedError,
     403: flight.FlightUnauthorizedError,
@@ -27,20 +27,20 @@ _CONDITIONS: Final = {401: "NOT_AUTHENTICATED", 429: "TOO_MANY_REQUESTS", 503: "
 
 
 def flight_error(error: StreamhouseError) -> flight.FlightError:
-    """Return the error as Flight has it."""
+    """Return the error as a Flight error."""
     return _error(status_of(error), error.condition, error.kind.value, str(error))
 
 
 def rejection_error(refusal: Refusal) -> flight.FlightError:
-    """Return the error of a call without a client, or beyond its limit."""
+    """Return the error of a call that is not authenticated or exceeds its limit."""
     condition = _CONDITIONS[refusal.status]
     kind = "invalid" if refusal.status == 401 else "unavailable"
     wait = f"; send it again in {refusal.wait_s} s" if refusal.wait_s else ""
     return _error(refusal.status, condition, kind, f"{condition}: {refusal.text}{wait}")
 
 
-def internal(request_id: str) -> flight.FlightError:
-    """Return the error of a defect. It tells nothing of it; the server's log does."""
+def internal_error(request_id: str) -> flight.FlightError:
+    """Return the error of a defect. It has no details; the server's log does."""
     text = f"INTERNAL: the server failed, its log has the reason under request {request_id}"
     return _error(500, "INTERNAL", "internal", text)
 
@@ -51,7 +51,7 @@ def _error(status: int, condition: str, kind: str, text: str) -> flight.FlightEr
 
 
 def _fit_header(text: str) -> str:
-    """Return a text that fits into a header, with its end, which has the remedy."""
+    """Return a text that fits into a header, shortened in the middle: its end has the remedy."""
     text = text.encode("ascii", "backslashreplace").decode()
     if len(text) <= _TEXT_BYTES_MAX:
         return text

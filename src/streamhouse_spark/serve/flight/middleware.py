@@ -1,6 +1,6 @@
-"""The guard of each call over Arrow Flight: the client's token, its limit, counts, and the audit log.
+"""Guard of Arrow Flight calls: authentication, rate limit, counters and audit log.
 
-It does for Flight as `guard.py` and `app.py` do for HTTP, by the same `Shared`, so a client's limit counts both.
+It does for Flight what `guard.py` and `app.py` do for HTTP, with the same `AppContext`, so limits cover both.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.serve.app_context import Shared
-from streamhouse_spark.serve.flight.errors import flight_error, internal, rejection_error
+from streamhouse_spark.serve.app_context import AppContext
+from streamhouse_spark.serve.flight.errors import flight_error, internal_error, rejection_error
 from streamhouse_spark.serve.refusal import Refusal
 from streamhouse_spark.serve.responses import status_of
-from streamhouse_spark.serve.rights import Client, require_right, without_hidden_names
+from streamhouse_spark.serve.rights import Client, hide_names, require_right
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class CallRefusedError(Exception):
-    """A call that is not answered, whatever it asks for."""
+    """A call that is rejected before it is answered."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
@@ -37,7 +37,7 @@ class CallRefusedError(Exception):
 
 
 class HeaderMiddleware(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """The headers of a call; its answer carries the id that the logs have."""
+    """Headers of a call; its response carries the request id that the logs use."""
 
     def __init__(self, request_id: str, authorization: str | None) -> None:
         self.request_id = request_id
@@ -52,9 +52,11 @@ class HeaderMiddlewareFactory(flight.ServerMiddlewareFactory):  # type: ignore[m
         self._ids = world.ids
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str | bytes]]) -> HeaderMiddleware:  # noqa: ARG002
-        given = [value for name, values in headers.items() if name.lower() == "authorization" for value in values]
-        one = given[0] if len(given) == 1 else None
-        return HeaderMiddleware(self._ids.new_uuid(), one if isinstance(one, str) else None)
+        authorizations = [
+            value for name, values in headers.items() if name.lower() == "authorization" for value in values
+        ]
+        authorization = authorizations[0] if len(authorizations) == 1 else None
+        return HeaderMiddleware(self._ids.new_uuid(), authorization if isinstance(authorization, str) else None)
 
 
 @dataclass(slots=True)
@@ -64,34 +66,34 @@ class Call:
     address: str
     client: Client | None = None
     table: str | None = None
-    """The table that it asked a right for."""
+    """The table for which the call needs a right."""
     is_denied: bool = False
-    """Whether it has no right on that table."""
+    """Whether the client has no right on that table."""
 
     def require_read(self, table: str) -> None:
-        """Raise `TableNotFoundError` where the client may not read a table, `InvalidNameError`."""
+        """Raise `TableNotFoundError` if the client may not read a table, or `InvalidNameError`."""
         path = parse_table_name(table).path
         self.table, self.is_denied = str(path), True
-        require_right(self.known, "read", path)
+        require_right(self.client_or_unknown, "read", path)
         self.is_denied = False
 
     @property
-    def known(self) -> Client:
+    def client_or_unknown(self) -> Client:
         return self.client or Client("unknown")
 
 
 class FlightCalls:
-    """Lets a call pass that has a client's token. Safe for threads."""
+    """Runs calls of authenticated clients. Safe for threads."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: AppContext) -> None:
         self._shared = shared
         self._world = shared.tables.warehouse.world
 
     def middleware(self) -> Mapping[str, flight.ServerMiddlewareFactory]:
         return {_HEADERS: HeaderMiddlewareFactory(self._world)}
 
-    def answered(self, method: str, context: flight.ServerCallContext, answer: Callable[[Call], T]) -> T:
-        """Answer a call of a client. Raises errors of Flight alone."""
+    def run_call(self, method: str, context: flight.ServerCallContext, answer: Callable[[Call], T]) -> T:
+        """Answer the call of a client. Raises only Flight errors."""
         headers = context.get_middleware(_HEADERS)
         call, began_ms = Call(method, headers.request_id, address_of(context.peer())), self._world.clock.boot_ms()
         status = 500
@@ -100,11 +102,11 @@ class FlightCalls:
             if isinstance(admitted, Refusal):
                 raise CallRefusedError(admitted)
             call.client = admitted
-            found = answer(call)
+            result = answer(call)
             status = 200
         except StreamhouseError as error:
             warehouse = self._shared.tables.warehouse
-            shown = without_hidden_names(error, call.known, call.table, warehouse.exists)
+            shown = hide_names(error, call.client_or_unknown, call.table, warehouse.exists)
             status = status_of(shown)
             raise flight_error(shown) from None
         except CallRefusedError as error:
@@ -112,20 +114,20 @@ class FlightCalls:
             raise rejection_error(error.refusal) from None
         except Exception:
             logger.exception("a call over Arrow Flight failed, request %s", call.request_id)
-            raise internal(call.request_id) from None
+            raise internal_error(call.request_id) from None
         finally:
-            self._note(call, status, (self._world.clock.boot_ms() - began_ms) / 1000)
-        return found
+            self._record_call(call, status, (self._world.clock.boot_ms() - began_ms) / 1000)
+        return result
 
-    def _note(self, call: Call, status: int, busy_s: float) -> None:
-        self._shared.counts.answered(call.method, AREA, status, busy_s)
+    def _record_call(self, call: Call, status: int, busy_s: float) -> None:
+        self._shared.counts.count_request(call.method, AREA, status, busy_s)
         client = call.client.name if call.client else None
         of = {"method": call.method, "path": AREA, "status": status, "busy_s": busy_s}
         of |= {"request": call.request_id, "client": client}
         logger.info("answered a request", extra={f"streamhouse_{name}": value for name, value in of.items()})
         if self._shared.audit is None or (call.table is None and status not in (401, 403, 429)):
             return
-        self._shared.audit.note(
+        self._shared.audit.write(
             {
                 "request": call.request_id,
                 "client": client,
@@ -142,6 +144,6 @@ class FlightCalls:
 
 
 def address_of(peer: str) -> str:
-    """Return the address of a client that gRPC names ``ipv4:127.0.0.1:40302`` or ``ipv6:%5B::1%5D:40302``."""
+    """Return the address of a gRPC peer such as ``ipv4:127.0.0.1:40302`` or ``ipv6:%5B::1%5D:40302``."""
     host = peer.partition(":")[2].rpartition(":")[0]
     return host.replace("%5B", "").replace("%5D", "").strip("[]") or peer

@@ -1,9 +1,9 @@
-"""Bulk reads: a pinned state of a table, cut into parts that any server of the warehouse reads in the same way.
+"""Bulk reads: a pinned table state, divided into parts that every server of the warehouse reads identically.
 
-A part is named by the request, the commit that it reads and a digest of the whole plan. A server that did not make the
-plan makes it again of the same commit; only where that gives the same digest does it read a part. So the parts of one
-offer hold each row of one state once, wherever they are read, or a part is refused. Rows are read as they are sent: a
-batch at a time is in memory, and the changes of a bucket that are not in the lake yet, of a table with a primary key.
+A ticket identifies a part by the request, its commit and a digest of the whole plan. A server that did not make the
+plan makes it again from the same commit and reads a part only if the digest is equal. So the parts of one offer contain
+each row of one state exactly once, on any servers, or a part is rejected. Rows are read as they are sent: memory holds
+one batch, and for a primary-key table the bucket's changes that are not in the lake yet.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, change
 from streamhouse_spark.table.table import Table
 
 BATCH_BYTES: Final = 2 << 20
-"""Bytes of a batch that is sent, about: clients of gRPC in other languages take 4 MiB by default."""
+"""Approximate bytes of a batch: gRPC clients in other languages accept 4 MiB by default."""
 BATCH_ROWS: Final = 1 << 16
-_PLANS_KEPT: Final = 32
+_PLANS_CACHED_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A read that can begin: the tickets of its parts, which together have each row once."""
+    """A read that can begin: the tickets of its parts, which together have each row exactly once."""
 
     schema: pa.Schema
     tickets: tuple[ReadTicket, ...]
     num_rows: int | None = None
-    """None where only reading tells."""
+    """None if only reading tells."""
     num_bytes: int | None = None
     """Bytes of the files that the parts read."""
     version: int | None = None
@@ -63,24 +63,24 @@ class Offer:
 class Rows:
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
-    """Read while they are taken. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
+    """Read while the stream is consumed. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Pinned:
-    """A request, with the commit or the lake's snapshot that it reads, and the whole plan."""
+class _PinnedRead:
+    """A request with the commit or lake snapshot that it reads, and the whole plan."""
 
     request: ReadRequest
     projection: Projection
     plan: ScanPlan
     state: TableState | None
-    """The state that is read; None for the lake alone."""
+    """The state that is read; None for a read of the lake alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _PlannedRead:
     table: Table
-    pinned: _Pinned
+    pinned: _PinnedRead
     parts: tuple[ScanPlan, ...]
     digest: str
 
@@ -91,7 +91,7 @@ class _Planned:
     def offer(self) -> Offer:
         request, state = self.request, self.pinned.state
         numbers = range(len(self.parts))
-        num_rows = rows_of(state) if state is not None and request.where is None else None
+        num_rows = count_rows(state) if state is not None and request.where is None else None
         if num_rows is not None and request.limit is not None:
             num_rows = min(num_rows, request.limit)
         return Offer(
@@ -104,55 +104,55 @@ class _Planned:
 
     def rows(self, part: ScanPlan) -> Rows:
         projection = self.pinned.projection
-        found = read_batches(self.table, part, filter=projection.filter, mask=projection.mask)
-        finished = (projection.finish(pa.Table.from_batches([batch])) for batch in found)
-        return Rows(projection.schema, _first(_slice_batches(finished), self.request.limit))
+        batches = read_batches(self.table, part, filter=projection.filter, mask=projection.mask)
+        finished = (projection.finish(pa.Table.from_batches([batch])) for batch in batches)
+        return Rows(projection.schema, _limit_rows(_slice_batches(finished), self.request.limit))
 
 
 class FlightReadService:
-    """Plans and reads. Safe for threads. Whoever asks has to have the right to read the table."""
+    """Plans and executes reads. Safe for threads. The caller has checked the right to read the table."""
 
     def __init__(self, tables: OpenTables) -> None:
         self._tables = tables
         self._lock = new_lock()
-        self._kept: OrderedDict[str, _Planned] = OrderedDict()
+        self._plans: OrderedDict[str, _PlannedRead] = OrderedDict()
 
     def schema(self, request: ReadRequest) -> pa.Schema:
-        """Return the columns of the rows that a request asks for. Raises as `offer`."""
-        table, name = self._opened(request)
+        """Return the columns of the requested rows. Raises like `offer`."""
+        table, name = self._open_table(request)
         if name.suffix not in (None, LAKE):
             shown = open_view(table, name.suffix or "").schema
         else:
-            shown = (_pin(table, request).state if name.suffix is None else table.state).schema.arrow
-        _filter(request, shown)
+            shown = (_take_snapshot(table, request).state if name.suffix is None else table.state).schema.arrow
+        _parse_filter(request, shown)
         return filter_and_project(shown.empty_table(), request.columns, None).schema
 
     def offer(self, request: ReadRequest) -> Offer:
-        """Pin the state that a request reads, and cut it into parts.
+        """Pin the state that a request reads, and divide it into parts.
 
-        Raises `TableNotFoundError`, `InvalidNameError`, `InvalidOptionError`, `SchemaMismatchError`,
-        `SnapshotExpiredError` and `OffsetsTrimmedError` for a version that is no longer kept.
+        Raises `TableNotFoundError`, `InvalidNameError`, `InvalidOptionError`, `SchemaMismatchError`, and for an expired
+        version `SnapshotExpiredError` or `OffsetsTrimmedError`.
         """
-        table, name = self._opened(request)
+        table, name = self._open_table(request)
         if name.suffix not in (None, LAKE):
             return Offer(self.schema(request), (ReadTicket(request),))
         planned = _plan_read(table, name, request)
-        self._keep(planned)
+        self._cache_plan(planned)
         return planned.offer()
 
     def rows(self, ticket: ReadTicket) -> Rows:
-        """Begin to read a part of an offer, or all rows of the newest state.
+        """Begin to read a part of an offer, or all rows of the latest state.
 
-        Raises as `offer`, and `SnapshotExpiredError` where the part can no longer be read as it was offered.
+        Raises like `offer`, and `SnapshotExpiredError` if the part can no longer be read as offered.
         """
         request = ticket.request
-        table, name = self._opened(request)
+        table, name = self._open_table(request)
         if name.suffix not in (None, LAKE):
-            return _view(table, name.suffix or "", request)
+            return _read_view(table, name.suffix or "", request)
         if ticket.part is None:
             whole = _plan_read(table, name, replace(request, parts=1))
             return whole.rows(whole.parts[0])
-        planned = self._again(table, name, ticket)
+        planned = self._find_plan(table, name, ticket)
         if not 0 <= ticket.part < len(planned.parts):
             raise InvalidOptionError(
                 f"the ticket is for part {ticket.part} of {len(planned.parts)} of {table.name}; ask for the flight's "
@@ -160,28 +160,28 @@ class FlightReadService:
             )
         return planned.rows(planned.parts[ticket.part])
 
-    def _again(self, table: Table, name: TableName, ticket: ReadTicket) -> _Planned:
-        """Return the plan that a ticket is of: the one that was kept, or one made again of the same commit."""
+    def _find_plan(self, table: Table, name: TableName, ticket: ReadTicket) -> _PlannedRead:
+        """Return the plan of a ticket, from the cache or made again from the same commit."""
         if ticket.uuid != table.uuid:
             raise _expired_error(table, "another table has its name since")
-        key = _key(ticket.request, ticket.plan or "")
+        key = _plan_key(ticket.request, ticket.plan or "")
         with self._lock:
-            kept = self._kept.get(key)
-        if kept is not None and kept.table.uuid == table.uuid:
-            return kept
+            cached = self._plans.get(key)
+        if cached is not None and cached.table.uuid == table.uuid:
+            return cached
         planned = _plan_read(table, name, ticket.request)
         if planned.digest != ticket.plan:
             raise _expired_error(table, "its files are others since, or the lake moved on")
-        self._keep(planned)
+        self._cache_plan(planned)
         return planned
 
-    def _keep(self, planned: _Planned) -> None:
+    def _cache_plan(self, planned: _PlannedRead) -> None:
         with self._lock:
-            self._kept[_key(planned.request, planned.digest)] = planned
-            while len(self._kept) > _PLANS_KEPT:
-                self._kept.popitem(last=False)
+            self._plans[_plan_key(planned.request, planned.digest)] = planned
+            while len(self._plans) > _PLANS_CACHED_MAX:
+                self._plans.popitem(last=False)
 
-    def _opened(self, request: ReadRequest) -> tuple[Table, TableName]:
+    def _open_table(self, request: ReadRequest) -> tuple[Table, TableName]:
         name = parse_table_name(request.table)
         if request.version is not None and name.suffix is not None:
             raise InvalidOptionError(
@@ -192,65 +192,65 @@ class FlightReadService:
         return self._tables.table(str(name.path)), name
 
 
-def _plan_read(table: Table, name: TableName, request: ReadRequest) -> _Planned:
-    pinned = _of_union(table, request) if name.suffix is None else _of_lake(table, request)
+def _plan_read(table: Table, name: TableName, request: ReadRequest) -> _PlannedRead:
+    pinned = _plan_union_read(table, request) if name.suffix is None else _plan_lake_read(table, request)
     several = request.parts > 1 and request.limit is None
     cut = tuple(parts(pinned.plan, request.parts)) if several else (pinned.plan,)
     text = json.dumps([pinned.plan.to_json(), len(cut)], separators=(",", ":"), sort_keys=True)
-    return _Planned(table, pinned, cut, hashlib.sha256(text.encode()).hexdigest()[:32])
+    return _PlannedRead(table, pinned, cut, hashlib.sha256(text.encode()).hexdigest()[:32])
 
 
-def _of_union(table: Table, request: ReadRequest) -> _Pinned:
-    pin = _pin(table, request)
-    projection = _projection(request, pin.state)
-    wanted = ScanRequest.of(projection)
+def _plan_union_read(table: Table, request: ReadRequest) -> _PinnedRead:
+    pin = _take_snapshot(table, request)
+    projection = _build_projection(request, pin.state)
+    scan_request = ScanRequest.of(projection)
 
-    def plan(found: ReadSnapshot) -> _Pinned:
-        at = replace(request, version=found.state.version)
-        return _Pinned(at, projection, plan_pin(table, found, wanted).plan(table), found.state)
+    def plan(snapshot: ReadSnapshot) -> _PinnedRead:
+        at = replace(request, version=snapshot.state.version)
+        return _PinnedRead(at, projection, plan_pin(table, snapshot, scan_request).plan(table), snapshot.state)
 
-    begun = InitialSchema(projection.read_columns, is_chosen=request.version is not None)
-    return with_stand_ins(table, pin, begun, plan)
+    initial_schema = InitialSchema(projection.read_columns, is_chosen=request.version is not None)
+    return with_stand_ins(table, pin, initial_schema, plan)
 
 
-def _of_lake(table: Table, request: ReadRequest) -> _Pinned:
-    open_view(table, LAKE)  # a table without a lake is an error that says so
+def _plan_lake_read(table: Table, request: ReadRequest) -> _PinnedRead:
+    open_view(table, LAKE)  # raises for a table without a lake
     state, snapshot = table.state, request.snapshot
-    projection = _projection(request, state)
+    projection = _build_projection(request, state)
     if snapshot is None and (newest := table.lake.newest()) is not None:
         snapshot = newest.id
     plan = plan_lake(table, state, projection, as_of_snapshot=snapshot)
-    return _Pinned(replace(request, snapshot=snapshot), projection, plan, None)
+    return _PinnedRead(replace(request, snapshot=snapshot), projection, plan, None)
 
 
-def _pin(table: Table, request: ReadRequest) -> ReadSnapshot:
+def _take_snapshot(table: Table, request: ReadRequest) -> ReadSnapshot:
     return take_latest_snapshot(table.state) if request.version is None else pin_version(table, request.version)
 
 
-def _projection(request: ReadRequest, state: TableState) -> Projection:
-    return Projection.of(state.schema, request.columns, _filter(request, state.schema.arrow))
+def _build_projection(request: ReadRequest, state: TableState) -> Projection:
+    return Projection.of(state.schema, request.columns, _parse_filter(request, state.schema.arrow))
 
 
-def _filter(request: ReadRequest, schema: pa.Schema) -> Filter | None:
+def _parse_filter(request: ReadRequest, schema: pa.Schema) -> Filter | None:
     return parse_filter(parse_where(request.where, schema)) if request.where is not None else None
 
 
-def _view(table: Table, suffix: str, request: ReadRequest) -> Rows:
-    """Read a system table at once, and changes as they are sent: these may be as many as the table has rows."""
+def _read_view(table: Table, suffix: str, request: ReadRequest) -> Rows:
+    """Read a system table at once, and a changelog as it is sent: it may be as large as the table."""
     view = open_view(table, suffix)
     if suffix not in (CHANGELOG, BINLOG):
         where = parse_where(request.where, view.schema) if request.where is not None else None
         rows = view.to_arrow(columns=request.columns, filter=where)
-        return Rows(rows.schema, _first(_slice_batches([rows]), request.limit))
+        return Rows(rows.schema, _limit_rows(_slice_batches([rows]), request.limit))
     state = table.state
-    found: Iterator[pa.RecordBatch] = changelog_batches(table, state)
+    batches: Iterator[pa.RecordBatch] = changelog_batches(table, state)
     schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
     if suffix == BINLOG:
-        found, schema = binlog_batches(found, state.schema.arrow), binlog_schema(state.schema.arrow)
-    wanted = _filter(request, schema)
-    chosen = (filter_and_project(pa.Table.from_batches([batch]), request.columns, wanted) for batch in found)
+        batches, schema = binlog_batches(batches, state.schema.arrow), binlog_schema(state.schema.arrow)
+    filter_ = _parse_filter(request, schema)
+    chosen = (filter_and_project(pa.Table.from_batches([batch]), request.columns, filter_) for batch in batches)
     shown = filter_and_project(schema.empty_table(), request.columns, None).schema
-    return Rows(shown, _first(_slice_batches(chosen), request.limit))
+    return Rows(shown, _limit_rows(_slice_batches(chosen), request.limit))
 
 
 def _slice_batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
@@ -260,7 +260,7 @@ def _slice_batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, num_rows)
 
 
-def _first(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+def _limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     if limit is None:
         yield from batches
         return
@@ -270,12 +270,12 @@ def _first(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.
         missing -= batch.num_rows
 
 
-def rows_of(state: TableState) -> int | None:
-    """Return how many rows a state has; None with a primary key, where a state counts changes."""
+def count_rows(state: TableState) -> int | None:
+    """Return the row count of a state; None for a primary-key table, whose state counts changes."""
     return None if state.primary_key else state.num_rows
 
 
-def _key(request: ReadRequest, digest: str) -> str:
+def _plan_key(request: ReadRequest, digest: str) -> str:
     return json.dumps([request.to_json(), digest], sort_keys=True)
 
 

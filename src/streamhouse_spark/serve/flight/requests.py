@@ -1,7 +1,7 @@
-"""Requests and tickets of Arrow Flight as JSON: a table and the rows that are asked of it.
+"""Requests and tickets of Arrow Flight as JSON: a table and the rows to read.
 
-A ticket holds nothing that its sender may not say: it names a table, rows of it, and a part of the plan that the server
-makes of these. It never names a file. So tickets need no signature, and rights are looked at when one is shown.
+A ticket contains nothing that its sender may not choose: a table, its rows, and a part of the plan that the server
+makes of these. It never names a file. So tickets need no signature, and rights are checked when a ticket is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMBER_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """The rows that a client asks for. The fields are those of the JSON object."""
+    """The rows to read. The fields are those of the JSON object."""
 
     table: str
     """Such as ``sales.orders``, ``sales.orders$lake`` or ``sales.orders$history``."""
@@ -31,11 +31,11 @@ class ReadRequest:
     where: str | None = None
     limit: int | None = None
     version: int | str | None = None
-    """A commit, or a tag."""
+    """A commit or a tag."""
     snapshot: int | None = None
-    """The lake's snapshot, for ``$lake``."""
+    """The lake snapshot, for ``$lake``."""
     parts: int = PARTS_DEFAULT
-    """Readers side by side that the plan is cut for."""
+    """Number of parallel readers for which the plan is divided."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -43,13 +43,13 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadTicket:
-    """A request, and the part of its plan; without a part, all rows of the newest state."""
+    """A request and the part of its plan; without a part, all rows of the latest state."""
 
     request: ReadRequest
     uuid: str | None = None
-    """The table's: another one may have its name by now."""
+    """The table's uuid, because another table may take its name."""
     plan: str | None = None
-    """Digest of the plan that the part is of."""
+    """Digest of the plan to which the part belongs."""
     part: int | None = None
 
     def to_bytes(self) -> bytes:
@@ -61,90 +61,90 @@ _FIELDS: Final = tuple(field.name for field in fields(ReadRequest))
 _PLACE: Final = ("uuid", "plan", "part")
 
 
-def request_of_path(path: Sequence[bytes]) -> ReadRequest:
-    """Parse a descriptor's path: a table's name, in one word or as database and table. Raises `InvalidOptionError`."""
+def parse_path(path: Sequence[bytes]) -> ReadRequest:
+    """Parse a descriptor's path: a table name as one word, or as database and table. Raises `InvalidOptionError`."""
     if not 1 <= len(path) <= 2 or sum(map(len, path)) > _BYTES_MAX:
         raise InvalidOptionError(
             f"a path of {len(path)} words is no table: send ['sales.orders'] or ['sales', 'orders'], or a command"
         )
-    return ReadRequest(".".join(_text(word) for word in path))
+    return ReadRequest(".".join(_decode_word(word) for word in path))
 
 
-def request_of_command(command: bytes) -> ReadRequest:
+def parse_command(command: bytes) -> ReadRequest:
     """Parse a descriptor's command. Raises `InvalidOptionError`."""
-    return _request(_object(command, "the command"), "the command", _FIELDS)
+    return _parse_request(_parse_object(command, "the command"), "the command", _FIELDS)
 
 
-def ticket_of(ticket: bytes) -> ReadTicket:
-    """Parse a ticket: one that the server gave, or a command. Raises `InvalidOptionError`."""
-    found = _object(ticket, "the ticket")
-    request = _request(found, "the ticket", (*_FIELDS, *_PLACE))
-    if not any(name in found for name in _PLACE):
+def parse_ticket(ticket: bytes) -> ReadTicket:
+    """Parse a ticket: one from this server, or a command. Raises `InvalidOptionError`."""
+    document = _parse_object(ticket, "the ticket")
+    request = _parse_request(document, "the ticket", (*_FIELDS, *_PLACE))
+    if not any(name in document for name in _PLACE):
         return ReadTicket(request)
-    uuid, plan = (_optional_text(found, "the ticket", name, str) for name in ("uuid", "plan"))
-    part = _number(found, "the ticket", "part", 0)
+    uuid, plan = (_parse_text(document, "the ticket", name, str) for name in ("uuid", "plan"))
+    part = _parse_number(document, "the ticket", "part", 0)
     if uuid is None or plan is None or part is None:
         raise InvalidOptionError("the ticket has uuid, plan and part in part only; ask for the flight's info again")
     return ReadTicket(request, uuid, plan, part)
 
 
-def _object(text: bytes, of: str) -> Mapping[str, Any]:
+def _parse_object(text: bytes, of: str) -> Mapping[str, Any]:
     if len(text) > _BYTES_MAX:
         raise InvalidOptionError(f"{of} has {len(text)} bytes, and {_BYTES_MAX} are the most; ask for less at once")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidOptionError(
             f'{of} is no JSON: {quote(str(error))}; send an object, such as {{"table": "sales.orders"}}'
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise InvalidOptionError(f'{of} is JSON, and no object; send one, such as {{"table": "sales.orders"}}')
-    return found
+    return document
 
 
-def _request(found: Mapping[str, Any], of: str, known: Sequence[str]) -> ReadRequest:
-    for name in found:
-        if name not in known:
+def _parse_request(document: Mapping[str, Any], of: str, allowed: Sequence[str]) -> ReadRequest:
+    for name in document:
+        if name not in allowed:
             near = nearest(name, _FIELDS)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(_FIELDS)}"
             raise InvalidOptionError(f"{of} has an unknown field {quote(name)}; {hint}")
-    table = _optional_text(found, of, "table", str)
+    table = _parse_text(document, of, "table", str)
     if table is None:
         raise InvalidOptionError(f'{of} names no table; say for example {{"table": "sales.orders"}}')
     return ReadRequest(
         table,
-        _columns(found, of),
-        _optional_text(found, of, "where", str),
-        _number(found, of, "limit", 0),
-        _version(found, of),
-        _number(found, of, "snapshot", -_NUMBER_MAX),
-        _number(found, of, "parts", 1, PARTS_MAX) or PARTS_DEFAULT,
+        _parse_columns(document, of),
+        _parse_text(document, of, "where", str),
+        _parse_number(document, of, "limit", 0),
+        _parse_version(document, of),
+        _parse_number(document, of, "snapshot", -_NUMBER_MAX),
+        _parse_number(document, of, "parts", 1, PARTS_MAX) or PARTS_DEFAULT,
     )
 
 
-def _columns(found: Mapping[str, Any], of: str) -> tuple[str, ...] | None:
-    value = found.get("columns")
+def _parse_columns(document: Mapping[str, Any], of: str) -> tuple[str, ...] | None:
+    value = document.get("columns")
     if value is None:
         return None
-    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise InvalidOptionError(f"{of}: columns is {quote(value)}, expected a list of names")
     return tuple(value)
 
 
-def _version(found: Mapping[str, Any], of: str) -> int | str | None:
-    value = found.get("version")
-    return value if isinstance(value, str) else _number(found, of, "version", 1)
+def _parse_version(document: Mapping[str, Any], of: str) -> int | str | None:
+    value = document.get("version")
+    return value if isinstance(value, str) else _parse_number(document, of, "version", 1)
 
 
-def _optional_text(found: Mapping[str, Any], of: str, name: str, kind: type[str]) -> str | None:
-    value = found.get(name)
+def _parse_text(document: Mapping[str, Any], of: str, name: str, kind: type[str]) -> str | None:
+    value = document.get(name)
     if value is not None and not isinstance(value, kind):
         raise InvalidOptionError(f"{of}: {name} is {quote(value)}, expected a text")
     return value
 
 
-def _number(found: Mapping[str, Any], of: str, name: str, least: int, most: int = _NUMBER_MAX) -> int | None:
-    value = found.get(name)
+def _parse_number(document: Mapping[str, Any], of: str, name: str, least: int, most: int = _NUMBER_MAX) -> int | None:
+    value = document.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -152,7 +152,7 @@ def _number(found: Mapping[str, Any], of: str, name: str, least: int, most: int 
     return value
 
 
-def _text(word: bytes) -> str:
+def _decode_word(word: bytes) -> str:
     try:
         return word.decode()
     except UnicodeDecodeError as error:

@@ -1,8 +1,8 @@
 """Bulk reads over Arrow Flight: ``streamhouse serve --flight-port``.
 
-`GetFlightInfo` pins a state of a table and answers a ticket for each part; `DoGet` streams a part. Rows are read as the
-client takes them: gRPC stops taking batches while a client is slow, and then nothing more is read for it. Each call is
-asked for a token and for a right on its table, `DoGet` too: the ticket may be that of another client.
+`GetFlightInfo` pins a table state and returns one ticket per part; `DoGet` streams a part. Rows are read as the client
+consumes them: gRPC's back-pressure stops the read while a client is slow. Every call needs a token and a right on its
+table, `DoGet` too: the ticket may come from another client.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pyarrow import flight
 
 from streamhouse_spark.core.fork_safety import new_event, new_lock
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
-from streamhouse_spark.serve.app_context import Shared
-from streamhouse_spark.serve.flight.errors import flight_error, internal, rejection_error
+from streamhouse_spark.serve.app_context import AppContext
+from streamhouse_spark.serve.flight.errors import flight_error, internal_error, rejection_error
 from streamhouse_spark.serve.flight.middleware import Call, CallRefusedError, FlightCalls
-from streamhouse_spark.serve.flight.read_service import FlightReadService, Offer, rows_of
+from streamhouse_spark.serve.flight.read_service import FlightReadService, Offer, count_rows
 from streamhouse_spark.serve.flight.requests import (
     ReadRequest,
     ReadTicket,
-    request_of_command,
-    request_of_path,
-    ticket_of,
+    parse_command,
+    parse_path,
+    parse_ticket,
 )
 from streamhouse_spark.serve.listen_address import ListenAddress
 from streamhouse_spark.serve.refusal import Refusal
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 STREAMS_MAX: Final = 64
 STREAMS_OF_CLIENT_MAX: Final = 32
-"""Streams of one client: it may not keep others out."""
+"""Streams per client, so that one client cannot keep others out."""
 _READ_ONLY: Final = (
     "Arrow Flight only reads here: GetFlightInfo, GetSchema, ListFlights, DoGet; write rows with POST "
     "/api/v1/tables/<table>/rows, or with Python or Spark"
@@ -52,18 +52,18 @@ Stream = Iterator[pa.RecordBatch]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _without_its_path(method: Method) -> Method:
-    """Return a method whose frame, in a traceback that the library shows a client, tells nothing of this machine."""
+def _hide_file_path(method: Method) -> Method:
+    """Return a method whose frames, in tracebacks that pyarrow sends to clients, do not show this machine's paths."""
     assert isinstance(method, FunctionType)
     method.__code__ = method.__code__.replace(co_filename="streamhouse")
     return method
 
 
-class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Listens from the beginning on. Safe for threads: each call has one of its own."""
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """Listens from its construction. Safe for threads: each call runs in its own thread."""
 
-    def __init__(self, shared: Shared, listening: ListenAddress) -> None:
-        """Raises `InvalidOptionError` for an address that nothing can listen at."""
+    def __init__(self, shared: AppContext, listening: ListenAddress) -> None:
+        """Raises `InvalidOptionError` for an address on which the server cannot listen."""
         self._shared = shared
         self._calls = FlightCalls(shared)
         self._reads = FlightReadService(shared.tables)
@@ -74,11 +74,11 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
         scheme, port = "grpc+tls" if listening.tls_cert else "grpc", listening.flight_port or 0
         base = f"{scheme}://{listening.url_host}"
         try:
-            _require_free(listening.host, port)
+            _require_free_port(listening.host, port)
             super().__init__(
                 f"{base}:{port}",
                 middleware=self._calls.middleware(),
-                tls_certificates=_certificates(listening),
+                tls_certificates=_read_certificates(listening),
             )
         except (OSError, pa.ArrowException) as error:
             raise InvalidOptionError(
@@ -88,10 +88,10 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
         self.url = f"{base}:{self.port}"
 
     def stop(self, timeout_s: float) -> bool:
-        """Take no more calls, and end streams between two batches. Return whether all have ended.
+        """Reject new calls, and end streams between two batches. Return whether all have ended.
 
-        One whose client takes nothing is left behind, with a thread of the library that waits for it, also where the
-        interpreter would end.
+        A stream whose client consumes nothing is abandoned, with a gRPC thread that waits for it even at interpreter
+        exit.
         """
         self._stopping.set()
         ending = threading.Thread(target=self.shutdown, daemon=True)
@@ -104,64 +104,66 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
     # -- calls that read ----------------------------------------------------------------------------------------------
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        """List the tables that the client may read, all or those of the database that the criteria name."""
-        return iter(self._calls.answered("ListFlights", context, lambda call: self._listed(call, criteria)))
+        """List the tables that the client may read, all of them or those of the database in ``criteria``."""
+        return iter(self._calls.run_call("ListFlights", context, lambda call: self._list_tables(call, criteria)))
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         def answer(call: Call) -> flight.FlightInfo:
             request = _parse_descriptor(call, descriptor)
-            return _info(self._reads.offer(request), descriptor)
+            return _to_flight_info(self._reads.offer(request), descriptor)
 
-        return self._calls.answered("GetFlightInfo", context, answer)
+        return self._calls.run_call("GetFlightInfo", context, answer)
 
-    @_without_its_path
+    @_hide_file_path
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        """Answer the columns. Its errors are Arrow's `UnknownError`, because its library translates none of Flight
-        here; their texts begin with the condition.
+        """Return the columns.
+
+        Its errors are Arrow's `UnknownError`, because pyarrow does not translate Flight errors here; their texts begin
+        with the condition.
         """
 
         def answer(call: Call) -> flight.SchemaResult:
             return flight.SchemaResult(self._reads.schema(_parse_descriptor(call, descriptor)))
 
         try:
-            return self._calls.answered("GetSchema", context, answer)
+            return self._calls.run_call("GetSchema", context, answer)
         except flight.FlightError as error:
             failed = error.with_traceback(None)
         raise failed
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Stream the rows of a ticket. Raises while it streams as `Rows` says."""
+        """Stream the rows of a ticket. Raises while streaming like `Rows`."""
 
         def answer(call: Call) -> flight.FlightDataStream:
-            asked = ticket_of(ticket.ticket)
-            call.require_read(asked.request.table)
+            parsed = parse_ticket(ticket.ticket)
+            call.require_read(parsed.request.table)
             self._require_room(call)
-            rows = self._reads.rows(asked)
-            return flight.GeneratorStream(rows.schema, self._begun(call, rows.batches))
+            rows = self._reads.rows(parsed)
+            return flight.GeneratorStream(rows.schema, self._register_stream(call, rows.batches))
 
-        return self._calls.answered("DoGet", context, answer)
+        return self._calls.run_call("DoGet", context, answer)
 
-    def _listed(self, call: Call, criteria: bytes) -> list[flight.FlightInfo]:
+    def _list_tables(self, call: Call, criteria: bytes) -> list[flight.FlightInfo]:
         database = criteria.decode("utf-8", "replace") or None
-        if database is not None and not self._sees(call, database):
+        if database is not None and not self._can_see_database(call, database):
             return []
         opened = open_all(self._shared.tables.warehouse, database)
-        opened.tables = [table for table in opened.tables if call.known.may("read", table.path)]
+        opened.tables = [table for table in opened.tables if call.client_or_unknown.can("read", table.path)]
         return opened.each(_make_listed_info)
 
-    def _sees(self, call: Call, database: str) -> bool:
-        """Tell whether a database is there and the client has a right on a table of it."""
-        return call.known.may_read_all() or (
-            call.known.knows_database(database) and database in self._shared.tables.warehouse.databases()
+    def _can_see_database(self, call: Call, database: str) -> bool:
+        """Return whether a database exists and the client has a right on one of its tables."""
+        return call.client_or_unknown.can_read_all() or (
+            call.client_or_unknown.can_see_database(database) and database in self._shared.tables.warehouse.databases()
         )
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
     def _require_room(self, call: Call) -> None:
         with self._lock:
-            self._require_free_stream(self._name_of(call))
+            self._require_free_stream(self._stream_owner(call))
 
     def _require_free_stream(self, name: str) -> None:
         running = list(self._streams.values())
@@ -170,23 +172,24 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
                 Refusal(503, f"{STREAMS_MAX} streams are read here, {STREAMS_OF_CLIENT_MAX} by one client, at most", 1)
             )
 
-    def _name_of(self, call: Call) -> str:
-        """Return the name that a client's streams are counted by; without tokens its address tells it from others."""
-        return call.address if self._shared.admission.access.is_open else call.known.name
+    def _stream_owner(self, call: Call) -> str:
+        """Return the name that a client's streams are counted by; without tokens, its address."""
+        return call.address if self._shared.admission.access.is_open else call.client_or_unknown.name
 
-    def _begun(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
-        """Count a stream for as long as it is there: one whose client went away before its first batch ends too. Raises
-        `CallRefusedError` where others took the room since `_require_room`.
+    def _register_stream(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
+        """Count a stream while it exists, even if its client disconnects before the first batch.
+
+        Raises `CallRefusedError` if other streams took the room since `_require_room`.
         """
-        stream, name = self._sent(call, rows), self._name_of(call)
+        stream, name = self._stream_batches(call, rows), self._stream_owner(call)
         with self._lock:
             self._require_free_stream(name)
             self._streams[stream] = name
         return stream
 
-    def _sent(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
-        """Give the batches, until the server ends or the client's token does. Raises errors of Flight alone."""
-        ends_s = call.known.ends_s
+    def _stream_batches(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
+        """Yield the batches until the server stops or the client's token expires. Raises only Flight errors."""
+        ends_s = call.client_or_unknown.ends_s
         try:
             for batch in rows:
                 if self._stopping.is_set():
@@ -200,41 +203,41 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
             raise
         except Exception:
             logger.exception("a stream over Arrow Flight failed, request %s", call.request_id)
-            raise internal(call.request_id) from None
+            raise internal_error(call.request_id) from None
 
     # -- calls that are refused ---------------------------------------------------------------------------------------
 
-    def do_put(self, context: flight.ServerCallContext, *given: Any) -> NoReturn:  # noqa: ARG002 - as its base
+    def do_put(self, context: flight.ServerCallContext, *stream: Any) -> NoReturn:  # noqa: ARG002 - as its base
         self._refuse("DoPut", context)
 
-    def do_exchange(self, context: flight.ServerCallContext, *given: Any) -> NoReturn:  # noqa: ARG002 - as its base
+    def do_exchange(self, context: flight.ServerCallContext, *stream: Any) -> NoReturn:  # noqa: ARG002 - as its base
         self._refuse("DoExchange", context)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> NoReturn:  # noqa: ARG002
         self._refuse("DoAction", context)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
-        """List the actions: there are none."""
-        return self._calls.answered("ListActions", context, lambda _: [])
+        """Return no actions."""
+        return self._calls.run_call("ListActions", context, lambda _: [])
 
     def _refuse(self, method: str, context: flight.ServerCallContext) -> NoReturn:
         def answer(call: Call) -> NoReturn:  # noqa: ARG001 - whoever calls
             raise InvalidOptionError(_READ_ONLY)
 
-        self._calls.answered(method, context, answer)
+        self._calls.run_call(method, context, answer)
         raise AssertionError
 
 
 def _parse_descriptor(call: Call, descriptor: flight.FlightDescriptor) -> ReadRequest:
     """Return the request of a descriptor, for a table that the client may read."""
     is_path = descriptor.descriptor_type == flight.DescriptorType.PATH
-    request = request_of_path(descriptor.path) if is_path else request_of_command(descriptor.command or b"")
+    request = parse_path(descriptor.path) if is_path else parse_command(descriptor.command or b"")
     call.require_read(request.table)
     return request
 
 
-def _info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
-    """Without a location: the tickets are for the server that gave them, or for another one of the warehouse."""
+def _to_flight_info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+    """Return an info without locations: any server of the warehouse accepts the tickets."""
     endpoints = [flight.FlightEndpoint(ticket.to_bytes(), []) for ticket in offer.tickets]
     num_rows, num_bytes = (-1 if number is None else number for number in (offer.num_rows, offer.num_bytes))
     pinned = json.dumps({"version": offer.version}) if offer.version is not None else "{}"
@@ -242,20 +245,20 @@ def _info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight.FlightInf
 
 
 def _make_listed_info(table: Table) -> flight.FlightInfo:
-    """Return a table's info with a ticket for all rows of the state that is then the newest."""
+    """Return the info of a table with a ticket for all rows of the latest state at the time of the read."""
     state = table.state
-    offer = Offer(state.schema.arrow, (ReadTicket(ReadRequest(table.name)),), rows_of(state))
-    return _info(offer, flight.FlightDescriptor.for_path(table.name))
+    offer = Offer(state.schema.arrow, (ReadTicket(ReadRequest(table.name)),), count_rows(state))
+    return _to_flight_info(offer, flight.FlightDescriptor.for_path(table.name))
 
 
-def _certificates(listening: ListenAddress) -> list[tuple[bytes, bytes]] | None:
+def _read_certificates(listening: ListenAddress) -> list[tuple[bytes, bytes]] | None:
     if listening.tls_cert is None or listening.tls_key is None:
         return None
     return [(Path(listening.tls_cert).read_bytes(), Path(listening.tls_key).read_bytes())]
 
 
-def _require_free(host: str, port: int) -> None:
-    """Raise `OSError` for a port that another process listens at: gRPC would share it without a word."""
+def _require_free_port(host: str, port: int) -> None:
+    """Raise `OSError` for a port that another process listens on: gRPC would share it silently."""
     if not port:
         return
     family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -1,1 +1,1 @@
-"""Tables for engines that speak the REST protocol of Iceberg."""
+"""Tables for engines that use the Iceberg REST catalog protocol."""

@@ -1,4 +1,4 @@
-"""The policy of credentials that may read one table's files, and nothing else."""
+"""IAM policy that allows reading one table's files and nothing else."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.s3.sts import SESSION_POLICY_CHARS_MAX
 
 _SPECIAL: Final = re.compile(r"[*?$\x00-\x1f\x7f]")
-"""Characters that mean more than themselves in a policy."""
+"""Characters with a special meaning in a policy."""
 
 
 def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:
-    """Return a policy that lets its holder read and list the objects whose keys begin with a prefix.
+    """Return a policy that allows reading and listing the objects under some prefixes.
 
-    Raises `InvalidOptionError` for a prefix that a policy cannot say: a wider one would let others' files be read.
+    Raises `InvalidOptionError` for a prefix that a policy cannot express: a wider one would expose other files.
     """
     for prefix in prefixes:
         if not prefix or _SPECIAL.search(prefix):
@@ -28,7 +28,7 @@ def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:
     patterns = [f"{prefix}*" for prefix in prefixes]
     bucket_arn = f"arn:{partition}:s3:::{bucket}"
     statements = [
-        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": [f"{bucket_arn}/{one}" for one in patterns]},
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": [f"{bucket_arn}/{pattern}" for pattern in patterns]},
         {
             "Effect": "Allow",
             "Action": "s3:ListBucket",

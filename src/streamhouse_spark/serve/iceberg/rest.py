@@ -1,15 +1,16 @@
-"""Iceberg's REST catalog, for engines that only read. See the OpenAPI document of the Iceberg project.
+"""Read-only Iceberg REST catalog. See the OpenAPI document of the Iceberg project.
 
-``/v1/namespaces/{db}/tables/orders`` is the lake table with the hot rows on top; ``orders$history`` and the like are
-system tables; ``orders$lake`` is the lake table itself, and so is every table of the catalog that is asked for as
-``warehouse=lake``, for engines whose names have no ``$``.
+``/v1/namespaces/{db}/tables/orders`` is the lake table with the hot rows; ``orders$history`` and the like are system
+tables; ``orders$lake`` is the lake table itself. For engines whose names have no ``$``, the catalog ``warehouse=lake``
+contains lake tables only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -19,15 +20,14 @@ from starlette.routing import Route
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.serve.iceberg.stale_fallback import StaleFallback
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
-from streamhouse_spark.serve.iceberg.validators import is_current
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor, VendedCredentials
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
-from streamhouse_spark.serve.responses import iceberg_answer, iceberg_error
-from streamhouse_spark.serve.rights import absent_database, client_of, require, table_asked_for, without_hidden_names
+from streamhouse_spark.serve.responses import iceberg_error, iceberg_error_response
+from streamhouse_spark.serve.rights import client_of, database_not_found, hide_names, requested_table, require
 from streamhouse_spark.table.system_views import LAKE
 
 LAKE_ONLY: Final = "lake"
-"""Warehouse, and prefix, of the catalog that shows lake tables alone."""
+"""Warehouse name and prefix of the catalog that contains lake tables only."""
 _READ_ONLY: Final = (
     "this catalog is read-only: it shows streamhouse tables to engines, hot rows included; write with Spark's catalog "
     "'streamhouse', with Python (append, upsert), or with POST /api/v1/tables/<table>/rows"
@@ -41,7 +41,7 @@ _ENDPOINTS: Final = [
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
 ]
-_REFUSED: Final = [
+_REJECTED_ENDPOINTS: Final = [
     "POST /v1/{prefix}/namespaces",
     "DELETE /v1/{prefix}/namespaces/{namespace}",
     "POST /v1/{prefix}/namespaces/{namespace}/properties",
@@ -52,12 +52,13 @@ _REFUSED: Final = [
     "POST /v1/{prefix}/tables/rename",
     "POST /v1/{prefix}/transactions/commit",
 ]
-"""Writes are named too, so that clients send them and get the refusal, which says how to write: Iceberg's Java library
-and pyiceberg send nothing that a server does not name, and say no more than that."""
+"""Writes that are listed so that clients send them and get our error, which says how to write.
+
+Iceberg's Java library and pyiceberg do not send what a server does not list, and report only that."""
 _CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 _DELEGATION: Final = "x-iceberg-access-delegation"
-_VENDED: Final = "vended-credentials"
-_READS: Final = ("GET", "HEAD")
+_VENDED_CREDENTIALS: Final = "vended-credentials"
+_READ_METHODS: Final = ("GET", "HEAD")
 _SNAPSHOTS: Final = ("all", "refs")
 _NO_NAMESPACE: Final = "NoSuchNamespaceException"
 _Handler = Callable[[Request], Response]
@@ -70,7 +71,7 @@ def iceberg_routes(
     system: SystemDocuments | None = None,
     stand_ins: StaleFallback | None = None,
 ) -> list[Route]:
-    """Return the routes below ``/iceberg``. ``client_config`` is handed to clients: it holds no credentials."""
+    """Return the routes below ``/iceberg``. Clients receive ``client_config``: it has no credentials."""
     return _Catalog(tables, client_config, vending, system or SystemDocuments(), stand_ins).routes()
 
 
@@ -88,122 +89,130 @@ class _Catalog:
         self._client_config = dict(client_config)
         self._vending = vending
         self._system = system
-        self._stand_ins = stand_ins
+        self._fallback = stand_ins
 
     def routes(self) -> list[Route]:
-        found = [self._route("/v1/config", self._config)]
+        routes = [self._route("/v1/config", self._config)]
         for prefix in ("/v1", f"/v1/{LAKE_ONLY}"):
             below = f"{prefix}/namespaces"
-            found += [
+            routes += [
                 self._route(below, self._namespaces, _NO_NAMESPACE),
                 self._route(f"{below}/{{namespace}}", self._namespace, _NO_NAMESPACE),
                 self._route(f"{below}/{{namespace}}/tables", self._list, _NO_NAMESPACE),
                 self._route(f"{below}/{{namespace}}/views", self._views, _NO_NAMESPACE),
                 self._route(f"{below}/{{namespace}}/views/{{view}}", self._view, "NoSuchViewException"),
                 self._route(f"{below}/{{namespace}}/tables/{{table}}", self._load),
-                self._route(f"{below}/{{namespace}}/tables/{{table}}/metrics", self._reported, methods=("POST",)),
+                self._route(f"{below}/{{namespace}}/tables/{{table}}/metrics", self._report_metrics, methods=("POST",)),
             ]
             if self._vending is not None:
-                found.append(self._route(f"{below}/{{namespace}}/tables/{{table}}/credentials", self._credentials))
-        return [*found, Route("/{path:path}", _refuse, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])]
+                routes.append(self._route(f"{below}/{{namespace}}/tables/{{table}}/credentials", self._credentials))
+        return [
+            *routes,
+            Route("/{path:path}", _refuse_write, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]),
+        ]
 
     def _route(
-        self, path: str, handler: _Handler, absent: str = "NoSuchTableException", methods: tuple[str, ...] = _READS
+        self,
+        path: str,
+        handler: _Handler,
+        absent: str = "NoSuchTableException",
+        methods: tuple[str, ...] = _READ_METHODS,
     ) -> Route:
-        """Return a route whose errors are Iceberg's; ``absent`` is the type for an object that is not there."""
+        """Return a route with Iceberg errors; ``absent`` is the error type for a missing object."""
 
         def answered(request: Request) -> Response:
             try:
                 return handler(request)
             except StreamhouseError as error:
-                client, table = client_of(request), table_asked_for(request)
-                return iceberg_answer(without_hidden_names(error, client, table, self._warehouse.exists), absent)
+                client, table = client_of(request), requested_table(request)
+                return iceberg_error_response(hide_names(error, client, table, self._warehouse.exists), absent)
 
         return Route(path, answered, methods=methods)
 
     def _config(self, request: Request) -> Response:
-        asked = request.query_params.get("warehouse", "")
-        if asked not in ("", "streamhouse", LAKE_ONLY):
-            text = f"there is no warehouse {asked!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
+        warehouse = request.query_params.get("warehouse", "")
+        if warehouse not in ("", "streamhouse", LAKE_ONLY):
+            text = f"there is no warehouse {warehouse!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
             return iceberg_error(404, "NoSuchWarehouseException", text)
-        overrides = {"prefix": LAKE_ONLY} if asked == LAKE_ONLY else {}
+        overrides = {"prefix": LAKE_ONLY} if warehouse == LAKE_ONLY else {}
         return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": self._endpoints()})
 
     def _endpoints(self) -> list[str]:
-        return [*_ENDPOINTS, *_REFUSED, *([_CREDENTIALS] if self._vending is not None else [])]
+        return [*_ENDPOINTS, *_REJECTED_ENDPOINTS, *([_CREDENTIALS] if self._vending is not None else [])]
 
     def _namespaces(self, request: Request) -> Response:
         client, parent = client_of(request), request.query_params.get("parent")
         if parent:
-            self._require_seen(request, parent)  # and no namespace is inside of another one
+            self._require_visible(request, parent)  # and no namespace is inside of another one
             return JSONResponse({"namespaces": []})
-        names = [name for name in self._warehouse.databases() if client.knows_database(name)]
+        names = [name for name in self._warehouse.databases() if client.can_see_database(name)]
         return JSONResponse({"namespaces": [[name] for name in names]})
 
     def _namespace(self, request: Request) -> Response:
-        name = self._seen_namespace(request)
+        name = self._visible_namespace(request)
         return (
             _no_content(request) if request.method == "HEAD" else JSONResponse({"namespace": [name], "properties": {}})
         )
 
-    def _seen_namespace(self, request: Request) -> str:
-        return self._require_seen(request, str(request.path_params["namespace"]))
+    def _visible_namespace(self, request: Request) -> str:
+        return self._require_visible(request, str(request.path_params["namespace"]))
 
-    def _require_seen(self, request: Request, name: str) -> str:
-        """Return the namespace. Raises `TableNotFoundError` alike where it is absent, and where the client has no right
-        on a table of it.
+    def _require_visible(self, request: Request, name: str) -> str:
+        """Return the namespace.
+
+        Raises the same `TableNotFoundError` if it does not exist and if the client has no right on any of its tables.
         """
         client = client_of(request)
-        if not client.knows_database(name) or name not in self._warehouse.databases():
-            raise absent_database(client, name)
+        if not client.can_see_database(name) or name not in self._warehouse.databases():
+            raise database_not_found(client, name)
         return name
 
     def _list(self, request: Request) -> Response:
-        name = self._seen_namespace(request)
-        readable = client_of(request).readable_of(self._warehouse.tables(name))
-        loadable = self._tables.loadable_of(readable, lake_alone=_is_lake_alone(request))
-        found = [table.partition(".")[2] for table in loadable]
-        return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in found]})
+        name = self._visible_namespace(request)
+        readable = client_of(request).filter_readable(self._warehouse.tables(name))
+        loadable = self._tables.list_loadable(readable, lake_alone=_is_lake_catalog(request))
+        names = [table.partition(".")[2] for table in loadable]
+        return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in names]})
 
     def _views(self, request: Request) -> Response:
-        """Answer that a database has no views: engines ask before they look for tables."""
-        self._seen_namespace(request)
+        """Return no views: engines request them before they load a table."""
+        self._visible_namespace(request)
         return JSONResponse({"identifiers": []})
 
     def _view(self, request: Request) -> Response:
-        name = f"{self._seen_namespace(request)}.{request.path_params['view']}"
+        name = f"{self._visible_namespace(request)}.{request.path_params['view']}"
         raise TableNotFoundError(f"there is no view {name[:200]} in this catalog: it shows tables; load a table")
 
-    def _readable(self, request: Request) -> tuple[ServedTable, str | None]:
-        """Return the table that a request is for, which its client may read, and the suffix: `LAKE` for the lake."""
+    def _require_readable(self, request: Request) -> tuple[ServedTable, str | None]:
+        """Return the requested table, which its client may read, and the suffix: `LAKE` for the lake."""
         database, name = request.path_params["namespace"], request.path_params["table"]
         base, _, suffix = name.partition("$")
         require(request, "read", f"{database}.{base}")
-        if not suffix and _is_lake_alone(request):
+        if not suffix and _is_lake_catalog(request):
             suffix = LAKE
         return self._tables.table(f"{database}.{base}"), suffix.lower() or None
 
     def _document(self, table: ServedTable, suffix: str | None) -> tuple[Document, str | None]:
-        """Return the document, and why it is of the lake alone where it should not be."""
+        """Return the document, and the reason if it falls back to the lake alone."""
         if suffix is None:
-            return self._stand_ins.document(table) if self._stand_ins is not None else (table.newest(), None)
+            return self._fallback.document(table) if self._fallback is not None else (table.newest(), None)
         return table.lake() if suffix == LAKE else self._system.newest(table.table, suffix), None
 
     def _load(self, request: Request) -> Response:
-        table, suffix = self._readable(request)
+        table, suffix = self._require_readable(request)
         snapshots = request.query_params.get("snapshots", "all")
         if snapshots not in _SNAPSHOTS:
             raise InvalidOptionError(f"snapshots={snapshots[:60]!r}: expected {' or '.join(_SNAPSHOTS)}")
         if request.method == "HEAD":
             self._require_loadable(table, suffix)
             return _no_content(request)
-        document, stands_in = self._document(table, suffix)
-        asked = {one.strip().lower() for one in request.headers.get(_DELEGATION, "").split(",")}
-        vended = self._vend_credentials(request, table, suffix) if _VENDED in asked else None
+        document, fallback_reason = self._document(table, suffix)
+        delegations = {word.strip().lower() for word in request.headers.get(_DELEGATION, "").split(",")}
+        vended = self._vend_credentials(request, table, suffix) if _VENDED_CREDENTIALS in delegations else None
         version = f"{document.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
         headers = {"ETag": f'W/"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'}
-        if stands_in is not None:
-            headers["Warning"] = _format_warning(stands_in)
+        if fallback_reason is not None:
+            headers["Warning"] = _format_warning(fallback_reason)
         if is_current(request.headers.getlist("if-none-match"), headers["ETag"]):
             return Response(status_code=304, headers=headers)
         if vended is not None:
@@ -219,7 +228,7 @@ class _Catalog:
         return f'{{"metadata-location":{json.dumps(document.location)},"metadata":{text},{json.dumps(more)[1:]}'
 
     def _credentials(self, request: Request) -> Response:
-        table, suffix = self._readable(request)
+        table, suffix = self._require_readable(request)
         self._require_loadable(table, suffix)
         vended = self._vend_credentials(request, table, suffix)
         if vended is None or request.method == "HEAD":
@@ -228,7 +237,7 @@ class _Catalog:
         return JSONResponse(body, headers=_audit_credentials(request, vended))
 
     def _require_loadable(self, table: ServedTable, suffix: str | None) -> None:
-        """Raise as `_document` does for a table that this catalog does not have; makes nothing."""
+        """Raise like `_document` for a table that this catalog does not have, without building a document."""
         if suffix == LAKE:
             table.lake()
         elif suffix is None:
@@ -236,40 +245,40 @@ class _Catalog:
         else:
             self._system.require_shown(table.table, suffix)
 
-    def _reported(self, request: Request) -> Response:
-        """Take the report of an engine about its scan of a table, and keep nothing of it."""
-        self._require_loadable(*self._readable(request))
+    def _report_metrics(self, request: Request) -> Response:
+        """Accept and discard an engine's scan report."""
+        self._require_loadable(*self._require_readable(request))
         return _no_content(request)
 
     def _vend_credentials(self, request: Request, table: ServedTable, suffix: str | None) -> VendedCredentials | None:
         if self._vending is None:
             return None
         if suffix not in (None, LAKE):
-            return self._vending.vended(client_of(request).name, table.table, of="virtual")
-        return self._vending.vended(client_of(request).name, table.table, of="lake" if suffix == LAKE else "both")
+            return self._vending.vend(client_of(request).name, table.table, of="virtual")
+        return self._vending.vend(client_of(request).name, table.table, of="lake" if suffix == LAKE else "both")
 
 
 def _audit_credentials(request: Request, vended: VendedCredentials) -> dict[str, str]:
-    """Note for the audit log that a client gets credentials; returns the headers of the answer with them."""
+    """Record in the audit log that a client gets credentials; returns the response headers."""
     request.scope.setdefault("state", {})["credentials_until"] = vended.ends
     return {"Cache-Control": "no-store"}
 
 
 def _format_warning(reason: str) -> str:
-    """Return the value of a header `Warning`, whatever characters the reason has."""
+    """Return the value of a `Warning` header, with characters that a header can contain."""
     plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in reason)
     return f'199 streamhouse "the rows of the lake alone: {plain[:300]}"'
 
 
 def _with_refs_only(text: str) -> str:
-    """Return the metadata with those snapshots alone that a branch or tag names."""
+    """Return the metadata with only the snapshots that a branch or tag refers to."""
     metadata = json.loads(text)
     named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
-    metadata["snapshots"] = [one for one in metadata["snapshots"] if one["snapshot-id"] in named]
+    metadata["snapshots"] = [snapshot for snapshot in metadata["snapshots"] if snapshot["snapshot-id"] in named]
     return json.dumps(metadata, separators=(",", ":"))
 
 
-def _is_lake_alone(request: Request) -> bool:
+def _is_lake_catalog(request: Request) -> bool:
     """Return whether the request is to the catalog of lake tables."""
     return bool(request.scope["path"].startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/"))
 
@@ -278,7 +287,23 @@ def _no_content(request: Request) -> Response:  # noqa: ARG001 - a handler
     return Response(status_code=204)
 
 
-def _refuse(request: Request) -> Response:
+def _refuse_write(request: Request) -> Response:
     if request.method in ("GET", "HEAD"):
         return iceberg_error(404, "NotFoundException", f"there is nothing at {request.scope['path']}")
     return iceberg_error(403, "ForbiddenException", _READ_ONLY)
+
+
+_TAG: Final = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_LIST: Final = re.compile(rf"[ \t,]*(?:{_TAG.pattern}[ \t]*(?:,[ \t,]*|$))+")
+
+
+def is_current(if_none_match: Sequence[str], etag: str) -> bool:
+    """Return whether the values of ``If-None-Match`` match an entity tag (RFC 9110).
+
+    ``*`` matches any document. Tags are compared weakly, as for reads: ``"a"`` matches ``W/"a"``. A malformed value
+    matches nothing.
+    """
+    value = ",".join(if_none_match).strip()
+    if value == "*":
+        return True
+    return _LIST.fullmatch(value) is not None and etag.removeprefix("W/") in _TAG.findall(value)

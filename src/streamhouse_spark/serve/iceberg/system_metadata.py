@@ -1,7 +1,7 @@
-"""System tables as Iceberg documents: ``orders$history``, ``orders$buckets`` and others, for engines that only read.
+"""System tables as read-only Iceberg documents: ``orders$history``, ``orders$buckets`` and others.
 
-A document is of one commit of the table. It is made anew where an engine asks and the table has moved on, at most once
-in `PAUSE_MS`, at a location of its own beside the virtual tables, whose folders are deleted when the grace is over.
+A document shows one commit of the table. It is rebuilt on request if the table has new commits, at most once per
+`PAUSE_MS`, at its own location next to the virtual tables, and is deleted with them after the grace period.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ from typing import Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import virtual_location
+from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.virtual_table import IcebergMetadata
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.serve.iceberg.inline_table import write_inline_table
 from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, Document, backdate_snapshots
 from streamhouse_spark.serve.options import GRACE_MS
+from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.system_views import PARTITIONS, open_view
 from streamhouse_spark.table.table import Table
 
 PAUSE_MS: Final = 1_000
-"""Age that a document may have although the table has moved on: each one costs a few writes."""
+"""Age up to which a stale document is reused: each build costs a few writes."""
 ROWS_MAX: Final = 100_000
-"""Rows of a document. Of `$history` they are the newest ones."""
-SHOWN: Final = (*SYSTEM_TABLES, PARTITIONS)
-_KEPT_MAX: Final = 1_000
+"""Rows of a document. For `$history` they are the latest ones."""
+SYSTEM_SUFFIXES: Final = (*SYSTEM_TABLES, PARTITIONS)
+_CACHED_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedDocument:
     lock: threading.RLock = field(default_factory=new_lock)
     document: Document | None = None
     epoch: int = 0
@@ -42,61 +47,82 @@ class _Kept:
 
 
 class SystemDocuments:
-    """The system tables of a warehouse's tables. Safe for threads: one of them makes a document, the others wait."""
+    """System tables of a warehouse's tables. Safe for threads: one thread builds a document, the others wait."""
 
     def __init__(self, *, grace_ms: int = GRACE_MS) -> None:
         self._epoch_ms = max(1, grace_ms // 2)
         self._lock = new_lock()
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], _CachedDocument] = OrderedDict()
 
     def newest(self, table: Table, suffix: str) -> Document:
-        """Return the document of a system table. **Commit point:** the last version of a table that nobody else has.
+        """Return the document of a system table. **Commit point:** the last version of a private table.
 
-        Raises `TableNotFoundError` for a suffix that an Iceberg catalog does not show, `InvalidOptionError` for one
+        Raises `TableNotFoundError` for a suffix that an Iceberg catalog does not show, and `InvalidOptionError` for one
         with too many rows.
         """
         self.require_shown(table, suffix)
         with self._lock:
-            kept = self._kept.setdefault((table.uuid, suffix), _Kept())
-            self._kept.move_to_end((table.uuid, suffix))
-            while len(self._kept) > _KEPT_MAX:
-                self._kept.popitem(last=False)
-        with kept.lock:
+            entry = self._cache.setdefault((table.uuid, suffix), _CachedDocument())
+            self._cache.move_to_end((table.uuid, suffix))
+            while len(self._cache) > _CACHED_MAX:
+                self._cache.popitem(last=False)
+        with entry.lock:
             state, clock = table.refresh(), table.world.clock
             epoch = table.storage.now_ms() // self._epoch_ms
-            document = kept.document
+            document = entry.document
             is_new = document is not None and (
-                document.version == state.version or clock.boot_ms() - kept.made_ms < PAUSE_MS
+                document.version == state.version or clock.boot_ms() - entry.made_ms < PAUSE_MS
             )
-            if document is None or not is_new or epoch != kept.epoch:
-                document = kept.document = self._made(table, state, suffix, epoch)
-                kept.epoch, kept.made_ms = epoch, clock.boot_ms()
+            if document is None or not is_new or epoch != entry.epoch:
+                document = entry.document = self._write_document(table, state, suffix, epoch)
+                entry.epoch, entry.made_ms = epoch, clock.boot_ms()
             return document
 
     @staticmethod
     def require_shown(table: Table, suffix: str) -> None:
         """Raise `TableNotFoundError` for a suffix that an Iceberg catalog does not show."""
-        if suffix not in SHOWN or (suffix == PARTITIONS and not table.state.partition_by):
+        if suffix not in SYSTEM_SUFFIXES or (suffix == PARTITIONS and not table.state.partition_by):
             raise TableNotFoundError(
                 f"there is no {table.name}${suffix} in this catalog: load {table.name}, {table.name}$lake or "
-                f"{', '.join(f'${name}' for name in SHOWN)}; changes are read by Arrow Flight, Python or Spark"
+                f"{', '.join(f'${name}' for name in SYSTEM_SUFFIXES)}; changes are read by Arrow Flight, "
+                "Python or Spark"
             )
 
     @staticmethod
-    def _made(table: Table, state: TableState, suffix: str, epoch: int) -> Document:
-        rows = _rows(table, state, suffix)
+    def _write_document(table: Table, state: TableState, suffix: str, epoch: int) -> Document:
+        rows = _read_rows(table, state, suffix)
         if rows.num_rows > ROWS_MAX:
             raise InvalidOptionError(
                 f"{table.name}${suffix} has {rows.num_rows:,} rows, and an Iceberg catalog shows {ROWS_MAX:,} at most; "
                 "read it by Arrow Flight, with Python or with Spark"
             )
         name = f"{suffix}-{state.version}-{table.world.ids.new_uuid()}"
-        found = write_inline_table(table.storage, table.world, virtual_location(state.table_uuid, epoch, name), rows)
+        metadata = write_inline_table(table.storage, table.world, virtual_location(state.table_uuid, epoch, name), rows)
         newest_ms = table.world.clock.now_ms() - BACKDATED_MS
-        return Document(found.location, backdate_snapshots(found.metadata.model_dump_json(), newest_ms), state.version)
+        return Document(
+            metadata.location, backdate_snapshots(metadata.metadata.model_dump_json(), newest_ms), state.version
+        )
 
 
-def _rows(table: Table, state: TableState, suffix: str) -> pa.Table:
+def _read_rows(table: Table, state: TableState, suffix: str) -> pa.Table:
     if suffix == PARTITIONS:
         return open_view(table, suffix).to_arrow()
     return SystemTables(table.storage, state, limit=ROWS_MAX).read(suffix)
+
+
+def write_inline_table(storage: Storage, world: World, location: str, rows: pa.Table) -> IcebergMetadata:
+    """Create a read-only Iceberg table at a unique `virtual_location`. **Commit point:** its last version.
+
+    Raises `StorageError`, `WarehouseMovedError`.
+    """
+    folder = location.removeprefix(VIRTUAL_PREFIX)
+    if folder == location:
+        raise ValueError(f"{location} is no location of a virtual table")
+    WarehouseIdentity(storage).require(f"making the table {folder}")
+    catalog = FileCatalog(storage, world=world)
+    namespace = VIRTUAL_PREFIX.rstrip("/").rpartition("/")[2]
+    with commit_answers(f"making the table {folder}"):
+        table = catalog.create_table((namespace, folder), rows.schema, properties={"format-version": "2"})
+        if rows.num_rows:
+            table.append(rows)
+    return IcebergMetadata(table.metadata_location, table.metadata)

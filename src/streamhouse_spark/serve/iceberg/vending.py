@@ -1,8 +1,8 @@
-"""Credentials for the files of one table, given to clients that may read it: ``streamhouse serve --vend-role``.
+"""Credential vending: temporary credentials for the files of one table (``streamhouse serve --vend-role``).
 
-They come from a role of the store's owner, narrowed to the table's folder in the lake and, for the table with its hot
-rows, to the folders of its own virtual tables. They are handed to one client, kept in memory alone, and given again
-until half of their life is over.
+They come from a role of the store's owner, restricted to the table's lake folder and, for the table with its hot rows,
+to the folders of its virtual tables. They are given to one client, cached in memory only, and reused until half of
+their lifetime is over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamhouse_spark.storage.s3.sts import StsRoles, TemporaryCredentials, par
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-_KEPT_MAX: Final = 1_000
+_CACHED_MAX: Final = 1_000
 
 
 class StsClient(Protocol):
@@ -34,7 +34,7 @@ class StsClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VendedCredentials:
-    """Credentials, and the beginnings of the locations that they open."""
+    """Credentials, and the location prefixes that they can read."""
 
     credentials: TemporaryCredentials
     prefixes: tuple[str, ...]
@@ -44,29 +44,29 @@ class VendedCredentials:
         return dt.datetime.fromtimestamp(self.credentials.ends_ms / 1000, dt.UTC).isoformat(timespec="seconds")
 
     def config(self) -> dict[str, str]:
-        """Return the properties by which Iceberg's clients take them."""
-        found = self.credentials
+        """Return them as properties of Iceberg clients."""
+        credentials = self.credentials
         return {
-            "s3.access-key-id": found.access_key_id,
-            "s3.secret-access-key": found.secret_access_key,
-            "s3.session-token": found.session_token,
-            "s3.session-token-expires-at-ms": str(found.ends_ms),
+            "s3.access-key-id": credentials.access_key_id,
+            "s3.secret-access-key": credentials.secret_access_key,
+            "s3.session-token": credentials.session_token,
+            "s3.session-token-expires-at-ms": str(credentials.ends_ms),
         }
 
     def storage_credentials(self, client_config: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return them as the protocol has them: once for each prefix, with what a client needs to reach the store."""
+        """Return one entry per prefix, as in the protocol, with the settings that a client needs to reach the store."""
         config = {name: value for name, value in client_config.items() if name.startswith(("s3.", "client."))}
         return [{"prefix": prefix, "config": {**config, **self.config()}} for prefix in self.prefixes]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedCredentials:
     vended: VendedCredentials
     until_boot_ms: int
 
 
 class CredentialVendor:
-    """Gives credentials for tables of one warehouse. Safe for threads. Whoever asks has to have the right to read."""
+    """Vends credentials for tables of one warehouse. Safe for threads. The caller has checked the right to read."""
 
     def __init__(self, warehouse: Warehouse, options: VendOptions, roles: StsClient | None = None) -> None:
         """Raises `InvalidOptionError`, `MissingExtraError`."""
@@ -76,15 +76,12 @@ class CredentialVendor:
         self._clock = warehouse.world.clock
         self._roles = roles or StsRoles(warehouse.settings)
         self._lock = new_lock()
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], _CachedCredentials] = OrderedDict()
 
-    def vended(
-        self, client: str, table: Table, *, of: Literal["both", "lake", "virtual"] = "both"
-    ) -> VendedCredentials:
-        """Return credentials for the files that the table's newest state names, or its lake alone, or its virtual
-        tables alone, as those of system tables are.
+    def vend(self, client: str, table: Table, *, of: Literal["both", "lake", "virtual"] = "both") -> VendedCredentials:
+        """Return credentials for the table's files: lake and virtual tables, or one of the two.
 
-        Raises `LakeMismatchError` for a table with files outside of its folder, which no credentials are given for,
+        ``virtual`` is for system tables. Raises `LakeMismatchError` for a table with files outside of its folder,
         `InvalidOptionError`, `StorageError`.
         """
         state = table.state
@@ -96,23 +93,23 @@ class CredentialVendor:
         policy = read_policy(self._partition, url.netloc, [f"{root}/{key}" if root else key for key in keys])
         key = client, policy
         with self._lock:
-            kept = self._kept.get(key)
-        if kept is not None and self._clock.boot_ms() < kept.until_boot_ms:
-            return kept.vended
+            cached = self._cache.get(key)
+        if cached is not None and self._clock.boot_ms() < cached.until_boot_ms:
+            return cached.vended
         if of != "virtual":
-            self._require_at_home(table)
+            self._require_files_in_place(table)
         began_ms, seconds = self._clock.boot_ms(), self._options.seconds
         credentials = self._roles.assume(self._options.role_arn, f"streamhouse-{client}", policy, seconds)
-        vended = VendedCredentials(credentials, tuple(f"{table.storage.url.rstrip('/')}/{one}" for one in keys))
+        vended = VendedCredentials(credentials, tuple(f"{table.storage.url.rstrip('/')}/{prefix}" for prefix in keys))
         with self._lock:
-            self._kept[key] = _Kept(vended, began_ms + seconds * 500)
-            self._kept.move_to_end(key)
-            while len(self._kept) > _KEPT_MAX:
-                self._kept.popitem(last=False)
+            self._cache[key] = _CachedCredentials(vended, began_ms + seconds * 500)
+            self._cache.move_to_end(key)
+            while len(self._cache) > _CACHED_MAX:
+                self._cache.popitem(last=False)
         return vended
 
     @staticmethod
-    def _require_at_home(table: Table) -> None:
+    def _require_files_in_place(table: Table) -> None:
         state = table.state
         if not state.has_lake:
             return

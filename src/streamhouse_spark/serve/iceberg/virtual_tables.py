@@ -1,9 +1,9 @@
-"""The tables of a warehouse as Iceberg documents with the hot rows in them, made when they are asked for.
+"""Tables of a warehouse as Iceberg documents that include the hot rows, built on request.
 
-A document is of one state of the table: the newest lake snapshot, and the log's rows beyond its offsets as Parquet
-files in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). It is made anew only if the log or the
-lake moved on, and then from the one before. A virtual table is used for an epoch of half the grace at most, and deleted
-when the grace is over: a reader that takes longer finds a file missing, never a wrong row.
+A document shows one state of the table: the latest lake snapshot, and the log's rows after its offsets as Parquet files
+in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). It is rebuilt only if the log or the lake has
+new commits, starting from the previous one. A virtual table is used for an epoch of at most half the grace period, and
+deleted after it: a slower reader finds a missing file, never a wrong row.
 """
 
 from __future__ import annotations
@@ -44,134 +44,140 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PAUSE_MS: Final = 50
-"""Time between two makings of a table, and at least as long as the first of them took: who asks for it meanwhile waits,
-and shares the second one."""
+"""Time between two builds of a table, but at least the duration of the first: requests meanwhile share the second."""
 ROUNDS_MAX: Final = 8
-"""Rounds of a virtual table: each adds files, and then all hot rows are written anew into few."""
+"""Rounds of a virtual table: each adds files. After these, all hot rows are rewritten into few files."""
 BACKDATED_MS: Final = 60_000
-"""Age of the newest snapshot that a document shows at least. DuckDB takes the newest one at the start of its
-transaction, by its own clock: where ours were dated later, an older one without a word, or it fails."""
+"""Minimum age of the latest snapshot in a document.
+
+DuckDB reads the latest snapshot as of its transaction start, by its own clock. If ours were dated later, it would
+silently read an older one, or fail."""
 _ATTEMPTS_MAX: Final = 20
-"""Looks at a lake that moves on while its hot rows are made. With rounds back to back, four in a row were lost once in
-some thousand answers."""
+"""Attempts to read a lake that gets new snapshots meanwhile. With continuous rounds, four in a row were lost once in
+some thousand requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Iceberg's metadata of one table, as a catalog answers it."""
+    """Iceberg metadata of one table, as a catalog returns it."""
 
     location: str
-    """The location of the metadata file. Another document has another one."""
+    """Location of the metadata file, unique to the document."""
     text: str
-    """The metadata, as JSON."""
+    """The metadata as JSON."""
     version: int
     """The commit of the table that it shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _CachedDocument:
     document: Document
     lake_location: str | None
     epoch: int
     generation: int
     rest_until_ms: int
-    look: int = 0
-    """Number of the last look that found it to be the newest."""
+    observation: int = 0
+    """Number of the last observation that found it current."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _Observation:
     lake: IcebergMetadata | None
     recorded: int | None
-    """The snapshot that the log had recorded before the lake was looked at: this has it, or had it."""
+    """The snapshot that the log had recorded before the lake was read: the lake contains it, or contained it."""
     state: TableState
     epoch: int
 
 
-def _snapshot_of(state: TableState) -> int | None:
+def _recorded_snapshot(state: TableState) -> int | None:
     return state.lake.snapshot_id if state.lake is not None else None
 
 
 class ServedTable:
-    """One table. Safe for threads: one of them makes a document, the others wait for it."""
+    """One table. Safe for threads: one thread builds a document, the others wait for it."""
 
     def __init__(self, table: Table, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
         self.table = table
         self._epoch_ms = max(1, grace_ms // 2)
         self._pause_ms = pause_ms
         self._lock = new_lock()
-        self._made: _Made | None = None
-        self._looks = 0
-        """Number of looks at the table that began. A call may take what a later one found."""
+        self._cached: _CachedDocument | None = None
+        self._num_observations = 0
+        """Number of observations that began. A call may use the result of a later one."""
 
     def require_shown(self) -> TableState:
-        """Return the newest state. Raises where an Iceberg catalog cannot show it, as `newest` does; makes nothing."""
-        return self._checked(self.table.refresh())
+        """Return the latest state. Raises like `newest` if an Iceberg catalog cannot show it, without building
+        anything.
+        """
+        return self._require_iceberg(self.table.refresh())
 
     def lake(self) -> Document:
         """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
-        found, state = self._newest_lake()
-        return Document(found.location, found.metadata.model_dump_json(), state.version)
+        metadata, state = self._newest_lake()
+        return Document(metadata.location, metadata.metadata.model_dump_json(), state.version)
 
-    def lake_in_its_place(self) -> Document:
-        """Return the lake's rows as a document of this table: an engine that has had its hot rows takes both for one
-        table. Makes nothing. Raises as `lake`.
+    def lake_as_fallback(self) -> Document:
+        """Return the lake's rows as a document of this table.
+
+        An engine that has read its hot rows sees both as the same table. Builds nothing. Raises like `lake`.
         """
         real, state = self._newest_lake()
         key = virtual_key(state, real, self.table.storage.now_ms() // self._epoch_ms, 0)
-        found = lake_as_virtual(self.table.storage, state, real, key)
+        metadata = lake_as_virtual(self.table.storage, state, real, key)
         return Document(
-            found.location, backdate_snapshots(found.metadata.model_dump_json(), self._newest_ms()), state.version
+            metadata.location, backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms()), state.version
         )
 
     def _newest_lake(self) -> tuple[IcebergMetadata, TableState]:
-        state = self._checked(self.table.refresh())
-        found = self._lake_document(state)
-        if found is None:
+        state = self._require_iceberg(self.table.refresh())
+        metadata = self._lake_document(state)
+        if metadata is None:
             raise TableNotFoundError(
                 f"table {self.table.name} has no lake table yet; run: streamhouse tier --once {self.table.name}"
             )
-        return found, state
+        return metadata, state
 
     def newest(self) -> Document:
-        """Return the document of the table's newest state, with its hot rows.
+        """Return the document of the table's latest state, including hot rows.
 
-        **Commit point:** a snapshot of the virtual table; nothing else is written. Raises as tiering does.
+        **Commit point:** a snapshot of the virtual table; nothing else is written. Raises like tiering.
         """
-        before = self._looks
+        before = self._num_observations
         with self._lock:
-            made = self._made
-            if made is not None and made.look > before:  # somebody looked since this call began
-                return made.document
-            self._looks = look = self._looks + 1
-            looked = self._look()
-            if made is not None and self._is_of(made, looked):
-                self._made = replace(made, look=look)
-                return made.document
-            if made is not None and (left_ms := made.rest_until_ms - self._boot_ms()) > 0:
+            cached = self._cached
+            if (
+                cached is not None and cached.observation > before
+            ):  # another thread observed the table since this call began
+                return cached.document
+            self._num_observations = number = self._num_observations + 1
+            observation = self._observe()
+            if cached is not None and self._is_current(cached, observation):
+                self._cached = replace(cached, observation=number)
+                return cached.document
+            if cached is not None and (left_ms := cached.rest_until_ms - self._boot_ms()) > 0:
                 self.table.world.clock.sleep_ms(left_ms)
-                self._looks = look = self._looks + 1
-                looked = self._look()
+                self._num_observations = number = self._num_observations + 1
+                observation = self._observe()
             try:
-                self._made = replace(self._make(looked), look=look)
+                self._cached = replace(self._build(observation), observation=number)
             except StorageRefusedError as error:
-                return self._without_files(looked.state, error)
-            return self._made.document
+                return self._fall_back_to_lake(observation.state, error)
+            return self._cached.document
 
-    def _without_files(self, state: TableState, error: StorageRefusedError) -> Document:
-        """Return the document of a table whose store takes no files: the lake's, if it has all rows.
+    def _fall_back_to_lake(self, state: TableState, error: StorageRefusedError) -> Document:
+        """Return the lake's document for a table whose store rejects files, if the lake has all rows.
 
         Raises `StorageRefusedError` for a table with hot rows.
         """
-        if self._has_tiered_all(state):
-            return self.lake_in_its_place()
+        if self._is_fully_tiered(state):
+            return self.lake_as_fallback()
         raise StorageRefusedError(
             f"the hot rows of {state.name} cannot be shown, because the store refuses their files: {error}; load "
             f"{state.name}$lake, which has the tiered rows, or tier the table first, or let the server write below "
             f"{VIRTUAL_PREFIX}"
         ) from error
 
-    def _has_tiered_all(self, state: TableState) -> bool:
+    def _is_fully_tiered(self, state: TableState) -> bool:
         if not state.has_lake:
             return False
         lake = self.table.open_lake()
@@ -179,63 +185,71 @@ class ServedTable:
             newest = lake.newest()
             return newest is not None and not plan_round(state, newest, state.ends).is_due
 
-    def _look(self) -> _Looked:
-        """Look at the lake, and then at the log, which so is never behind it."""
-        before = self._checked(self.table.state)
+    def _observe(self) -> _Observation:
+        """Read the lake first and then the log, so that the log is never older than the lake."""
+        before = self._require_iceberg(self.table.state)
         lake = self._lake_document(before)
-        state = self._checked(self.table.refresh())
-        return _Looked(lake, _snapshot_of(before), state, self.table.storage.now_ms() // self._epoch_ms)
+        state = self._require_iceberg(self.table.refresh())
+        return _Observation(lake, _recorded_snapshot(before), state, self.table.storage.now_ms() // self._epoch_ms)
 
-    def _is_of(self, made: _Made, looked: _Looked) -> bool:
-        location = looked.lake.location if looked.lake is not None else None
-        state = looked.state
-        return (made.document.version, made.lake_location, made.epoch) == (state.version, location, looked.epoch)
+    def _is_current(self, cached: _CachedDocument, observation: _Observation) -> bool:
+        location = observation.lake.location if observation.lake is not None else None
+        state = observation.state
+        return (cached.document.version, cached.lake_location, cached.epoch) == (
+            state.version,
+            location,
+            observation.epoch,
+        )
 
-    def _make(self, looked: _Looked) -> _Made:
+    def _build(self, observation: _Observation) -> _CachedDocument:
         table, began_ms = self.table, self._boot_ms()
         run_tasks = run_tasks_in_threads(table.storage, table.settings, table.world)
         for attempt in range(_ATTEMPTS_MAX):
             if attempt:
-                looked = self._look()
-            real, epoch = looked.lake, looked.epoch
+                observation = self._observe()
+            real, epoch = observation.lake, observation.epoch
             location = real.location if real is not None else None
-            before = self._made
+            before = self._cached
             is_same = before is not None and (before.lake_location, before.epoch) == (location, epoch)
             generation = before.generation if before and is_same else 0
-            virtual, generation = self._begun(looked.state, real, epoch, generation)
+            virtual, generation = self._begin_virtual_table(observation.state, real, epoch, generation)
             try:
-                state = tier_ahead(table.log, virtual, run_tasks, partial(self._require_not_behind, looked))
+                state = tier_ahead(table.log, virtual, run_tasks, partial(self._require_lake_current, observation))
             except (OffsetsTrimmedError, LakeRolledBackError, CommitConflictError):
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
-                continue  # the lake moved on, and the log was trimmed up to where it is now
-            found = virtual.document()
-            text = backdate_snapshots(found.metadata.model_dump_json(), self._newest_ms())
-            document = Document(found.location, text, state.version)
+                continue  # the lake has a newer snapshot, and the log was trimmed up to it
+            metadata = virtual.document()
+            text = backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms())
+            document = Document(metadata.location, text, state.version)
             now_ms = self._boot_ms()
-            return _Made(document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms))
+            return _CachedDocument(
+                document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms)
+            )
         raise AssertionError
 
-    def _require_not_behind(self, looked: _Looked, state: TableState) -> None:
-        """Require that the lake that was looked at has what the log says that a lake has: the log forgets deleted rows,
-        and dropped partitions, as soon as it knows a snapshot without them.
+    def _require_lake_current(self, observation: _Observation, state: TableState) -> None:
+        """Require that the observed lake has what the log expects of a lake.
 
-        Raises `LakeRolledBackError`: the lake is to be looked at again.
+        The log forgets deleted rows and dropped partitions once it knows a snapshot without them. Raises
+        `LakeRolledBackError`: the caller must read the lake again.
         """
-        self._checked(state)
-        recorded = _snapshot_of(state)
-        if recorded is None or recorded == looked.recorded:
+        self._require_iceberg(state)
+        recorded = _recorded_snapshot(state)
+        if recorded is None or recorded == observation.recorded:
             return
-        if looked.lake is not None and any(one.snapshot_id == recorded for one in looked.lake.metadata.snapshots):
+        if observation.lake is not None and any(
+            snapshot.snapshot_id == recorded for snapshot in observation.lake.metadata.snapshots
+        ):
             return
         raise LakeRolledBackError(
             f"the lake of {state.name} moved on to snapshot {recorded} while its hot rows were looked for; ask again"
         )
 
-    def _begun(
+    def _begin_virtual_table(
         self, state: TableState, real: IcebergMetadata | None, epoch: int, generation: int
     ) -> tuple[VirtualTable, int]:
-        """Return a virtual table that goes on from the lake's version and has room for a round."""
+        """Return a virtual table that continues from the lake's version and has room for a round."""
         table = self.table
         while True:
             key = virtual_key(state, real, epoch, generation)
@@ -253,7 +267,7 @@ class ServedTable:
         assert isinstance(lake, IcebergLake)
         return newest_document(lake)
 
-    def _checked(self, state: TableState) -> TableState:
+    def _require_iceberg(self, state: TableState) -> TableState:
         self.table.require_there(state)
         if state.parsed.datalake_format != "iceberg":
             raise TableNotFoundError(
@@ -270,10 +284,10 @@ class ServedTable:
 
 
 def backdate_snapshots(text: str, newest_ms: int) -> str:
-    """Return the metadata with no snapshot later than a time, and each later than those before it.
+    """Return the metadata with no snapshot after ``newest_ms``, each later than its predecessors.
 
-    It has no log of earlier metadata: DuckDB looks there for a transaction that is older than the metadata, and fails
-    where all of them are newer. Without one it takes the snapshot of that time.
+    The result has no metadata log: DuckDB searches it for a version before its transaction, and fails if all versions
+    are later. Without a log it uses the snapshot of that time.
     """
     metadata = json.loads(text)
     metadata["metadata-log"] = []
@@ -289,7 +303,7 @@ def backdate_snapshots(text: str, newest_ms: int) -> str:
 
 
 class VirtualTables:
-    """The tables of a warehouse by their names, and the folders of virtual tables."""
+    """Tables of a warehouse by name, and the folders of virtual tables."""
 
     def __init__(self, warehouse: Warehouse, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
         self.warehouse = warehouse
@@ -311,9 +325,10 @@ class VirtualTables:
             self._served[name] = served
         return served
 
-    def loadable_of(self, names: Sequence[str], *, lake_alone: bool) -> list[str]:
-        """Return those of the tables that an Iceberg catalog can show, or whose lake it can show. A table whose state
-        cannot be read now is among them: to load it says why.
+    def list_loadable(self, names: Sequence[str], *, lake_alone: bool) -> list[str]:
+        """Return the tables that an Iceberg catalog can show, or whose lake it can show.
+
+        A table whose state cannot be read now is included: loading it reports the error.
         """
 
         def is_loadable(name: str) -> bool:
@@ -325,19 +340,19 @@ class VirtualTables:
                 return True
             return state.lake is not None or not lake_alone
 
-        found = at_once(self.warehouse.storage, is_loadable, names)
-        return [name for name, is_there in zip(names, found, strict=True) if is_there]
+        loadable = at_once(self.warehouse.storage, is_loadable, names)
+        return [name for name, can_load in zip(names, loadable, strict=True) if can_load]
 
     def clean(self, *, dry_run: bool = False) -> list[str]:
-        """Delete the folders of virtual tables whose grace is over; returns their keys."""
+        """Delete the folders of virtual tables after their grace period; returns their keys."""
         storage = self.warehouse.storage
         epoch = storage.now_ms() // max(1, self._grace_ms // 2)
-        gone = [
+        expired = [
             f"{VIRTUAL_PREFIX}{name}"
             for name in storage.list_names(VIRTUAL_PREFIX)
-            if (found := virtual_epoch(name)) is not None and found < epoch - 2
+            if (folder_epoch := virtual_epoch(name)) is not None and folder_epoch < epoch - 2
         ]
-        for folder in [] if dry_run else gone:
+        for folder in [] if dry_run else expired:
             for info in storage.list(f"{folder}/"):
                 storage.delete(info.key)
-        return gone
+        return expired

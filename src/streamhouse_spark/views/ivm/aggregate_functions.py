@@ -1,7 +1,7 @@
-"""Aggregates whose new value follows from the old one and from the values that came and went. Pure.
+"""Self-maintainable aggregates: the new value follows from the old value and from inserted and deleted values. Pure.
 
-Each is SQL over names made here. Where the old value and the changes do not tell the new one, as where the smallest
-value went, the aggregate is not *known*, and its group is computed again from its rows.
+Each aggregate is SQL over generated column names. If the old value and the changes do not determine the new one, for
+example because the minimum was deleted, the aggregate is not *known*, and its group is recomputed from its rows.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from streamhouse_spark.views.ivm.dialect import print_sql
 from streamhouse_spark.views.ivm.logical_plan import Group
 
 ROWS: Final = "__streamhouse_rows"
-"""Rows of a group that came, less those that went."""
+"""Rows inserted into a group, minus rows deleted from it."""
 _EXACT_MAX: Final = 1 << 53
-"""Sums up to here are the same as whole numbers and as DOUBLE, in which Spark adds up an average."""
+"""Largest sum that is exact both as BIGINT and as DOUBLE, the type in which Spark accumulates an average."""
 _DECIMAL_DIGITS_MAX: Final = 37
-"""A sum of more digits may be one that did not fit, which is NULL where ANSI mode is off."""
+"""Sums with more digits may have overflowed, which is NULL if ANSI mode is off."""
 _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
 _ORDERED: Final = _NUMBERS | {"string", "date", "timestamp", "timestamp_ntz", "boolean"}
 Kind = Literal["rows", "count", "sum", "grown", "min", "max", "distinct"]
 
 
 def old_name(column: str) -> str:
-    """Return the name that a column of the view's old row has beside the changes."""
+    """Return the name of a column of the view's old row, next to the changes."""
     return f"__streamhouse_old_{column}"
 
 
@@ -52,35 +52,35 @@ class Aggregate:
 
     column: str
     kind: Kind
-    """``grown`` is a sum of floating point numbers, which is exact only while nothing goes. ``distinct`` is a number of
-    distinct values, which changes alone tell only where no value came or went."""
+    """``grown`` is a sum of floating point numbers, which is exact only without deletes. ``distinct`` is
+    COUNT(DISTINCT), which stays known only if no non-null value was inserted or deleted."""
     of: str
-    """Its argument, as SQL; empty for rows."""
+    """The argument as SQL; empty for COUNT(*)."""
     type: str
     counted: str | None = None
-    """The column that has the number of its values, if one is shown."""
+    """The column that counts the argument's values, if the view has one."""
     of_type: str = ""
-    """The type of its argument, where that is not its own."""
+    """The type of the argument, if it differs from the aggregate's."""
 
     @property
     def _old(self) -> str:
         return old_name(self.column)
 
     @property
-    def _came(self) -> str:
+    def _inserted(self) -> str:
         return f"__streamhouse_came_{self.column}"
 
     @property
-    def _gone(self) -> str:
+    def _deleted(self) -> str:
         return f"__streamhouse_gone_{self.column}"
 
     @property
     def _count(self) -> str:
         return f"__streamhouse_count_{self.column}"
 
-    def changes(self) -> list[str]:
-        """Return the columns that tell what came and what went."""
-        came, gone = (f"CASE WHEN {WEIGHT} {sign} 0 THEN {self.of} END" for sign in "><")
+    def change_columns(self) -> list[str]:
+        """Return the SQL columns that aggregate the inserted and the deleted values."""
+        inserted, deleted = (f"CASE WHEN {WEIGHT} {sign} 0 THEN {self.of} END" for sign in "><")
         count = f"COALESCE(SUM(CASE WHEN ({self.of}) IS NOT NULL THEN {WEIGHT} ELSE 0 END), 0) AS {self._count}"
         match self.kind:
             case "rows":
@@ -88,34 +88,35 @@ class Aggregate:
             case "count":
                 return [count]
             case "sum":
-                return [f"SUM({came}) AS {self._came}", f"SUM({gone}) AS {self._gone}", count]
+                return [f"SUM({inserted}) AS {self._inserted}", f"SUM({deleted}) AS {self._deleted}", count]
             case "grown":
-                return [f"SUM({came}) AS {self._came}", f"COUNT({gone}) AS {self._gone}"]
+                return [f"SUM({inserted}) AS {self._inserted}", f"COUNT({deleted}) AS {self._deleted}"]
             case "min" | "max":
-                return [f"{self.kind}({came}) AS {self._came}", f"{self.kind}({gone}) AS {self._gone}"]
+                return [f"{self.kind}({inserted}) AS {self._inserted}", f"{self.kind}({deleted}) AS {self._deleted}"]
             case "distinct":
                 return [f"COUNT({self.of}) AS {self._count}"]
 
-    def value(self) -> str:
-        """Return the new value as far as it is known; of a sum that of no values is 0."""
-        old, came, none = self._old, self._came, f"CAST(0 AS {self.type})"
+    def value_sql(self) -> str:
+        """Return the new value as far as it is known; a sum over no values is 0."""
+        old, inserted, none = self._old, self._inserted, f"CAST(0 AS {self.type})"
         match self.kind:
             case "rows":
                 return f"COALESCE({old}, 0L) + {ROWS}"
             case "count":
                 return f"COALESCE({old}, 0L) + {self._count}"
             case "sum":
-                more = f"CAST(COALESCE({old}, {none}) + COALESCE({came}, {none}) AS {self.type})"
-                return f"CAST({more} - COALESCE({self._gone}, {none}) AS {self.type})"
+                increased = f"CAST(COALESCE({old}, {none}) + COALESCE({inserted}, {none}) AS {self.type})"
+                return f"CAST({increased} - COALESCE({self._deleted}, {none}) AS {self.type})"
             case "grown":
-                return f"CASE WHEN {old} IS NULL THEN {came} WHEN {came} IS NULL THEN {old} ELSE {old} + {came} END"
+                unless_null = f"WHEN {inserted} IS NULL THEN {old} ELSE {old} + {inserted} END"
+                return f"CASE WHEN {old} IS NULL THEN {inserted} {unless_null}"
             case "min" | "max":
-                return f"{'least' if self.kind == 'min' else 'greatest'}({old}, {came})"
+                return f"{'least' if self.kind == 'min' else 'greatest'}({old}, {inserted})"
             case "distinct":
                 return f"COALESCE({old}, 0L)"
 
-    def shown(self) -> str:
-        """Return the new value, over that of `value`."""
+    def result_sql(self) -> str:
+        """Return the new value to store, over that of `value_sql`."""
         value = value_name(self.column)
         if self.kind != "sum":
             return value
@@ -125,8 +126,8 @@ class Aggregate:
             f"{none_left} ELSE {value} END"
         )
 
-    def is_known(self) -> str:
-        """Return whether the new value is that of `shown`."""
+    def is_known_sql(self) -> str:
+        """Return the condition under which the value of `result_sql` is correct."""
         value = value_name(self.column)
         match self.kind:
             case "rows" | "count":
@@ -138,15 +139,15 @@ class Aggregate:
                     f" WHEN {value} <> 0 THEN TRUE{counted} ELSE FALSE END"
                 )
             case "grown":
-                return f"{self._gone} = 0"
+                return f"{self._deleted} = 0"
             case "min" | "max":
                 sign = ">" if self.kind == "min" else "<"
-                return f"({self._gone} IS NULL OR COALESCE({self._gone} {sign} {value}, FALSE))"
+                return f"({self._deleted} IS NULL OR COALESCE({self._deleted} {sign} {value}, FALSE))"
             case "distinct":
                 return f"{self._count} = 0"
 
-    def proof(self) -> str:
-        """Return a condition under which the group surely has a row."""
+    def nonempty_sql(self) -> str:
+        """Return a condition that is sufficient for the group to have a row."""
         value = value_name(self.column)
         match self.kind:
             case "rows" | "count":
@@ -154,73 +155,77 @@ class Aggregate:
             case "sum":
                 return f"{value} <> 0"
             case "grown" | "min" | "max":
-                return f"{self.is_known()} AND {value} IS NOT NULL"
+                return f"{self.is_known_sql()} AND {value} IS NOT NULL"
             case "distinct":
-                return f"{self.is_known()} AND {value} > 0"
+                return f"{self.is_known_sql()} AND {value} > 0"
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedColumn:
-    """A column that follows from the group's own columns and from aggregates that are shown."""
+    """A column computed from the grouping columns and from aggregates that the view stores."""
 
     sql: str
-    sure: str = "TRUE"
-    """Whether it is the value that Spark computes from the rows."""
+    is_exact_sql: str = "TRUE"
+    """The condition under which the value equals the one that Spark computes from the rows."""
 
 
 Part = Aggregate | DerivedColumn
 
 
-def parts_of(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
-    """Return how the new value of each column is found; None if that of one is not. ``types`` are Spark's."""
+def plan_aggregates(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
+    """Return how to maintain each column of a GROUP BY; None if some column cannot be maintained. ``types`` are
+    Spark's.
+    """
     base: dict[str, Aggregate] = {}
     for column, expression in root.exprs.items():
-        found = _aggregate(column, expression, types[column], root) or _distinct(column, expression, types)
-        if found is not None:
-            base[column] = found
+        aggregate = _parse_aggregate(column, expression, types[column], root) or _parse_count_distinct(
+            column, expression, types
+        )
+        if aggregate is not None:
+            base[column] = aggregate
     counts = {part.of: column for column, part in base.items() if part.kind == "count"}
     rows = next((column for column, part in base.items() if part.kind == "rows"), None)
     for column, part in base.items():
         if part.kind == "sum":
-            firm = rows if _is_firm(root.exprs[column].this, root) else None
-            base[column] = replace(part, counted=counts.get(part.of) or firm)
-    found_parts: dict[str, Part] = {}
+            row_count_column = rows if _is_not_null(root.exprs[column].this, root) else None
+            base[column] = replace(part, counted=counts.get(part.of) or row_count_column)
+    parts: dict[str, Part] = {}
     for column, expression in root.exprs.items():
         part_of = base.get(column) or _derived_column(expression, types[column], root, base)
         if part_of is None:
             return None
-        found_parts[column] = part_of
-    return found_parts
+        parts[column] = part_of
+    return parts
 
 
-def _aggregate(column: str, expression: exp.Expr, kind: str, root: Group) -> Aggregate | None:
+def _parse_aggregate(column: str, expression: exp.Expr, kind: str, root: Group) -> Aggregate | None:
     this = expression.this if isinstance(expression, exp.AggFunc) else None
     if this is None or isinstance(this, exp.Distinct) or expression.args.get("expressions"):
         return None
     of = print_sql(this)
     match expression:
         case exp.Count():
-            is_rows = isinstance(this, exp.Star | exp.Literal) or _is_firm(this, root)
+            is_rows = isinstance(this, exp.Star | exp.Literal) or _is_not_null(this, root)
             return Aggregate(column, "rows" if is_rows else "count", "" if is_rows else of, kind)
         case exp.CountIf():
             return Aggregate(column, "count", f"CASE WHEN {of} THEN 1 END", kind)
-        case exp.Sum() if kind == "bigint" or _digits(kind) in range(1, _DECIMAL_DIGITS_MAX + 1):
+        case exp.Sum() if kind == "bigint" or _decimal_digits(kind) in range(1, _DECIMAL_DIGITS_MAX + 1):
             return Aggregate(column, "sum", of, kind)
         case exp.Sum() if kind == "double":
             return Aggregate(column, "grown", of, kind)
-        case exp.Min() | exp.Max() if kind in _ORDERED or _digits(kind):
+        case exp.Min() | exp.Max() if kind in _ORDERED or _decimal_digits(kind):
             return Aggregate(column, "min" if isinstance(expression, exp.Min) else "max", of, kind)
     return None
 
 
-def _distinct(column: str, expression: exp.Expr, types: Mapping[str, str]) -> Aggregate | None:
-    """A number of distinct values of a column."""
+def _parse_count_distinct(column: str, expression: exp.Expr, types: Mapping[str, str]) -> Aggregate | None:
+    """Return COUNT(DISTINCT column) as an aggregate; None for any other expression."""
     this = expression.this if isinstance(expression, exp.Count) else None
     if not isinstance(this, exp.Distinct) or len(this.expressions) != 1 or this.args.get("on"):
         return None
     (of,) = this.expressions
     kind = types.get(of.name, "") if isinstance(of, exp.Column) else ""
-    if kind in _ORDERED or _digits(kind):
+    if kind in _ORDERED or _decimal_digits(kind):
         return Aggregate(column, "distinct", print_sql(of), types[column], of_type=kind)
     return None
 
@@ -229,22 +234,22 @@ def _derived_column(
     expression: exp.Expr, kind: str, root: Group, base: Mapping[str, Aggregate]
 ) -> DerivedColumn | None:
     if isinstance(expression, exp.Avg):
-        return _average(expression, kind, base)
+        return _derive_average(expression, kind, base)
     shown = {print_sql(root.exprs[column]): column for column in base}
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def replace_aggregate(node: exp.Expr) -> exp.Expr:
         column = shown.get(print_sql(node))
         return node if column is None else exp.column(result_column(column))
 
-    replaced = expression.copy().transform(one)
+    replaced = expression.copy().transform(replace_aggregate)
     own = {*root.groups, *map(result_column, base)}
     if has_aggregate(replaced) or any(column.name not in own for column in replaced.find_all(exp.Column)):
         return None
     return DerivedColumn(f"({print_sql(replaced)})")
 
 
-def _average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> DerivedColumn | None:
-    """An average of whole numbers is that of their sum and number, where both are shown."""
+def _derive_average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> DerivedColumn | None:
+    """Return an average of integers as sum divided by count, if the view stores both."""
     of = print_sql(expression.this)
     total = next(
         (p for p in base.values() if p.kind == "sum" and p.of == of and p.type == "bigint" and p.counted), None
@@ -256,11 +261,11 @@ def _average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> D
     return DerivedColumn(average, f"{value} BETWEEN -{_EXACT_MAX} AND {_EXACT_MAX}")
 
 
-def _is_firm(expression: exp.Expr, root: Group) -> bool:
-    """Tell whether an expression is a column of the child that is never null."""
+def _is_not_null(expression: exp.Expr, root: Group) -> bool:
+    """Return whether an expression is a NOT NULL column of the child."""
     return isinstance(expression, exp.Column) and expression.name in root.child.not_null
 
 
-def _digits(kind: str) -> int:
-    """Return the digits of a DECIMAL; 0 for another type."""
+def _decimal_digits(kind: str) -> int:
+    """Return the precision of a DECIMAL; 0 for another type."""
     return int(kind[len("decimal(") :].partition(",")[0]) if kind.startswith("decimal(") else 0

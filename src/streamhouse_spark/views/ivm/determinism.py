@@ -1,6 +1,6 @@
-"""The expressions that have one value for the same row for ever. Pure.
+"""Deterministic expressions: those that always have the same value for the same row. Pure.
 
-A list of what is allowed: a list of what is forbidden lets through what nobody thought of.
+These are allow lists: a deny list would miss functions that nobody listed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CLASSES: Final = """
     IntervalSpan Is LT LTE Like Literal Max Min Mod Mul NEQ Neg Not Null NullSafeEQ NullSafeNEQ Or Overlay Paren
     RegexpLike Star StrPosition Sub Substring SuffixedNumber Sum Trim TryCast Tuple TypedLiteral Var Where
 """
-"""Operators, literals, and functions that `QueryDialect` has a class for."""
+"""Operators, literals, and functions for which `QueryDialect` has a class."""
 _SCALARS: Final = """
     abs acos acosh asin asinh atan atan2 atanh bit_count bround cbrt ceil ceiling cos cosh cot csc degrees e exp expm1
     floor greatest hypot least ln log log10 log1p log2 mod nanvl negative pi pmod positive pow power radians rint round
@@ -49,19 +49,19 @@ _ORDERED_AGGREGATES: Final = """
     any_value array_agg collect_list collect_set first first_value last last_value listagg max_by min_by mode string_agg
 """
 SCALAR_FUNCTIONS: Final = frozenset(_SCALARS.split())
-"""Spark's functions whose value depends on their arguments alone, and on settings that a view keeps."""
+"""Spark functions whose value depends only on their arguments and on session settings that a view stores."""
 AGGREGATE_FUNCTIONS: Final = frozenset(_AGGREGATES.split())
-"""Spark's aggregates whose value does not depend on the order of rows, besides those that have a class."""
+"""Spark aggregates that do not depend on the row order, in addition to those with a class."""
 _ALLOWED_CLASSES: Final = frozenset(_CLASSES.split())
-_OF_THE_ORDER: Final = frozenset(_ORDERED_AGGREGATES.split())
+_ORDER_DEPENDENT: Final = frozenset(_ORDERED_AGGREGATES.split())
 _NOW_WITHOUT_ARGUMENTS: Final = frozenset({"to_unix_timestamp", "unix_timestamp"})
 _SPECIAL_MOMENTS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
-"""Texts that a typed literal of a moment may have: Spark takes the moment at which it reads the query."""
+"""Special values of date and timestamp literals, which Spark evaluates when it parses the query."""
 
 
-def require_plain(expression: exp.Expr) -> None:
-    """Raise `UnsupportedQueryError` unless the value depends on the row alone, or of an aggregate on the bag of its
-    rows.
+def require_deterministic(expression: exp.Expr) -> None:
+    """Raise `UnsupportedQueryError` unless the value depends only on the row, or an aggregate only on the bag
+    of rows.
     """
     for node in expression.walk():
         if isinstance(node, exp.Window):
@@ -71,16 +71,16 @@ def require_plain(expression: exp.Expr) -> None:
                 "a subquery here (only EXISTS, NOT EXISTS and IN in WHERE, joined by AND)", node
             )
         if type(node) is exp.Anonymous:
-            _require_plain_function(node)
+            _require_deterministic_function(node)
         elif isinstance(node, TypedLiteral) and node.this.name.strip().lower() in _SPECIAL_MOMENTS:
             raise UnsupportedQueryError("a moment that moves on", node)
         elif type(node).__name__ not in _ALLOWED_CLASSES:
             raise UnsupportedQueryError("not known to have one value for the same rows for ever", node)
 
 
-def _require_plain_function(function: exp.Anonymous) -> None:
+def _require_deterministic_function(function: exp.Anonymous) -> None:
     name = function.name.lower()
-    if name in _OF_THE_ORDER:
+    if name in _ORDER_DEPENDENT:
         raise UnsupportedQueryError("an aggregate that depends on the order of rows", function)
     if name in _NOW_WITHOUT_ARGUMENTS and not function.expressions:
         raise UnsupportedQueryError("a moment that moves on", function)

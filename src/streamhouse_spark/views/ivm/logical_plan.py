@@ -1,6 +1,6 @@
-"""The plan of a query that is kept as a table. Pure.
+"""Logical plan of a view's query. Pure.
 
-Columns have names that are unique in the whole plan, so a node's SQL can stand anywhere in that of another.
+Column names are unique in the whole plan, so the SQL of a node can be nested anywhere in the SQL of another.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.views.ivm.dialect import print_sql
 
 
-class UnsupportedQueryError(Exception):  # it becomes an InvalidOptionError, with the name of the view
-    """A part of a query that cannot be kept by changes, and why not."""
+class UnsupportedQueryError(Exception):  # callers raise it as InvalidOptionError with the view's name
+    """A part of a query that cannot be maintained incrementally, with the reason."""
 
     def __init__(self, why: str, part: exp.Expr | str) -> None:
         text = part if isinstance(part, str) else print_sql(part)
@@ -23,7 +23,7 @@ class UnsupportedQueryError(Exception):  # it becomes an InvalidOptionError, wit
 
 @dataclass(frozen=True, slots=True)
 class SourceColumns:
-    """The facts about a source that a plan needs."""
+    """Columns and constraints of a source, as far as a plan needs them."""
 
     columns: tuple[str, ...]
     key: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Scan:
     of: Mapping[str, str]
     """Name in the plan → column of the table."""
     key: tuple[str, ...] | None
-    """Columns that are unique in the bag, nulls counting as equal; None where none are known."""
+    """Columns that are unique in the bag, with NULL equal to NULL; None if unknown."""
     not_null: frozenset[str]
 
     @property
@@ -63,7 +63,7 @@ class FilterProject:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A join. A right join is a left join the other way round."""
+    """A join. A right join is stored as a left join with its sides swapped."""
 
     kind: str
     """inner, left, full, semi or anti."""
@@ -80,23 +80,24 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """All rows of both parts, whose columns have the same types."""
+    """UNION ALL of two parts whose columns have the same types."""
 
     parts: tuple[Node, ...]
     columns: tuple[str, ...]
     not_null: frozenset[str]
     sizes_differ: bool = False
-    """Whether a text is a CHAR of other lengths in the parts: Spark pads what is compared with it as in the first."""
+    """Whether a column is a CHAR of different lengths in the two parts. Spark pads comparisons with it as in the first
+    part."""
     key: None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A GROUP BY with what is selected of each group. Without groups there is one row always, also over no rows."""
+    """A GROUP BY with its select list. Without grouping columns it always returns one row, even over no rows."""
 
     child: Node
     groups: tuple[str, ...]
-    """The columns of the child that rows are grouped by."""
+    """The grouping columns of the child."""
     exprs: Mapping[str, exp.Expr]
     """Name of a selected column → its expression over the child, with aggregates."""
     having: exp.Expr | None
@@ -111,14 +112,14 @@ class Group:
 Node = Scan | FilterProject | Join | Union | Group
 
 
-def tables_of(node: Node) -> frozenset[str]:
+def source_tables(node: Node) -> frozenset[str]:
     """Return the sources that a node reads."""
     match node:
         case Scan(table):
             return frozenset({table})
         case FilterProject() | Group():
-            return tables_of(node.child)
+            return source_tables(node.child)
         case Join():
-            return tables_of(node.left) | tables_of(node.right)
+            return source_tables(node.left) | source_tables(node.right)
         case Union(parts):
-            return frozenset().union(*map(tables_of, parts))
+            return frozenset().union(*map(source_tables, parts))

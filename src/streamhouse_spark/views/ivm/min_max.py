@@ -1,11 +1,11 @@
-"""The first values of groups, so that a smallest or largest value that goes has a next one; and all values of groups
-that have few, so that distinct ones are counted. Pure.
+"""Top-k state per group: the first values, so that a deleted minimum or maximum has a successor, and for groups with
+few values all of them, so that distinct values can be counted. Pure.
 
-Of each group and order up to ``room`` distinct values are kept, the first ones, each with the number of rows that have
-it. Of all rows behind the last kept value nothing but their number is known. So the kept values are exact: a change of
-a value among them, or before them, is counted; one behind them changes that number alone. Values that no longer have
-room join those behind. A group whose kept values are all gone while rows are left behind them is *unknown* until it is
-listed again from its rows. A group that nothing is known to have has no rows.
+For each group and order, up to ``room`` distinct values are kept, each with its row count. Of the rows after the last
+kept value only their number is known (the overflow). The kept values are exact: a change at or before the last kept
+value updates its count, and a change after it updates the overflow. Values beyond the room move to the overflow. A
+group without kept values but with overflow is *unknown* until its values are listed again from its rows. A group that
+is not stored has no rows.
 """
 
 from __future__ import annotations
@@ -22,151 +22,162 @@ from streamhouse_spark.core.arrow_chunking import one_array
 from streamhouse_spark.core.lazy_dataclass import dataclass
 
 ROOM: Final = 8
-"""Values that are kept of a group at first."""
+"""Initial number of values kept per group."""
 ROOM_MAX: Final = 512
 ALL_ROOM: Final = 1_024
-"""Values that are kept of a group where all are asked for."""
+"""Number of values kept per group if all values are needed."""
 _GROWTH: Final = 4
-"""A group that ran out gets this many times the room: where values go in their order, as the oldest do, more are kept,
-and they are looked for less often."""
+"""Growth of the room of a group that ran out. Values that are deleted in order, such as the oldest, then need fewer
+listings."""
 UNKNOWN: Final = -1
-"""The number of rows of an unknown group."""
+"""Row count of an unknown group."""
 _NO_BOUND: Final = np.iinfo(np.int64).max
 
 Order = Literal["min", "max", "all"]
-"""``all`` are the first ones too, as many as there is room for."""
+"""``all`` keeps the first values too, as many as there is room for."""
 Numbers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class ValueChanges:
-    """Values that came to groups, or went from them."""
+    """Values inserted into groups or deleted from them."""
 
     groups: Numbers
-    """The number of each change's group."""
+    """The group number of each change."""
     values: pa.Array
     weights: Numbers
-    """How many rows with the value came; of those that went it is negative."""
+    """Number of rows with the value that were inserted; negative for deletes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopKState:
-    """The first values of groups in one order, those of a group behind those of the group before it."""
+    """The first values of groups in one order, concatenated in group order."""
 
     values: pa.Array
-    """Distinct values in their order, none of them null."""
+    """Distinct non-null values in their order."""
     counts: Numbers
-    """How many rows have each value."""
+    """Number of rows with each value."""
     lengths: Numbers
-    """How many values each group has."""
-    behind: Numbers
-    """How many rows of each group have a value behind the last kept one."""
+    """Number of kept values per group."""
+    overflow: Numbers
+    """Number of rows per group with a value after the last kept one."""
 
-    def shown(self) -> pa.Array:
-        """Return the very first value of each group, null where there is none."""
-        there = self.lengths > 0
-        places = np.where(there, np.cumsum(self.lengths) - self.lengths, 0)
-        return self.values.take(pa.array(places, mask=~there))
+    def first_values(self) -> pa.Array:
+        """Return the first value of each group, null if it has none."""
+        nonempty = self.lengths > 0
+        positions = np.where(nonempty, np.cumsum(self.lengths) - self.lengths, 0)
+        return self.values.take(pa.array(positions, mask=~nonempty))
 
-    def number(self) -> pa.Array:
-        """Return how many values each group has, null where not all are kept."""
-        return pa.array(self.lengths, pa.int64(), mask=self.behind > 0)
+    def count_values(self) -> pa.Array:
+        """Return the number of values of each group, null if not all are kept."""
+        return pa.array(self.lengths, pa.int64(), mask=self.overflow > 0)
 
-    def followed_by(self, other: TopKState) -> TopKState:
-        """Return these groups, and the other ones behind them."""
+    def concat(self, other: TopKState) -> TopKState:
+        """Return these groups followed by the other ones."""
         values = pa.concat_arrays([self.values, other.values])
-        counts, lengths, behind = (
-            np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("counts", "lengths", "behind")
+        counts, lengths, overflow = (
+            np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("counts", "lengths", "overflow")
         )
-        return TopKState(values, counts, lengths, behind)
+        return TopKState(values, counts, lengths, overflow)
 
-    def taken(self, places: Numbers) -> TopKState:
-        """Return the groups at ``places``, in their order."""
-        starts, lengths = np.cumsum(self.lengths) - self.lengths, self.lengths[places]
-        shift = starts[places] - (np.cumsum(lengths) - lengths)
+    def take(self, positions: Numbers) -> TopKState:
+        """Return the groups at ``positions``, in that order."""
+        starts, lengths = np.cumsum(self.lengths) - self.lengths, self.lengths[positions]
+        shift = starts[positions] - (np.cumsum(lengths) - lengths)
         of_values = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
-        return TopKState(self.values.take(pa.array(of_values)), self.counts[of_values], lengths, self.behind[places])
+        return TopKState(
+            self.values.take(pa.array(of_values)), self.counts[of_values], lengths, self.overflow[positions]
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Firsts:
-    """The rows of some groups as far as they are known."""
+class TopKGroups:
+    """Row counts and top-k states of some groups."""
 
     rows: Numbers
-    """How many rows each group has; negative where it is unknown."""
+    """Number of rows per group; negative if unknown."""
     room: Numbers
     lists: tuple[TopKState, ...]
 
     @classmethod
-    def of_none(cls, num_groups: int, types: Sequence[pa.DataType]) -> Firsts:
+    def empty(cls, num_groups: int, types: Sequence[pa.DataType]) -> TopKGroups:
         """Return groups without rows."""
         none = np.zeros(num_groups, np.int64)
         return cls(none, np.full(num_groups, ROOM), tuple(_empty_state(num_groups, kind) for kind in types))
 
     @classmethod
-    def of_rows(
+    def from_values(
         cls, rows: Numbers, room: Numbers, orders: Sequence[Order], listed: Sequence[tuple[ValueChanges, Numbers]]
-    ) -> Firsts:
-        """Return groups that have so many rows. For each list there are the values that have room, and perhaps others,
-        and how many rows have a value at all.
+    ) -> TopKGroups:
+        """Return groups built from listed values.
+
+        For each list, ``listed`` contains at least the values that have room, and how many rows have a non-null value.
         """
         lists = []
         for (values, filled), order in zip(listed, orders, strict=True):
-            found, _ = _apply_changes(_empty_state(len(rows), values.values.type), values, order, room)
-            kept = _sums(np.repeat(np.arange(len(rows)), found.lengths), found.counts, len(rows))
-            lists.append(TopKState(found.values, found.counts, found.lengths, filled - kept))
+            state, _ = _apply_changes(_empty_state(len(rows), values.values.type), values, order, room)
+            kept_rows = _sum_by_group(np.repeat(np.arange(len(rows)), state.lengths), state.counts, len(rows))
+            lists.append(TopKState(state.values, state.counts, state.lengths, filled - kept_rows))
         return cls(rows, room, tuple(lists))
 
     @classmethod
-    def of_unknown(cls, num_groups: int, types: Sequence[pa.DataType]) -> Firsts:
-        """Return groups of which nothing is known."""
-        return cls.of_none(num_groups, types).without(np.ones(num_groups, np.bool_))
+    def unknown(cls, num_groups: int, types: Sequence[pa.DataType]) -> TopKGroups:
+        """Return groups in the unknown state."""
+        return cls.empty(num_groups, types).mark_unknown(np.ones(num_groups, np.bool_))
 
     @property
-    def known(self) -> Bools:
+    def is_known(self) -> Bools:
         return self.rows >= 0
 
-    def without(self, chosen: Bools) -> Firsts:
-        """Return the groups with the chosen ones as unknown."""
-        lists = tuple(_of(~chosen, first) for first in self.lists)
-        return Firsts(np.where(chosen, UNKNOWN, self.rows), self.room, lists)
+    def mark_unknown(self, chosen: Bools) -> TopKGroups:
+        """Return the groups with the chosen ones marked unknown."""
+        lists = tuple(_keep_known(~chosen, first) for first in self.lists)
+        return TopKGroups(np.where(chosen, UNKNOWN, self.rows), self.room, lists)
 
-    def replaced(self, places: Numbers, others: Firsts) -> Firsts:
-        """Return the groups with those at ``places`` replaced by the others, in their order."""
+    def replace_groups(self, positions: Numbers, replacements: TopKGroups) -> TopKGroups:
+        """Return the groups with those at ``positions`` replaced by ``replacements``, in order."""
         size = len(self.rows)
         chosen = np.arange(size)
-        chosen[places] = size + np.arange(len(others.rows))
-        lists = tuple(one.followed_by(other).taken(chosen) for one, other in zip(self.lists, others.lists, strict=True))
-        rows, room = (np.concatenate(both)[chosen] for both in ((self.rows, others.rows), (self.room, others.room)))
-        return Firsts(rows, room, lists)
+        chosen[positions] = size + np.arange(len(replacements.rows))
+        lists = tuple(
+            state.concat(other).take(chosen) for state, other in zip(self.lists, replacements.lists, strict=True)
+        )
+        rows, room = (
+            np.concatenate(pair)[chosen] for pair in ((self.rows, replacements.rows), (self.room, replacements.room))
+        )
+        return TopKGroups(rows, room, lists)
 
-    def taken(self, places: Numbers) -> Firsts:
-        """Return the groups at ``places``, in their order."""
-        return Firsts(self.rows[places], self.room[places], tuple(first.taken(places) for first in self.lists))
+    def take(self, positions: Numbers) -> TopKGroups:
+        """Return the groups at ``positions``, in that order."""
+        return TopKGroups(
+            self.rows[positions], self.room[positions], tuple(first.take(positions) for first in self.lists)
+        )
 
-    def shown(self) -> list[pa.Array]:
-        """Return the very first value of each group in each order; null for unknown groups."""
-        return [first.shown() for first in self.lists]
+    def first_values(self) -> list[pa.Array]:
+        """Return the first value of each group in each order; null for unknown groups."""
+        return [first.first_values() for first in self.lists]
 
-    def told(self, orders: Sequence[Order]) -> list[pa.Array]:
-        """Return the very first value of each group, or where all are asked for their number; null for unknown ones."""
-        found = []
+    def current_values(self, orders: Sequence[Order]) -> list[pa.Array]:
+        """Return the first value of each group, or the number of values for order ``all``; null if unknown."""
+        values = []
         for first, order in zip(self.lists, orders, strict=True):
-            found.append(first.number() if order == "all" else first.shown())
-        return found
+            values.append(first.count_values() if order == "all" else first.first_values())
+        return values
 
-    def changed(self, changes: Sequence[ValueChanges], orders: Sequence[Order]) -> Firsts:
-        """Return the groups behind some changes, as each list has them: all are of the same rows."""
+    def apply_changes(self, changes: Sequence[ValueChanges], orders: Sequence[Order]) -> TopKGroups:
+        """Return the groups after some changes. There are changes for each list, all of the same rows."""
         rows = self.rows.copy()
         np.add.at(rows, changes[0].groups, changes[0].weights)
-        right, lists = self.known & (rows >= 0), []
+        are_right, lists = self.is_known & (rows >= 0), []
         for first, change, order in zip(self.lists, changes, orders, strict=True):
-            found, is_right = _apply_changes(first, change, order, self.room)
-            lists.append(found)
-            right = right & is_right
-        room = np.where(self.known & ~right, np.minimum(self.room * _GROWTH, ROOM_MAX), self.room)
-        return Firsts(np.where(right, rows, UNKNOWN), room, tuple(_of(right, first) for first in lists))
+            state, is_right = _apply_changes(first, change, order, self.room)
+            lists.append(state)
+            are_right = are_right & is_right
+        room = np.where(self.is_known & ~are_right, np.minimum(self.room * _GROWTH, ROOM_MAX), self.room)
+        return TopKGroups(
+            np.where(are_right, rows, UNKNOWN), room, tuple(_keep_known(are_right, first) for first in lists)
+        )
 
 
 def _empty_state(num_groups: int, kind: pa.DataType) -> TopKState:
@@ -175,35 +186,35 @@ def _empty_state(num_groups: int, kind: pa.DataType) -> TopKState:
 
 
 def _apply_changes(first: TopKState, changes: ValueChanges, order: Order, room: Numbers) -> tuple[TopKState, Bools]:
-    """Return the first values of groups behind some changes, and of which groups they are right."""
+    """Return the state after some changes, and a mask of the groups for which it is correct."""
     size = len(first.lengths)
-    there = changes.values.is_valid().to_numpy(zero_copy_only=False)
-    values = pa.concat_arrays([first.values, changes.values.filter(pa.array(there))])
-    groups = np.concatenate([np.repeat(np.arange(size), first.lengths), changes.groups[there]])
-    weights = np.concatenate([first.counts, changes.weights[there]])
-    ranks = ranks_of(values, order)
-    inside = ranks <= _bounds(first, ranks)[groups]
-    behind = first.behind + _sums(groups[~inside], weights[~inside], size)
+    valid = changes.values.is_valid().to_numpy(zero_copy_only=False)
+    values = pa.concat_arrays([first.values, changes.values.filter(pa.array(valid))])
+    groups = np.concatenate([np.repeat(np.arange(size), first.lengths), changes.groups[valid]])
+    weights = np.concatenate([first.counts, changes.weights[valid]])
+    ranks = rank_values(values, order)
+    inside = ranks <= _rank_bounds(first, ranks)[groups]
+    overflow = first.overflow + _sum_by_group(groups[~inside], weights[~inside], size)
 
-    places = np.flatnonzero(inside)
-    places = places[np.lexsort((ranks[places], groups[places]))]
-    begins = begins_of(groups[places], ranks[places])
-    totals = np.add.reduceat(weights[places], begins) if len(begins) else weights[:0]
+    positions = np.flatnonzero(inside)
+    positions = positions[np.lexsort((ranks[positions], groups[positions]))]
+    begins = run_starts(groups[positions], ranks[positions])
+    totals = np.add.reduceat(weights[positions], begins) if len(begins) else weights[:0]
     right = np.ones(size, np.bool_)
-    right[groups[places[begins]][totals < 0]] = False  # more went than there were
+    right[groups[positions[begins]][totals < 0]] = False  # more rows were deleted than existed
 
     stay = totals > 0
-    places, totals = places[begins][stay], totals[stay]
-    of_group = groups[places]
-    kept = place_within(of_group, size) < (ALL_ROOM if order == "all" else room[of_group])
-    behind = behind + _sums(of_group[~kept], totals[~kept], size)
-    lengths = np.bincount(of_group[kept], minlength=size)
-    right &= (behind >= 0) & ~((lengths == 0) & (behind > 0))
-    return TopKState(values.take(pa.array(places[kept])), totals[kept], lengths, behind), right
+    positions, totals = positions[begins][stay], totals[stay]
+    of_group = groups[positions]
+    is_kept = positions_in_groups(of_group, size) < (ALL_ROOM if order == "all" else room[of_group])
+    overflow = overflow + _sum_by_group(of_group[~is_kept], totals[~is_kept], size)
+    lengths = np.bincount(of_group[is_kept], minlength=size)
+    right &= (overflow >= 0) & ~((lengths == 0) & (overflow > 0))
+    return TopKState(values.take(pa.array(positions[is_kept])), totals[is_kept], lengths, overflow), right
 
 
-def ranks_of(values: pa.Array, order: Order) -> Numbers:
-    """Return numbers in the order of the values, equal ones for equal values. NaN is the largest, and -0.0 is 0.0."""
+def rank_values(values: pa.Array, order: Order) -> Numbers:
+    """Return numbers in the order of the values, equal for equal values. NaN is the largest, and -0.0 equals 0.0."""
     kind = values.type
     if pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
         numbers = values.view(pa.int32()) if pa.types.is_date32(kind) else values.cast(pa.int64())
@@ -215,17 +226,17 @@ def ranks_of(values: pa.Array, order: Order) -> Numbers:
     return ~ranks if order == "max" else ranks
 
 
-def _bounds(first: TopKState, ranks: Numbers) -> Numbers:
-    """Return the rank up to which all values of a group are kept: that of the last one, where rows are behind it."""
+def _rank_bounds(first: TopKState, ranks: Numbers) -> Numbers:
+    """Return the rank up to which all values of a group are kept: that of the last value if the group has overflow."""
     bounds = np.full(len(first.lengths), _NO_BOUND)
     ends = np.cumsum(first.lengths)
-    cut = (first.behind > 0) & (first.lengths > 0)
+    cut = (first.overflow > 0) & (first.lengths > 0)
     bounds[cut] = ranks[ends[cut] - 1]
     return bounds
 
 
-def begins_of(*sorted_columns: Numbers) -> Numbers:
-    """Return the places at which a row differs from the one before it."""
+def run_starts(*sorted_columns: Numbers) -> Numbers:
+    """Return the positions at which a row differs from its predecessor."""
     size = len(sorted_columns[0])
     differs = np.ones(size, np.bool_)
     if size:
@@ -235,25 +246,27 @@ def begins_of(*sorted_columns: Numbers) -> Numbers:
     return np.flatnonzero(differs)
 
 
-def place_within(groups: Numbers, size: int) -> Numbers:
-    """Return the place of each row within its group, for rows in the order of their groups."""
+def positions_in_groups(groups: Numbers, size: int) -> Numbers:
+    """Return the position of each row in its group, for rows in group order."""
     counts = np.bincount(groups, minlength=size)
     return np.arange(len(groups)) - (np.cumsum(counts) - counts)[groups]
 
 
-def _sums(groups: Numbers, weights: Numbers, size: int) -> Numbers:
-    found = np.zeros(size, np.int64)
-    np.add.at(found, groups, weights)
-    return found
+def _sum_by_group(groups: Numbers, weights: Numbers, size: int) -> Numbers:
+    totals = np.zeros(size, np.int64)
+    np.add.at(totals, groups, weights)
+    return totals
 
 
-def _of(known: Bools, first: TopKState) -> TopKState:
-    """Return the values without those of groups that are not known."""
-    if known.all():
+def _keep_known(is_known: Bools, first: TopKState) -> TopKState:
+    """Return the state without the values of unknown groups."""
+    if is_known.all():
         return first
-    stays = np.repeat(known, first.lengths)
+    stays = np.repeat(is_known, first.lengths)
     values = first.values.filter(pa.array(stays))
-    return TopKState(values, first.counts[stays], np.where(known, first.lengths, 0), np.where(known, first.behind, 0))
+    return TopKState(
+        values, first.counts[stays], np.where(is_known, first.lengths, 0), np.where(is_known, first.overflow, 0)
+    )
 
 
 # -- groups as numbers ------------------------------------------------------------------------------------------------
@@ -261,38 +274,39 @@ def _of(known: Bools, first: TopKState) -> TopKState:
 
 @dataclass(frozen=True, slots=True)
 class TopKResult:
-    """The facts about groups that their first values tell."""
+    """New values of groups according to their top-k state."""
 
-    known: Bools
+    is_known: Bools
     rows: Numbers
-    """How many rows each known group has."""
+    """Number of rows of each known group."""
     values: dict[str, pa.Array]
     """Column of the plan → its new value in each known group."""
 
 
 ChangesOf = Callable[[str], ValueChanges | None]
-"""Gives the changes of the values of a column of the plan; None where they are too many."""
-Tell = Callable[[pa.Table, Bools, ChangesOf], TopKResult | None]
-"""Tells the new values of groups with the given keys, of each of which the view has a row or not; None where nothing is
-kept.
-"""
+"""Returns the value changes of a column of the plan; None if there are too many."""
+TopKLookup = Callable[[pa.Table, Bools, ChangesOf], TopKResult | None]
+"""Returns the new values of the groups with these keys; None if nothing is cached. The mask says which groups have a
+row in the view."""
 
 
-def group_numbers(groups: pa.Table, rows: pa.Table) -> Numbers:
-    """Return for each row which of the groups it is of. Both have the same columns, and each group is there once."""
+def match_groups(groups: pa.Table, rows: pa.Table) -> Numbers:
+    """Return the number of the group of each row. Both tables have the same columns, and ``groups`` has no
+    duplicates.
+    """
     size = groups.num_rows
-    both = {
+    columns = {
         name: pa.concat_arrays([one_array(part.column(name)) for part in (groups, rows)])
         for name in groups.column_names
     }
-    numbers = codes_of(pa.table(both)) if both else np.zeros(size + rows.num_rows, np.int64)
+    numbers = encode_rows(pa.table(columns)) if columns else np.zeros(size + rows.num_rows, np.int64)
     place = np.zeros(int(numbers.max(initial=0)) + 1, np.int64)
     place[numbers[:size]] = np.arange(size)
     return place[numbers[size:]]
 
 
-def codes_of(rows: pa.Table) -> Numbers:
-    """Return a number of each row, from 0 on: the same for rows that are equal, nulls counting as equal."""
+def encode_rows(rows: pa.Table) -> Numbers:
+    """Return a number from 0 for each row, equal for equal rows, with NULL equal to NULL."""
     numbers = np.zeros(rows.num_rows, np.int64)
     for place, column in enumerate(rows.columns):
         encoded = one_array(column).dictionary_encode(null_encoding="encode")

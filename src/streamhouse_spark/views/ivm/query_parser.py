@@ -1,7 +1,7 @@
-"""Plans of queries. Pure.
+"""Parsing of queries into plans. Pure.
 
-sqlglot parses the query and says which table each column is of; all else is decided here. What a plan cannot say is
-refused with the part of the query that prevents it.
+sqlglot parses the query and resolves columns to tables; this module does everything else. A query that a plan cannot
+express is rejected with the part that prevents it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sqlglot import exp
 from sqlglot.errors import OptimizeError, ParseError, SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
-from streamhouse_spark.views.ivm.determinism import has_aggregate, require_plain
+from streamhouse_spark.views.ivm.determinism import has_aggregate, require_deterministic
 from streamhouse_spark.views.ivm.dialect import QueryDialect, print_sql
-from streamhouse_spark.views.ivm.indexed_join import equal_columns
+from streamhouse_spark.views.ivm.indexed_join import iter_equal_columns
 from streamhouse_spark.views.ivm.logical_plan import (
     FilterProject,
     Group,
@@ -28,47 +28,48 @@ from streamhouse_spark.views.ivm.logical_plan import (
     Union,
     UnsupportedQueryError,
 )
-from streamhouse_spark.views.ivm.types import TypesOf, is_equal_as_in, padded_as, stays_distinct, without_size
+from streamhouse_spark.views.ivm.types import TypesOf, char_padding, is_equal_as_in, stays_distinct, strip_length
 
-_NOT_OF_A_BAG = ("limit", "offset", "order", "qualify", "windows", "cluster", "distribute", "sort", "fetch")
-_NOT_IN_FROM = ("laterals", "pivots", "sample", "connect", "match", "prewhere")
-_NOT_OF_A_TABLE = ("version", "sample", "pivots", "when", "joins", "laterals")
+_UNSUPPORTED_CLAUSES = ("limit", "offset", "order", "qualify", "windows", "cluster", "distribute", "sort", "fetch")
+_UNSUPPORTED_IN_FROM = ("laterals", "pivots", "sample", "connect", "match", "prewhere")
+_UNSUPPORTED_OF_TABLE = ("version", "sample", "pivots", "when", "joins", "laterals")
 
 Names = dict[tuple[str, str], str]
 """(alias, column) → name in the plan."""
 Scope = Mapping[str, tuple[exp.Expr, Any]]
-"""Name of a common table expression → its query, and those that it may name."""
+"""Name of a common table expression → its query, and the scope of that query."""
 
 
-def _of_one_type(node: Node) -> Mapping[str, str]:
+def _assume_one_type(node: Node) -> Mapping[str, str]:
     return dict.fromkeys(node.columns, "int")
 
 
 def parse_query(sql: str) -> exp.Query:
-    """Parse a query. Raises `UnsupportedQueryError` for what is not one."""
+    """Parse a query. Raises `UnsupportedQueryError` for any other text."""
     try:
         tree = sqlglot.parse_one(sql, read=QueryDialect)
     except SqlglotError as error:
-        found = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
-        place = f"{found.get('description')} at line {found.get('line')}, column {found.get('col')}"
-        raise UnsupportedQueryError("not SQL that is understood", place if found else str(error)) from error
+        problem = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
+        place = f"{problem.get('description')} at line {problem.get('line')}, column {problem.get('col')}"
+        raise UnsupportedQueryError("not SQL that is understood", place if problem else str(error)) from error
     if not isinstance(tree, exp.Query):
         raise UnsupportedQueryError("not a query", tree)
     return tree
 
 
 def table_names(tree: exp.Query) -> list[str]:
-    """Return the tables that a query names, each once, without those of its WITH clauses."""
+    """Return the distinct tables of a query, without its common table expressions."""
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    found = [".".join(part.name for part in t.parts) for t in tree.find_all(exp.Table)]
-    return list(dict.fromkeys(name for name in found if name.lower() not in local))
+    names = [".".join(part.name for part in t.parts) for t in tree.find_all(exp.Table)]
+    return list(dict.fromkeys(name for name in names if name.lower() not in local))
 
 
-def plan_of(
-    tree: exp.Query, sources: Mapping[str, SourceColumns], ids: Mapping[str, str], types_of: TypesOf = _of_one_type
+def build_plan(
+    tree: exp.Query, sources: Mapping[str, SourceColumns], ids: Mapping[str, str], types_of: TypesOf = _assume_one_type
 ) -> Node:
-    """Return the plan of a query. ``ids`` gives each name of `table_names` its source. Without ``types_of`` all columns
-    have one type. Raises `UnsupportedQueryError`.
+    """Return the plan of a query. ``ids`` maps each name of `table_names` to its source.
+
+    Without ``types_of`` all columns have the same type. Raises `UnsupportedQueryError`.
     """
     tree = tree.copy()
     for table in tree.find_all(exp.Table):
@@ -87,7 +88,7 @@ def plan_of(
     names = [part.alias_or_name for part in _first_select(qualified).expressions]
     if len(set(names)) < len(names):
         raise UnsupportedQueryError("two columns of one name", ", ".join(names))
-    return _Reader(sources, types_of).query(qualified, {})
+    return _PlanBuilder(sources, types_of).parse(qualified, {})
 
 
 def _first_select(query: exp.Expr) -> exp.Select:
@@ -96,20 +97,20 @@ def _first_select(query: exp.Expr) -> exp.Select:
     return query
 
 
-def _parts_of(condition: exp.Expr) -> list[exp.Expr]:
+def _split_conjunction(condition: exp.Expr) -> list[exp.Expr]:
     return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
-class _Reader:
+class _PlanBuilder:
     def __init__(self, sources: Mapping[str, SourceColumns], types_of: TypesOf) -> None:
         self._sources, self._types_of = sources, types_of
         self._num_names = 0
 
-    def _fresh(self) -> str:
+    def _new_name(self) -> str:
         self._num_names += 1
         return f"c{self._num_names}"
 
-    def query(self, query: exp.Expr, scope: Scope) -> Node:
+    def parse(self, query: exp.Expr, scope: Scope) -> Node:
         while isinstance(query, exp.Subquery):
             query = query.this
         clause = query.args.get("with_")
@@ -120,67 +121,68 @@ class _Reader:
             for cte in clause.expressions:
                 inner[cte.alias] = (cte.this, dict(inner))
             scope = inner
-        for name in _NOT_OF_A_BAG:
+        for name in _UNSUPPORTED_CLAUSES:
             if part := query.args.get(name):
                 raise UnsupportedQueryError(
-                    f"{name.upper()} (order and limit belong to the readers of a table)", _one(part)
+                    f"{name.upper()} (order and limit belong to the readers of a table)", _first_expression(part)
                 )
         if isinstance(query, exp.SetOperation):
-            return self._union(query, scope)
+            return self._parse_union(query, scope)
         if isinstance(query, exp.Select):
-            return self._select(query, scope)
+            return self._parse_select(query, scope)
         raise UnsupportedQueryError(f"{type(query).__name__.upper()} is not supported", query)
 
-    def _union(self, query: exp.SetOperation, scope: Scope) -> Node:
+    def _parse_union(self, query: exp.SetOperation, scope: Scope) -> Node:
         if not isinstance(query, exp.Union) or query.args.get("by_name"):
             raise UnsupportedQueryError("EXCEPT, INTERSECT and UNION BY NAME", query)
-        left, right = self.query(query.left, scope), self.query(query.right, scope)
+        left, right = self.parse(query.left, scope), self.parse(query.right, scope)
         if len(left.columns) != len(right.columns):
             raise UnsupportedQueryError("a UNION of other numbers of columns", query)
-        node = self._of_parts(left, right)
-        return self._distinct(node) if query.args.get("distinct") else node
+        node = self._union_all(left, right)
+        return self._add_distinct(node) if query.args.get("distinct") else node
 
-    def _of_parts(self, *parts: Node) -> Union:
-        """Return the rows of both parts, each cast to the types that Spark gives their union: changes of one part alone
-        have the types of both.
+    def _union_all(self, *parts: Node) -> Union:
+        """Return the union of both parts, each cast to the types that Spark gives the union.
+
+        Without the casts, changes of one part alone would have its types instead of the union's.
         """
-        *types, wanted = self._types_of_union(*parts)
-        cast = tuple(self._cast(part, of_part, wanted) for part, of_part in zip(parts, types, strict=True))
-        columns = tuple(self._fresh() for _ in wanted)
-        firm = {name for place, name in enumerate(columns) if all(p.columns[place] in p.not_null for p in cast)}
-        chars = [list(map(padded_as, of_part)) for of_part in types]
-        return Union(cast, columns, frozenset(firm), sizes_differ=chars[0] != chars[1])
+        *types, union_types = self._types_of_union(*parts)
+        cast = tuple(self._cast(part, of_part, union_types) for part, of_part in zip(parts, types, strict=True))
+        columns = tuple(self._new_name() for _ in union_types)
+        not_null = {name for place, name in enumerate(columns) if all(p.columns[place] in p.not_null for p in cast)}
+        chars = [list(map(char_padding, of_part)) for of_part in types]
+        return Union(cast, columns, frozenset(not_null), sizes_differ=chars[0] != chars[1])
 
     def _types_of_union(self, *parts: Node) -> list[list[str]]:
-        """Return the types of the columns of both parts, and those that Spark gives their union."""
-        union = Union(parts, tuple(self._fresh() for _ in parts[0].columns), frozenset())
+        """Return the column types of both parts, and those of Spark's union of them."""
+        union = Union(parts, tuple(self._new_name() for _ in parts[0].columns), frozenset())
         *own, of_union = (list(self._types_of(node).values()) for node in (*parts, union))
-        return [*own, list(map(without_size, of_union))]
+        return [*own, list(map(strip_length, of_union))]
 
-    def _cast(self, part: Node, types: Sequence[str], wanted: list[str]) -> Node:
-        """Return a part of a union with the types of the union."""
-        own = list(map(without_size, types))
-        if own == wanted:
+    def _cast(self, part: Node, types: Sequence[str], union_types: list[str]) -> Node:
+        """Return a part of a union, cast to the union's types."""
+        own = list(map(strip_length, types))
+        if own == union_types:
             return part
         exprs: dict[str, exp.Expr] = {}
-        for name, kind, other in zip(part.columns, own, wanted, strict=True):
+        for name, kind, other in zip(part.columns, own, union_types, strict=True):
             column = exp.column(name)
-            exprs[self._fresh()] = column if kind == other else exp.Cast(this=column, to=exp.Var(this=other))
+            exprs[self._new_name()] = column if kind == other else exp.Cast(this=column, to=exp.Var(this=other))
         return _add_projection(part, exprs)
 
-    def _distinct(self, child: Node) -> Group:
-        exprs: dict[str, exp.Expr] = {self._fresh(): exp.column(name) for name in child.columns}
-        firm = {n for n, c in zip(exprs, child.columns, strict=True) if c in child.not_null}
-        return Group(child, child.columns, exprs, None, tuple(exprs), frozenset(firm))
+    def _add_distinct(self, child: Node) -> Group:
+        exprs: dict[str, exp.Expr] = {self._new_name(): exp.column(name) for name in child.columns}
+        not_null = {n for n, c in zip(exprs, child.columns, strict=True) if c in child.not_null}
+        return Group(child, child.columns, exprs, None, tuple(exprs), frozenset(not_null))
 
-    def _select(self, query: exp.Select, scope: Scope) -> Node:
-        node, names, outer = self._from_where(query, scope)
+    def _parse_select(self, query: exp.Select, scope: Scope) -> Node:
+        node, names, outer = self._parse_from_where(query, scope)
         if outer:
             raise UnsupportedQueryError("a correlated subquery that is not EXISTS or IN", outer[0])
         chosen = [part.this if isinstance(part, exp.Alias) else part for part in query.expressions]
         for part in chosen:
-            require_plain(part)
-        exprs = {self._fresh(): _resolve_names(part, names) for part in chosen}
+            require_deterministic(part)
+        exprs = {self._new_name(): _resolve_names(part, names) for part in chosen}
         group, having = query.args.get("group"), query.args.get("having")
         if group or having or any(map(has_aggregate, chosen)):
             node = self._add_group(node, exprs, group, having, names)
@@ -189,63 +191,65 @@ class _Reader:
         distinct = query.args.get("distinct")
         if distinct and distinct.args.get("on"):
             raise UnsupportedQueryError("DISTINCT ON", distinct)
-        return self._distinct(node) if distinct else node
+        return self._add_distinct(node) if distinct else node
 
     def _add_group(self, node: Node, exprs: Mapping[str, exp.Expr], group: Any, having: Any, names: Names) -> Group:
         if group and any(part for name, part in group.args.items() if name != "expressions"):
             raise UnsupportedQueryError("GROUP BY ALL, ROLLUP, CUBE, GROUPING SETS", group)
         values = {}
         for part in group.expressions if group else ():
-            require_plain(part)
-            values[self._fresh()] = _resolve_names(part, names)
+            require_deterministic(part)
+            values[self._new_name()] = _resolve_names(part, names)
         condition = None
         if having:
-            require_plain(having.this)
+            require_deterministic(having.this)
             condition = _resolve_names(having.this, names)
         below = _add_projection(node, {**{name: exp.column(name) for name in node.columns}, **values})
         by_text = {print_sql(e): name for name, e in values.items() if not isinstance(e, exp.Literal)}
-        exprs = {name: _with_groups(e, by_text) for name, e in exprs.items()}
+        exprs = {name: _replace_groups(e, by_text) for name, e in exprs.items()}
         shown = {e.name: name for name, e in reversed(exprs.items()) if isinstance(e, exp.Column)}
         key = tuple(shown[name] for name in values) if all(name in shown for name in values) else None
-        firm = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in below.not_null}
-        condition = _with_groups(condition, by_text) if condition else None
-        return Group(below, tuple(values), exprs, condition, key, frozenset(firm))
+        not_null = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in below.not_null}
+        condition = _replace_groups(condition, by_text) if condition else None
+        return Group(below, tuple(values), exprs, condition, key, frozenset(not_null))
 
     # -- FROM, JOIN, WHERE
 
-    def _from_where(self, query: exp.Select, scope: Scope, outer: Names | None = None) -> tuple[Node, Names, list[Any]]:
-        """Return the rows, the names that they have, and the conditions that name columns of an outer query."""
+    def _parse_from_where(
+        self, query: exp.Select, scope: Scope, outer: Names | None = None
+    ) -> tuple[Node, Names, list[Any]]:
+        """Return the rows, their column names, and the conditions that refer to an outer query."""
         names: Names = {}
         begin = query.args.get("from_")
         if not begin:
             raise UnsupportedQueryError("a query without FROM", query)
-        for name in _NOT_IN_FROM:
+        for name in _UNSUPPORTED_IN_FROM:
             if part := query.args.get(name):
-                raise UnsupportedQueryError(name.upper(), _one(part))
-        node = self._relation(begin.this, scope, names)
+                raise UnsupportedQueryError(name.upper(), _first_expression(part))
+        node = self._parse_relation(begin.this, scope, names)
         for join in query.args.get("joins") or ():
-            node = self._joined(node, join, scope, names)
+            node = self._parse_join(node, join, scope, names)
         where, correlated, everything = query.args.get("where"), [], {**(outer or {}), **names}
-        for part in _parts_of(where.this) if where else ():
+        for part in _split_conjunction(where.this) if where else ():
             condition = part.unnest()
             inner = condition.this.unnest() if isinstance(condition, exp.Not) else condition
             if isinstance(inner, exp.Exists) or (isinstance(inner, exp.In) and inner.args.get("query")):
-                node = self._member(node, inner, scope, names, negated=inner is not condition)
+                node = self._add_membership(node, inner, scope, names, negated=inner is not condition)
                 continue
-            require_plain(condition)
-            found = _resolve_names(condition, everything)
-            if all(column.name in node.columns for column in found.find_all(exp.Column)):
-                node = _add_filter(node, found)
+            require_deterministic(condition)
+            resolved = _resolve_names(condition, everything)
+            if all(column.name in node.columns for column in resolved.find_all(exp.Column)):
+                node = _add_filter(node, resolved)
             else:
-                correlated.append(found)
+                correlated.append(resolved)
         return node, names, correlated
 
-    def _joined(self, node: Node, join: exp.Join, scope: Scope, names: Names) -> Node:
+    def _parse_join(self, node: Node, join: exp.Join, scope: Scope, names: Names) -> Node:
         if join.method or join.args.get("using"):
             raise UnsupportedQueryError("NATURAL or USING that was not expanded", join)
-        right = self._relation(join.this, scope, names)
+        right = self._parse_relation(join.this, scope, names)
         on = join.args.get("on") or exp.true()
-        require_plain(on)
+        require_deterministic(on)
         on = _resolve_names(on, names)
         side, kind = (join.side or "").lower(), (join.kind or "").lower()
         if kind in ("semi", "anti"):
@@ -259,53 +263,55 @@ class _Reader:
     def _join(self, kind: str, left: Node, right: Node, on: exp.Expr) -> Join:
         if kind in ("semi", "anti"):
             return Join(kind, left, right, on, left.key, left.not_null)
-        both = (*left.key, *right.key) if left.key is not None and right.key is not None else None
-        key = both
-        if left.key is not None and kind in ("inner", "left") and self._is_found_once(right, left, on):
+        combined_key = (*left.key, *right.key) if left.key is not None and right.key is not None else None
+        key = combined_key
+        if left.key is not None and kind in ("inner", "left") and self._matches_at_most_once(right, left, on):
             key = left.key
-        elif right.key is not None and kind == "inner" and self._is_found_once(left, right, on):
+        elif right.key is not None and kind == "inner" and self._matches_at_most_once(left, right, on):
             key = right.key
-        firm = frozenset() if kind == "full" else left.not_null | (right.not_null if kind == "inner" else frozenset())
-        return Join(kind, left, right, on, key, firm)
+        not_null = (
+            frozenset() if kind == "full" else left.not_null | (right.not_null if kind == "inner" else frozenset())
+        )
+        return Join(kind, left, right, on, key, not_null)
 
-    def _is_found_once(self, side: Node, other: Node, on: exp.Expr) -> bool:
-        """Tell whether at most one row of a side satisfies the condition with a row of the other."""
+    def _matches_at_most_once(self, side: Node, other: Node, on: exp.Expr) -> bool:
+        """Return whether at most one row of ``side`` joins with each row of ``other``."""
         if side.key is None:
             return False
-        equal = [pair for pair in equal_columns(on, side, other) if pair[0] in side.key]
+        equal = [pair for pair in iter_equal_columns(on, side, other) if pair[0] in side.key]
         if not {name for name, _ in equal}.issuperset(side.key):
             return False
-        own, others = self._types_of(side), self._types_of(other)
-        return {name for name, of in equal if stays_distinct(own[name], others[of])}.issuperset(side.key)
+        own_types, other_types = self._types_of(side), self._types_of(other)
+        return {name for name, of in equal if stays_distinct(own_types[name], other_types[of])}.issuperset(side.key)
 
-    def _relation(self, part: exp.Expr, scope: Scope, names: Names) -> Node:
+    def _parse_relation(self, part: exp.Expr, scope: Scope, names: Names) -> Node:
         if isinstance(part, exp.Subquery):
-            node = self.query(part.this, scope)
+            node = self.parse(part.this, scope)
             columns = [p.alias_or_name for p in _first_select(part.this).expressions]
         elif isinstance(part, exp.Table) and isinstance(part.this, exp.Identifier):
-            for name in _NOT_OF_A_TABLE:
+            for name in _UNSUPPORTED_OF_TABLE:
                 if part.args.get(name):
                     raise UnsupportedQueryError("a table as of a version, sampled or pivoted", part)
             if part.name in scope:
                 body, inner = scope[part.name]
-                node = self.query(body, inner)
+                node = self.parse(body, inner)
                 columns = [p.alias_or_name for p in _first_select(body).expressions]
             else:
-                node = self._scan(part.name)
+                node = self._new_scan(part.name)
                 columns = [c.lower() for c in self._sources[part.name].columns]
         else:
             raise UnsupportedQueryError("not a table or a subquery", part)
         names.update({(part.alias_or_name, c): name for c, name in zip(columns, node.columns, strict=True)})
         return node
 
-    def _scan(self, table: str) -> Scan:
+    def _new_scan(self, table: str) -> Scan:
         source = self._sources[table]
-        mine = {column: self._fresh() for column in source.columns}
+        mine = {column: self._new_name() for column in source.columns}
         key = tuple(mine[column] for column in source.key) or None
         return Scan(table, {n: c for c, n in mine.items()}, key, frozenset(mine[c] for c in source.not_null))
 
-    def _member(self, node: Node, part: exp.Expr, scope: Scope, names: Names, *, negated: bool) -> Node:
-        """EXISTS and IN are semi joins, NOT EXISTS an anti join."""
+    def _add_membership(self, node: Node, part: exp.Expr, scope: Scope, names: Names, *, negated: bool) -> Node:
+        """Add a semi join for EXISTS or IN, or an anti join for NOT EXISTS."""
         if isinstance(part, exp.In) and negated:
             raise UnsupportedQueryError(
                 "NOT IN (a NULL in it means something else than most expect; write NOT EXISTS)", part
@@ -315,48 +321,53 @@ class _Reader:
             sub.args.get(name) for name in ("group", "having", "distinct", "limit", "order", "with_")
         )
         if not simple or any(map(has_aggregate, sub.expressions)):
-            right = self.query(sub, scope)
+            right = self.parse(sub, scope)
             conditions: list[exp.Expr] = []
             values: Sequence[exp.Expr] = [exp.column(c) for c in right.columns]
         else:
-            right, inner, conditions = self._from_where(sub, scope, names)
+            right, inner, conditions = self._parse_from_where(sub, scope, names)
             values = [v.this if isinstance(v, exp.Alias) else v for v in sub.expressions]
             if isinstance(part, exp.In):
                 values = [_resolve_names(v, inner) for v in values]
         on = list(conditions)
         if isinstance(part, exp.In):
-            require_plain(part.this)
+            require_deterministic(part.this)
             mine = part.this.expressions if isinstance(part.this, exp.Tuple) else [part.this]
             if len(mine) != len(values):
                 raise UnsupportedQueryError("IN of another number of columns", part)
-            on += self._equal_in(node, [_resolve_names(m, names) for m in mine], right, values)
+            on += self._membership_conditions(node, [_resolve_names(m, names) for m in mine], right, values)
         for column in (c for condition in on for c in condition.find_all(exp.Column)):
             if column.name not in node.columns and column.name not in right.columns:
                 raise UnsupportedQueryError("a subquery that reaches over a level", part)
         return self._join("anti" if negated else "semi", node, right, exp.and_(*on) if on else exp.true())
 
-    def _equal_in(self, left: Node, own: Sequence[exp.Expr], right: Node, others: Sequence[exp.Expr]) -> list[exp.Expr]:
-        """Return the conditions by which values are in the rows of a subquery."""
-        sides = [_add_projection(node, {self._fresh(): v for v in vs}) for node, vs in ((left, own), (right, others))]
-        found: list[exp.Expr] = []
-        for mine, its, kind, other, of_both in zip(own, others, *self._types_of_union(*sides), strict=True):
+    def _membership_conditions(
+        self, left: Node, own_values: Sequence[exp.Expr], right: Node, other_values: Sequence[exp.Expr]
+    ) -> list[exp.Expr]:
+        """Return the conditions that values are in the rows of a subquery."""
+        sides = [
+            _add_projection(node, {self._new_name(): v for v in vs})
+            for node, vs in ((left, own_values), (right, other_values))
+        ]
+        conditions: list[exp.Expr] = []
+        for mine, its, kind, other, union_type in zip(
+            own_values, other_values, *self._types_of_union(*sides), strict=True
+        ):
             if not is_equal_as_in(kind, other):
-                mine, its = (exp.Cast(this=value, to=exp.Var(this=of_both)) for value in (mine, its))  # noqa: PLW2901
-            found.append(exp.EQ(this=mine, expression=its))
-        return found
+                mine, its = (exp.Cast(this=value, to=exp.Var(this=union_type)) for value in (mine, its))  # noqa: PLW2901
+            conditions.append(exp.EQ(this=mine, expression=its))
+        return conditions
 
 
-def _one(part: Any) -> exp.Expr:
-    found: exp.Expr = part[0] if isinstance(part, list) else part
-    return found
+def _first_expression(part: Any) -> exp.Expr:
+    expression: exp.Expr = part[0] if isinstance(part, list) else part
+    return expression
 
 
 def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
-    """Return the expression over the names of the plan. Raises `UnsupportedQueryError` for a column that is not
-    there.
-    """
+    """Return the expression over the names of the plan. Raises `UnsupportedQueryError` for an unknown column."""
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def resolve(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
         found = names.get((node.table, node.name))
@@ -364,27 +375,27 @@ def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
             raise UnsupportedQueryError("a column that is not found here", node)
         return exp.column(found)
 
-    return expression.copy().transform(one)
+    return expression.copy().transform(resolve)
 
 
-def _with_groups(expression: exp.Expr, by_text: Mapping[str, str]) -> exp.Expr:
-    """Return the expression with the columns that hold the values of groups in place of their expressions."""
+def _replace_groups(expression: exp.Expr, by_text: Mapping[str, str]) -> exp.Expr:
+    """Return the expression with grouping expressions replaced by their columns."""
 
-    def one(node: exp.Expr) -> exp.Expr:
+    def replace_group(node: exp.Expr) -> exp.Expr:
         name = by_text.get(print_sql(node))
         return node if name is None else exp.column(name)
 
-    return expression.copy().transform(one)
+    return expression.copy().transform(replace_group)
 
 
 def _add_filter(child: Node, condition: exp.Expr) -> Node:
-    if isinstance(child, FilterProject) and child.where is not None and _is_bare(child):
+    if isinstance(child, FilterProject) and child.where is not None and _is_identity(child):
         return replace(child, where=exp.and_(child.where, condition))
     exprs = {name: exp.column(name) for name in child.columns}
     return FilterProject(child, exprs, condition, child.key, child.not_null)
 
 
-def _is_bare(rows: FilterProject) -> bool:
+def _is_identity(rows: FilterProject) -> bool:
     return all(isinstance(e, exp.Column) and e.name == name for name, e in rows.exprs.items())
 
 
@@ -396,5 +407,5 @@ def _add_projection(child: Node, exprs: Mapping[str, exp.Expr]) -> FilterProject
     key = None
     if child.key is not None and all(name in shown for name in child.key):
         key = tuple(shown[name] for name in child.key)
-    firm = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in child.not_null}
-    return FilterProject(child, exprs, None, key, frozenset(firm))
+    not_null = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in child.not_null}
+    return FilterProject(child, exprs, None, key, frozenset(not_null))

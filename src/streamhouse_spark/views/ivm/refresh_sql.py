@@ -1,6 +1,6 @@
-"""The statements of a refresh: the rows that a view's table gets and loses. Pure.
+"""Statements of a refresh: the rows to write into a view's table, and the keys to delete. Pure.
 
-Each gives the columns of the view's table and `GONE`: whether the row's key goes, or the row comes in its place.
+Each returns the columns of the view's table and `GONE`: whether the row's key is deleted, or the row written.
 """
 
 from __future__ import annotations
@@ -10,17 +10,25 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.views.ivm.delta_sql import WEIGHT, Writer, in_one_task, list_columns, quote_name, same
+from streamhouse_spark.views.ivm.delta_sql import (
+    WEIGHT,
+    Writer,
+    coalesce_tasks,
+    list_columns,
+    null_safe_equal,
+    quote_name,
+)
 from streamhouse_spark.views.ivm.logical_plan import Group, Node, UnsupportedQueryError
 
 GONE: Final = "__streamhouse_gone"
 KEY: Final = "_key"
 ORDINAL: Final = "_ord"
 COUNT: Final = "__streamhouse_count"
-"""The number of equal rows that the view has."""
-_THERE: Final = "__streamhouse_there"
+"""The number of equal rows in the view."""
+_EXISTS: Final = "__streamhouse_there"
 Identity = Literal["natural", "hash", "bag"]
-"""A row's key: columns of the query, a hash of them, or a hash of all and an ordinal number, as rows may be equal."""
+"""The key of a row: columns of the query, a hash of them, or a hash of all columns plus an ordinal for a bag of
+rows."""
 _PLAIN_KEYS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
 _FLOATS: Final = re.compile(r"\b(?:float|double)\b")
 _HASHED: Final = frozenset({"boolean", "timestamp_ntz", "float", "double", *_PLAIN_KEYS})
@@ -31,8 +39,8 @@ _JSON_OPTIONS: Final = (
 )
 
 
-def identity_of(root: Node, types: Mapping[str, str]) -> Identity:
-    """Return how the rows of a plan are told apart. ``types`` are Spark's, of the plan's columns."""
+def choose_identity(root: Node, types: Mapping[str, str]) -> Identity:
+    """Return how the rows of a plan are identified. ``types`` are Spark's, by column of the plan."""
     if root.key and all(name in root.not_null and types[name] in _PLAIN_KEYS for name in root.key):
         return "natural"
     return "hash" if isinstance(root, Group) or root.key is not None else "bag"
@@ -46,32 +54,32 @@ def hash_sql(
     is_exact: bool = False,
     takes_nested: bool = False,
 ) -> str:
-    """Return a hash of an injective text of columns: lengths, and a mark for NULL. Those of groups are equal where
-    Spark's groups are; with ``is_exact`` -0.0 and 0.0 differ, as two rows do. ``takes_nested`` takes the JSON of nested
-    columns, which may differ for equal maps.
+    """Return a hash over an injective encoding of columns: length-prefixed texts, and a marker for NULL.
 
-    Raises `UnsupportedQueryError` for columns whose equal values have no equal texts.
+    Hashes of groups are equal exactly if Spark's groups are. With ``is_exact``, -0.0 and 0.0 differ, as in rows.
+    ``takes_nested`` supports nested columns as JSON, which may differ for equal maps. Raises `UnsupportedQueryError`
+    for a type whose equal values have different texts.
     """
     parts = []
     for name in columns:
         kind, value = types[name], f"{of}{name}"
         if kind in ("float", "double") and not is_exact:
             text = f"CAST({value} + CAST(0 AS {kind}) AS STRING)"  # -0.0 becomes 0.0
-        elif kind == "timestamp":  # the text of local time is twice the same in autumn
+        elif kind == "timestamp":  # local times repeat when daylight saving ends
             text = f"CAST(unix_micros({value}) AS STRING)"
         elif kind == "binary":
             text = f"hex({value})"
         elif kind in _HASHED or kind.startswith("decimal"):
             text = f"CAST({value} AS STRING)"
         elif takes_nested and kind.startswith(_NESTED):
-            text = _json(value)
+            text = _json_sql(value)
         else:
             raise UnsupportedQueryError("a column whose values cannot tell rows apart", f"{name} of type {kind}")
         parts.append(f"CASE WHEN {value} IS NULL THEN 'n' ELSE concat(length({text}), ':', {text}) END")
     return f"sha2(concat({', '.join(parts)}), 256)" if parts else "sha2('', 256)"
 
 
-def _json(value: str) -> str:
+def _json_sql(value: str) -> str:
     return f"to_json({value}, {_JSON_OPTIONS})"
 
 
@@ -81,12 +89,12 @@ class Statements:
 
     root: Node
     names: tuple[str, ...]
-    """The columns of the query, as its author and Spark name them."""
+    """The columns of the query, as Spark names them."""
     types: Mapping[str, str]
-    """Column of the plan → Spark's type, of the root's columns and, where it is a GROUP BY, of its groups."""
+    """Column of the plan → Spark's type, for the root's columns and for its grouping columns."""
     identity: Identity
     is_whole: bool = False
-    """Whether the whole query is computed each time, so that equal rows need not have one key for ever."""
+    """Whether every refresh computes the full query, so that equal rows may change their key between refreshes."""
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -101,27 +109,27 @@ class Statements:
         """The columns of the view's table."""
         return self.names if self.identity == "natural" else (*self.key_columns, *self.names)
 
-    def whole(self, writer: Writer) -> str:
-        """Return the whole result at the new versions, with its keys."""
+    def full_sql(self, writer: Writer) -> str:
+        """Return the full result at the new versions, with its keys."""
         rows, root = writer.rows(self.root, "new"), self.root
         if self.identity == "natural":
-            return f"SELECT {self._shown()} FROM ({rows}) q"
+            return f"SELECT {self._select_list()} FROM ({rows}) q"
         if self.identity == "hash" and isinstance(root, Group):
             key = f"{hash_sql(root.groups, self.types)} AS {KEY}"
             rows = writer.groups(root, writer.rows(root.child, "new"), key)
-            return f"SELECT {KEY}, {self._shown()} FROM ({rows}) q"
+            return f"SELECT {KEY}, {self._select_list()} FROM ({rows}) q"
         if self.identity == "hash":
-            return f"SELECT {hash_sql(root.key or (), self.types)} AS {KEY}, {self._shown()} FROM ({rows}) q"
-        return self.whole_of(rows)
+            return f"SELECT {hash_sql(root.key or (), self.types)} AS {KEY}, {self._select_list()} FROM ({rows}) q"
+        return self.keyed_rows_sql(rows)
 
-    def whole_of(self, rows: str) -> str:
-        """Return rows with the columns of the plan as rows of the view, each with a key by all of its columns."""
+    def keyed_rows_sql(self, rows: str) -> str:
+        """Return rows of the plan as rows of the view, with a key over all of their columns."""
         key = hash_sql(self.root.columns, self.types, is_exact=True, takes_nested=self.is_whole)
         number = f"CAST(row_number() OVER (PARTITION BY {key} ORDER BY {key}) AS BIGINT)"
-        return f"SELECT {key} AS {KEY}, {number} AS {ORDINAL}, {self._shown()} FROM ({rows}) q"
+        return f"SELECT {key} AS {KEY}, {number} AS {ORDINAL}, {self._select_list()} FROM ({rows}) q"
 
-    def difference(self, whole: str, view: str) -> str:
-        """Return what brings the relation ``view``, the rows of the view's table, to the result ``whole``."""
+    def difference_sql(self, whole: str, view: str) -> str:
+        """Return the changes that turn the relation ``view``, the view's rows, into the result ``whole``."""
         on = " AND ".join(f"n.{quote_name(c)} = v.{quote_name(c)}" for c in self.key_columns)
         shown = [
             f"coalesce(n.{quote_name(c)}, v.{quote_name(c)}) AS {quote_name(c)}"
@@ -130,38 +138,38 @@ class Statements:
             for c in self.columns
         ]
         shown_as = dict(zip(self.root.columns, self.names, strict=True))
-        floats = [quote_name(shown_as[name]) for name in self._with_floats()]
-        maps = {shown_as[name] for name in self.root.columns if "map<" in self.types[name]}  # Spark compares none
+        floats = [quote_name(shown_as[name]) for name in self._float_columns()]
+        maps = {shown_as[name] for name in self.root.columns if "map<" in self.types[name]}  # Spark cannot compare maps
 
         def row(of: str) -> str:
             values = {name: f"{of}.{quote_name(name)}" for name in self.columns}
-            columns = [_json(value) if name in maps else value for name, value in values.items()]
+            columns = [_json_sql(value) if name in maps else value for name, value in values.items()]
             return f"struct({', '.join([*columns, *(f'CAST({of}.{name} AS STRING)' for name in floats)])})"
 
-        differs = f"n.{_THERE} IS NULL OR v.{_THERE} IS NULL OR NOT ({row('n')} <=> {row('v')})"
-        there = f"SELECT *, TRUE AS {_THERE} FROM"
+        differs = f"n.{_EXISTS} IS NULL OR v.{_EXISTS} IS NULL OR NOT ({row('n')} <=> {row('v')})"
+        marked = f"SELECT *, TRUE AS {_EXISTS} FROM"
         return (
-            f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM ({there} ({whole})) n "
-            f"FULL JOIN ({there} {view}) v ON {on} WHERE {differs}"
+            f"SELECT {', '.join(shown)}, n.{_EXISTS} IS NULL AS {GONE} FROM ({marked} ({whole})) n "
+            f"FULL JOIN ({marked} {view}) v ON {on} WHERE {differs}"
         )
 
-    def rows_of_touched(self, writer: Writer, touched: str, among: str = "") -> str:
+    def touched_rows_sql(self, writer: Writer, touched: str, condition: str = "") -> str:
         """Return the rows below the groups in the relation ``touched``, at the new versions.
 
-        ``among`` is a condition that all of them satisfy, by which less is read.
+        ``condition`` holds for all of them and reduces what is read.
         """
         assert isinstance(self.root, Group)
-        return writer.of_groups(self.root, "new", f"SELECT * FROM {touched}", among)
+        return writer.rows_of_groups(self.root, "new", f"SELECT * FROM {touched}", condition)
 
-    def of_touched(self, writer: Writer, touched: str, rows: str) -> str:
-        """Return the new rows of the groups in the relation ``touched``, and the keys of those that are no more.
+    def touched_groups_sql(self, writer: Writer, touched: str, rows: str) -> str:
+        """Return the new rows of the groups in the relation ``touched``, and the keys of groups that became empty.
 
-        ``rows`` are those of `rows_of_touched`.
+        ``rows`` are those of `touched_rows_sql`.
         """
         root = self.root
         assert isinstance(root, Group)
-        found = writer.groups(root, rows, *root.groups)
-        inner = f"SELECT {', '.join([*root.groups, *root.columns])}, TRUE AS {_THERE} FROM ({found}) q"
+        group_rows = writer.groups(root, rows, *root.groups)
+        inner = f"SELECT {', '.join([*root.groups, *root.columns])}, TRUE AS {_EXISTS} FROM ({group_rows}) q"
         of_group = {name: e.name for name, e in root.exprs.items() if name in (root.key or ())}
         shown = [
             f"{'t.' + of_group[column] if column in of_group else 'n.' + column} AS {quote_name(name)}"
@@ -169,55 +177,59 @@ class Statements:
         ]
         if self.identity == "hash":
             shown.insert(0, f"{hash_sql(root.groups, self.types, 't.')} AS {KEY}")
-        on = same(root.groups, "t", "n")
-        return f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM {touched} t LEFT JOIN ({inner}) n ON {on}"
+        on = null_safe_equal(root.groups, "t", "n")
+        return (
+            f"SELECT {', '.join(shown)}, n.{_EXISTS} IS NULL AS {GONE} FROM {touched} t LEFT JOIN ({inner}) n ON {on}"
+        )
 
-    def of_delta(self, writer: Writer, *, one_task: bool = False) -> str:
-        """Return the rows that come and the keys that go, of a plan whose rows have a key and that ends in no GROUP BY.
+    def delta_sql(self, writer: Writer, *, one_task: bool = False) -> str:
+        """Return the changed rows of a plan with a key that does not end in GROUP BY.
 
-        ``one_task`` computes all in one task: right for few rows, whose shuffle costs more than they do.
+        ``one_task`` computes everything in one task: cheaper than a shuffle for few rows.
         """
-        net = self._net(writer, one_task=one_task)
-        key = "" if self.identity == "natural" else f"{self._row_key()} AS {KEY}, "
-        # A row of weight 2 is written twice, so that a key that is none is found out and not lost in silence.
-        each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_THERE} FROM ({net}) q"
-        return f"SELECT {key}{self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
+        net = self._net_sql(writer, one_task=one_task)
+        key = "" if self.identity == "natural" else f"{self._row_key_sql()} AS {KEY}, "
+        # A row of weight 2 is written twice: a key that is not unique then fails instead of losing a row silently.
+        each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_EXISTS} FROM ({net}) q"
+        return f"SELECT {key}{self._select_list()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
 
-    def net_of_bag(self, writer: Writer, *, one_task: bool = False) -> str:
-        """Return the rows that came and went, with weights, and `KEY`, of a plan whose rows may be equal."""
-        net = self._net(writer, one_task=one_task)
+    def bag_net_sql(self, writer: Writer, *, one_task: bool = False) -> str:
+        """Return the inserted and deleted rows with weights and `KEY`, for a plan whose rows may be equal."""
+        net = self._net_sql(writer, one_task=one_task)
         return f"SELECT *, {hash_sql(self.root.columns, self.types, is_exact=True)} AS {KEY} FROM ({net}) q"
 
-    def of_bag(self, net: str, known: str) -> str:
-        """Return the ordinals that equal rows get, behind those that are there, and the last ones that go.
+    def bag_delta_sql(self, net: str, counts: str) -> str:
+        """Return the changes of a bag: inserts get ordinals after the existing ones, deletes remove the last ordinals.
 
-        ``net`` are rows as those of `net_of_bag`, and ``known`` the `COUNT` of each `KEY` that the view has.
+        ``net`` are rows of `bag_net_sql`, and ``counts`` the `COUNT` of each `KEY` in the view.
         """
-        was = f"COALESCE(v.{COUNT}, 0L)"
-        first = f"CASE WHEN d.{WEIGHT} > 0 THEN {was} + 1 ELSE {was} + d.{WEIGHT} + 1 END"
-        last = f"CASE WHEN d.{WEIGHT} > 0 THEN {was} + d.{WEIGHT} ELSE {was} END"
+        old_count = f"COALESCE(v.{COUNT}, 0L)"
+        first = f"CASE WHEN d.{WEIGHT} > 0 THEN {old_count} + 1 ELSE {old_count} + d.{WEIGHT} + 1 END"
+        last = f"CASE WHEN d.{WEIGHT} > 0 THEN {old_count} + d.{WEIGHT} ELSE {old_count} END"
         joined = (
             f"SELECT d.*, explode(sequence({first}, {last})) AS {ORDINAL} FROM ({net}) d "
-            f"LEFT JOIN ({known}) v ON d.{KEY} = v.{KEY}"
+            f"LEFT JOIN ({counts}) v ON d.{KEY} = v.{KEY}"
         )
-        return f"SELECT {KEY}, {ORDINAL}, {self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
+        return f"SELECT {KEY}, {ORDINAL}, {self._select_list()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
 
-    def _net(self, writer: Writer, *, one_task: bool) -> str:
-        """Return the rows that came and went, equal ones added up. -0.0 and 0.0 are one group, and two values."""
+    def _net_sql(self, writer: Writer, *, one_task: bool) -> str:
+        """Return the changes, with the weights of equal rows added up. -0.0 and 0.0 are one group but different
+        rows.
+        """
         columns, delta = self.root.columns, writer.delta(self.root)
         assert delta is not None
-        rows, total = in_one_task(delta, one_task=one_task), f"SUM({WEIGHT})"
-        floats = self._with_floats()
+        rows, total = coalesce_tasks(delta, one_task=one_task), f"SUM({WEIGHT})"
+        floats = self._float_columns()
         shown = list_columns([f"first({name}) AS {name}" if name in floats else name for name in columns])
         groups = list_columns([*columns, *(f"CAST({name} AS STRING)" for name in floats)])
         return f"SELECT {shown}, {total} AS {WEIGHT} FROM ({rows}) q GROUP BY {groups} HAVING {total} <> 0"
 
-    def _with_floats(self) -> list[str]:
+    def _float_columns(self) -> list[str]:
         """Return the columns of the plan whose values may be -0.0, which equals 0.0."""
         return [name for name in self.root.columns if _FLOATS.search(self.types[name])]
 
-    def _row_key(self) -> str:
+    def _row_key_sql(self) -> str:
         return hash_sql(self.root.key or (), self.types, is_exact=True)
 
-    def _shown(self) -> str:
+    def _select_list(self) -> str:
         return ", ".join(f"{c} AS {quote_name(n)}" for c, n in zip(self.root.columns, self.names, strict=True))

@@ -1,4 +1,4 @@
-"""Conditions that columns have some values, by which a source leaves out files and segments. Pure."""
+"""Filters on column values, by which a source skips files and segments. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ VALUES_MAX: Final = 1_000
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
-def in_filter_of_rows(rows: pa.Table) -> str:
-    """Return a condition in SQL that each of the rows satisfies: of each column one of its values, of many values that
-    it lies between the least and the greatest; empty where there is none.
+def build_filter(rows: pa.Table) -> str:
+    """Return an SQL condition that holds for each of the rows; empty if there is none.
+
+    It lists the values of each column, or their range if there are many.
     """
-    found = []
+    conditions = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         values = column.unique()
         if not is_beyond_python(values):
-            found.append(in_filter(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between(name, values))
-    return " AND ".join(filter(None, found))
+            conditions.append(
+                in_filter(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between_filter(name, values)
+            )
+    return " AND ".join(filter(None, conditions))
 
 
-def _between(column: str, values: pa.Array) -> str:
+def _between_filter(column: str, values: pa.Array) -> str:
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
         return ""
@@ -40,7 +43,7 @@ def _between(column: str, values: pa.Array) -> str:
 
 
 def in_filter(column: str, values: Sequence[object]) -> str:
-    """Return the condition in SQL; empty where the values are too many, or have no plain literals."""
+    """Return the condition as SQL; empty if there are too many values or one has no plain literal."""
     if len(values) > VALUES_MAX:
         return ""
     literals = [_literal(value) for value in values if value is not None]

@@ -1,8 +1,8 @@
-"""The first and the last values of groups, cut from rows where they lie: of each task's rows, and of all tasks'. Pure.
+"""First and last values of groups, computed per task and merged over all tasks. Pure.
 
-Of each group a task gives up to ``room`` distinct values from either end, each with the number of its rows. A value
-that is among the first ones of all rows is among the first ones of each task that has it. So the numbers that tasks
-give add up to those of all rows, for as many values as have room, however rows were cut into tasks.
+A task returns up to ``room`` distinct values from each end of a group, each with its row count. A value among the first
+of all rows is among the first in every task that has it. So the counts of all tasks add up exactly for as many values
+as there is room, however rows are divided into tasks.
 """
 
 from __future__ import annotations
@@ -14,98 +14,111 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.arrow_chunking import one_array
-from streamhouse_spark.views.ivm.min_max import ALL_ROOM, Bools, Numbers, begins_of, codes_of, place_within, ranks_of
+from streamhouse_spark.views.ivm.min_max import (
+    ALL_ROOM,
+    Bools,
+    Numbers,
+    encode_rows,
+    positions_in_groups,
+    rank_values,
+    run_starts,
+)
 
 LIST: Final = "__streamhouse_list"
-"""The list that a value is of, by its number; `ALL_ROWS` for the number of all rows of a group."""
+"""The number of the list that a value belongs to; `ALL_ROWS` for the row count of a group."""
 NUMBER: Final = "__streamhouse_number"
-"""How many rows of the group have the value; of changes how many came, less those that went."""
+"""Number of rows of the group with the value; for changes, inserts minus deletes."""
 ALL_ROWS: Final = -1
 _STEP_ROWS: Final = 1 << 18
-"""Rows that are cut together."""
+"""Rows that are merged at a time."""
 _BATCH_ROWS: Final = 1 << 16
 
 
 class FirstValues:
-    """Cuts rows, whose columns are those of groups and one of each list. A null is a value that always has room.
+    """Reduces rows with grouping columns and one column per list. Null is a value that always has room.
 
-    It gives the columns that it got, and `LIST` and `NUMBER`. In a row of one list the columns of the others are null.
+    Output rows have the input columns, `LIST` and `NUMBER`. In a row of one list, the columns of the other lists are
+    null.
     """
 
     def __init__(
         self, groups: Sequence[str], values: Sequence[str], room: int, whole: Collection[str] = frozenset()
     ) -> None:
-        """``whole`` are columns of which all values are asked for: they have `ALL_ROOM`."""
+        """``whole`` are columns whose values are all needed: they get `ALL_ROOM`."""
         self._groups, self._values = list(groups), list(values)
         self._rooms = {name: ALL_ROOM if name in whole else room for name in values}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        known: pa.Table | None = None
+        partial: pa.Table | None = None
         pending: list[pa.RecordBatch] = []
         num_rows = 0
         for batch in batches:
             pending.append(batch)
             num_rows += batch.num_rows
             if num_rows >= _STEP_ROWS:
-                known, pending, num_rows = self._cut(known, pending), [], 0
+                partial, pending, num_rows = self._merge_batches(partial, pending), [], 0
         if num_rows:
-            known = self._cut(known, pending)
-        if known is not None:
-            yield from known.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
+            partial = self._merge_batches(partial, pending)
+        if partial is not None:
+            yield from partial.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
 
-    def _cut(self, known: pa.Table | None, batches: Sequence[pa.RecordBatch]) -> pa.Table:
-        """Return what is kept of rows, and of those that were cut before."""
+    def _merge_batches(self, partial: pa.Table | None, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        """Return the reduction of ``batches`` and of the earlier partial result."""
         rows = pa.Table.from_batches(batches)
-        rows = pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))  # each column may have nulls
-        if known is None:
-            known = _with_numbers(rows.schema).empty_table()
-        both = pa.concat_tables([known.select(rows.column_names), rows])
-        lists = _merge_numbers(known.column(LIST), np.zeros(rows.num_rows, np.int64))
-        numbers = _merge_numbers(known.column(NUMBER), np.ones(rows.num_rows, np.int64))
-        groups = codes_of(both.select(self._groups))
-        is_new = np.arange(both.num_rows) >= known.num_rows
-        parts = [self._counted(both, groups, numbers, is_new | (lists == ALL_ROWS))]
+        rows = pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))  # make each column nullable
+        if partial is None:
+            partial = _output_schema(rows.schema).empty_table()
+        all_rows = pa.concat_tables([partial.select(rows.column_names), rows])
+        lists = _merge_numbers(partial.column(LIST), np.zeros(rows.num_rows, np.int64))
+        numbers = _merge_numbers(partial.column(NUMBER), np.ones(rows.num_rows, np.int64))
+        groups = encode_rows(all_rows.select(self._groups))
+        is_new = np.arange(all_rows.num_rows) >= partial.num_rows
+        parts = [self._count_rows(all_rows, groups, numbers, is_new | (lists == ALL_ROWS))]
         for place, name in enumerate(self._values):
             chosen = is_new | (lists == place)
-            parts.append(self._ends(both.filter(pa.array(chosen)), groups[chosen], numbers[chosen], place, name))
+            parts.append(
+                self._extreme_values(all_rows.filter(pa.array(chosen)), groups[chosen], numbers[chosen], place, name)
+            )
         return pa.concat_tables(parts)
 
-    def _counted(self, rows: pa.Table, groups: Numbers, numbers: Numbers, chosen: Bools) -> pa.Table:
-        """Return how many rows each group has."""
+    def _count_rows(self, rows: pa.Table, groups: Numbers, numbers: Numbers, chosen: Bools) -> pa.Table:
+        """Return the row count of each group."""
         totals = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
         np.add.at(totals, groups[chosen], numbers[chosen])
-        found, first = np.unique(groups[chosen], return_index=True)
-        return self._given(rows, np.flatnonzero(chosen)[first], totals[found], ALL_ROWS, None)
+        present, first = np.unique(groups[chosen], return_index=True)
+        return self._build_rows(rows, np.flatnonzero(chosen)[first], totals[present], ALL_ROWS, None)
 
-    def _ends(self, rows: pa.Table, groups: Numbers, numbers: Numbers, place: int, name: str) -> pa.Table:
-        """Return the distinct values from either end of each group that have room, and null."""
+    def _extreme_values(self, rows: pa.Table, groups: Numbers, numbers: Numbers, place: int, name: str) -> pa.Table:
+        """Return the distinct values from both ends of each group that have room, and null."""
         values = one_array(rows.column(name))
-        there = values.is_valid().to_numpy(zero_copy_only=False)
-        ranks = ranks_of(values.filter(pa.array(there)), "min")
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        ranks = rank_values(values.filter(pa.array(valid)), "min")
         size = int(groups.max(initial=-1)) + 1
-        filled, of_group = np.flatnonzero(there), groups[there]
+        filled, of_group = np.flatnonzero(valid), groups[valid]
         order = np.lexsort((ranks, of_group))
-        begins = begins_of(of_group[order], ranks[order])
+        begins = run_starts(of_group[order], ranks[order])
         totals = np.add.reduceat(numbers[filled[order]], begins) if len(begins) else numbers[:0]
         of_value = of_group[order][begins]
-        within, counts = place_within(of_value, size), np.bincount(of_value, minlength=size)[of_value]
+        within, counts = positions_in_groups(of_value, size), np.bincount(of_value, minlength=size)[of_value]
         stay = (within < self._rooms[name]) | (within >= counts - self._rooms[name])
         nulls = np.zeros(size, np.int64)
-        np.add.at(nulls, groups[~there], numbers[~there])
-        empty, first = np.unique(groups[~there], return_index=True)
-        places = np.concatenate([filled[order][begins][stay], np.flatnonzero(~there)[first]])
-        return self._given(rows, places, np.concatenate([totals[stay], nulls[empty]]), place, name)
+        np.add.at(nulls, groups[~valid], numbers[~valid])
+        empty, first = np.unique(groups[~valid], return_index=True)
+        places = np.concatenate([filled[order][begins][stay], np.flatnonzero(~valid)[first]])
+        return self._build_rows(rows, places, np.concatenate([totals[stay], nulls[empty]]), place, name)
 
-    def _given(self, rows: pa.Table, places: Numbers, numbers: Numbers, number: int, name: str | None) -> pa.Table:
-        wanted = rows.select([*self._groups, *([] if name is None else [name])]).take(pa.array(places))
-        columns = {c: wanted.column(c) for c in wanted.column_names}
-        schema = _with_numbers(rows.schema)
-        columns |= {field.name: pa.nulls(len(places), field.type) for field in schema if field.name not in columns}
-        columns |= {LIST: pa.array(np.full(len(places), number, np.int32)), NUMBER: pa.array(numbers, pa.int64())}
+    def _build_rows(
+        self, rows: pa.Table, positions: Numbers, numbers: Numbers, number: int, name: str | None
+    ) -> pa.Table:
+        selected = rows.select([*self._groups, *([] if name is None else [name])]).take(pa.array(positions))
+        columns = {c: selected.column(c) for c in selected.column_names}
+        schema = _output_schema(rows.schema)
+        columns |= {field.name: pa.nulls(len(positions), field.type) for field in schema if field.name not in columns}
+        columns |= {LIST: pa.array(np.full(len(positions), number, np.int32)), NUMBER: pa.array(numbers, pa.int64())}
         return pa.Table.from_arrays([columns[field.name] for field in schema], schema=schema)
 
 
-def _with_numbers(schema: pa.Schema) -> pa.Schema:
+def _output_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*schema, (LIST, pa.int32()), (NUMBER, pa.int64())])
 
 

@@ -11,11 +11,11 @@ from streamhouse_spark.views.ivm.aggregate_functions import Aggregate
 from streamhouse_spark.views.ivm.column_pruning import prune_columns
 from streamhouse_spark.views.ivm.delta_sql import Writer
 from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
-from streamhouse_spark.views.ivm.indexed_join import find_indexed_sides, scans_of
+from streamhouse_spark.views.ivm.indexed_join import find_indexed_sides, iter_scans
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-from streamhouse_spark.views.ivm.query_parser import parse_query, plan_of
-from streamhouse_spark.views.ivm.refresh_sql import Statements, identity_of
-from streamhouse_spark.views.ivm.semi_join_filter import VALUES_MAX, in_filter, in_filter_of_rows
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query
+from streamhouse_spark.views.ivm.refresh_sql import Statements, choose_identity
+from streamhouse_spark.views.ivm.semi_join_filter import VALUES_MAX, build_filter, in_filter
 
 SOURCES = {
     "t0": SourceColumns(("id", "cust", "amount", "note"), ("id",), frozenset({"id"})),
@@ -27,7 +27,7 @@ KEYS = {"t1": ("id",), "t2": ("a", "b")}
 
 
 def plan(query: str):
-    return prune_columns(plan_of(parse_query(query), SOURCES, IDS))
+    return prune_columns(build_plan(parse_query(query), SOURCES, IDS))
 
 
 def kinds(select: str, *types: str) -> list[str] | None:
@@ -35,7 +35,7 @@ def kinds(select: str, *types: str) -> list[str] | None:
     root = plan(f"SELECT {select} FROM db.t GROUP BY cust")
     found = dict(zip(root.columns, types, strict=True)) | dict.fromkeys((*root.child.columns, *root.groups), "int")
     names = tuple(f"n{place}" for place, _ in enumerate(root.columns))
-    added = IncrementalAggregate.of(Statements(root, names, found, identity_of(root, found)))
+    added = IncrementalAggregate.of(Statements(root, names, found, choose_identity(root, found)))
     if added is None:
         return None
     return [part.kind if isinstance(part, Aggregate) else "computed" for part in added.parts.values()]
@@ -88,12 +88,12 @@ def test_other_views_are_computed_again(select, types):
 def test_groups_that_the_view_does_not_show_are_computed_again():
     root = plan("SELECT cust, count(*) AS n FROM db.t GROUP BY cust HAVING count(*) > 1")
     types = dict.fromkeys([*root.columns, *root.child.columns], "int")
-    assert IncrementalAggregate.of(Statements(root, ("cust", "n"), types, identity_of(root, types))) is None
+    assert IncrementalAggregate.of(Statements(root, ("cust", "n"), types, choose_identity(root, types))) is None
 
 
 def test_a_plan_has_the_columns_that_it_needs():
     def read(query: str) -> dict[str, list[str]]:
-        return {scan.table: sorted(scan.of.values()) for scan in scans_of(plan(query))}
+        return {scan.table: sorted(scan.of.values()) for scan in iter_scans(plan(query))}
 
     assert read("SELECT cust, sum(amount) AS s FROM db.t GROUP BY cust") == {"t0": ["amount", "cust"]}
     assert read("SELECT count(*) AS n FROM db.t") == {"t0": ["id"]}
@@ -112,7 +112,7 @@ def test_a_plan_has_the_columns_that_it_needs():
 def uses(query: str, *changed: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Source that is looked up → the source whose changes name the keys, and its columns."""
     found = find_indexed_sides(plan(query), set(changed), KEYS)
-    return {beside.table: (beside.changed, beside.given) for beside in found.values()}
+    return {beside.table: (beside.changed, beside.lookup_columns) for beside in found.values()}
 
 
 def test_rows_beside_changes_are_found_by_key():
@@ -169,12 +169,12 @@ def test_a_condition_that_many_groups_satisfy():
     """Each column by itself: its values where they are few, else what they lie between."""
     days = [dt.date(2026, 1, 1) + dt.timedelta(number % 3) for number in range(VALUES_MAX + 1)]
     numbers, texts = list(range(VALUES_MAX + 1)), [f"t{number:04}" for number in range(VALUES_MAX + 1)]
-    found = in_filter_of_rows(
+    found = build_filter(
         pa.table({"c1": [None, *numbers[1:]], "c2": days, "c3": texts, "c4": [0.5 * n for n in numbers]})
     )
     assert found == (
         f"(c1 BETWEEN 1 AND {VALUES_MAX} OR c1 IS NULL) AND "
         "(c2 IN (DATE'2026-01-01', DATE'2026-01-02', DATE'2026-01-03')) AND (c3 BETWEEN 't0000' AND 't1000')"
     )
-    assert in_filter_of_rows(pa.table({"c1": [f"it's {number}" for number in numbers]})) == ""
-    assert in_filter_of_rows(pa.table({"c1": pa.array([], pa.int32())})) == ""
+    assert build_filter(pa.table({"c1": [f"it's {number}" for number in numbers]})) == ""
+    assert build_filter(pa.table({"c1": pa.array([], pa.int32())})) == ""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.views.ivm import min_max
-from streamhouse_spark.views.ivm.min_max import ROOM, ROOM_MAX, Firsts, TopKState, ValueChanges, group_numbers
+from streamhouse_spark.views.ivm.min_max import ROOM, ROOM_MAX, TopKGroups, TopKState, ValueChanges, match_groups
 
 NAN = float("nan")
 VALUES = {
@@ -64,20 +64,20 @@ def changes_of(changes, kind):
 
 
 def behind(firsts, changes, kind):
-    return firsts.changed([changes_of(changes, kind)] * 2, BOTH)
+    return firsts.apply_changes([changes_of(changes, kind)] * 2, BOTH)
 
 
 def of_all(model, kind):
-    none = Firsts.of_none(len(model), [kind] * 2)
+    none = TopKGroups.empty(len(model), [kind] * 2)
     return behind(none, [(group, value, 1) for group, rows in enumerate(model) for value in rows], kind)
 
 
 def require_right(firsts, model):
     """What is known is what the rows are, and a group is unknown only where more rows went than values were kept."""
     for place, order in enumerate(BOTH):
-        shown = firsts.shown()[place].to_pylist()
+        shown = firsts.first_values()[place].to_pylist()
         for group, rows in enumerate(model):
-            if firsts.known[group]:
+            if firsts.is_known[group]:
                 assert same(shown[group], first_of(rows, order)), (group, order)
                 assert firsts.rows[group] == len(rows)
             else:
@@ -86,9 +86,9 @@ def require_right(firsts, model):
         assert (first.counts > 0).all()
         ends = np.cumsum(first.lengths)
         for group, rows in enumerate(model):
-            if firsts.known[group]:
+            if firsts.is_known[group]:
                 counts = first.counts[ends[group] - first.lengths[group] : ends[group]].sum()
-                assert counts + first.behind[group] == sum(value is not None for value in rows)
+                assert counts + first.overflow[group] == sum(value is not None for value in rows)
                 assert first.lengths[group] <= firsts.room[group]
 
 
@@ -120,9 +120,9 @@ def test_they_are_those_of_the_model(name, monkeypatch):
         firsts = of_all(model, kind)
         for _ in range(25):
             require_right(firsts, model)
-            known += int(firsts.known.sum())
+            known += int(firsts.is_known.sum())
             firsts = behind(firsts, step(chance, model, values), kind)
-            if not firsts.known.all() and chance.random() < 0.3:
+            if not firsts.is_known.all() and chance.random() < 0.3:
                 firsts = of_all(model, kind)
     assert known > 12 * 25 * 5 / 2
 
@@ -135,10 +135,10 @@ def test_distinct_values_are_counted_where_all_are_kept(name, monkeypatch):
     for seed in range(8):
         chance = random.Random(seed)
         model = [[] for _ in range(5)]
-        firsts = Firsts.of_none(5, [kind])
+        firsts = TopKGroups.empty(5, [kind])
         for _ in range(25):
-            firsts = firsts.changed([changes_of(step(chance, model, values, most=3), kind)], ["all"])
-            for group, number in enumerate(firsts.told(["all"])[0].to_pylist()):
+            firsts = firsts.apply_changes([changes_of(step(chance, model, values, most=3), kind)], ["all"])
+            for group, number in enumerate(firsts.current_values(["all"])[0].to_pylist()):
                 distinct = []
                 for value in model[group]:
                     if value is not None and not any(same(value, other) for other in distinct):
@@ -151,75 +151,77 @@ def test_distinct_values_are_counted_where_all_are_kept(name, monkeypatch):
 def test_more_distinct_values_than_have_room_are_not_counted(monkeypatch):
     monkeypatch.setattr(min_max, "ALL_ROOM", 4)
     kind = pa.int64()
-    firsts = Firsts.of_none(1, [kind]).changed([changes_of([(0, value, 1) for value in range(4)], kind)], ["all"])
-    assert firsts.told(["all"])[0].to_pylist() == [4]
-    firsts = firsts.changed([changes_of([(0, 9, 1), (0, 0, 1)], kind)], ["all"])
-    assert firsts.told(["all"])[0].to_pylist() == [None]
-    assert firsts.known.all(), "the first ones are"
-    firsts = firsts.changed([changes_of([(0, 9, -1)], kind)], ["all"])
-    assert firsts.told(["all"])[0].to_pylist() == [4], "the one that had no room is gone"
+    firsts = TopKGroups.empty(1, [kind]).apply_changes(
+        [changes_of([(0, value, 1) for value in range(4)], kind)], ["all"]
+    )
+    assert firsts.current_values(["all"])[0].to_pylist() == [4]
+    firsts = firsts.apply_changes([changes_of([(0, 9, 1), (0, 0, 1)], kind)], ["all"])
+    assert firsts.current_values(["all"])[0].to_pylist() == [None]
+    assert firsts.is_known.all(), "the first ones are"
+    firsts = firsts.apply_changes([changes_of([(0, 9, -1)], kind)], ["all"])
+    assert firsts.current_values(["all"])[0].to_pylist() == [4], "the one that had no room is gone"
 
 
 def test_what_is_kept_is_enough_for_as_many_values_as_have_room():
     """A group is unknown when as many values went as were kept, and not before."""
     kind, many = pa.int64(), 3 * ROOM
-    firsts = behind(Firsts.of_none(1, [kind] * 2), [(0, value, 1) for value in range(many)], kind)
+    firsts = behind(TopKGroups.empty(1, [kind] * 2), [(0, value, 1) for value in range(many)], kind)
     for gone in range(ROOM - 1):
         firsts = behind(firsts, [(0, gone, -1)], kind)
-        assert firsts.known.all()
-        assert firsts.shown()[0].to_pylist() == [gone + 1]
+        assert firsts.is_known.all()
+        assert firsts.first_values()[0].to_pylist() == [gone + 1]
     firsts = behind(firsts, [(0, ROOM - 1, -1)], kind)
-    assert not firsts.known.any()
-    assert firsts.shown()[1].to_pylist() == [None]
+    assert not firsts.is_known.any()
+    assert firsts.first_values()[1].to_pylist() == [None]
     assert firsts.room.tolist() == [4 * ROOM], "it gets more room for when it is listed again"
-    assert not behind(firsts, [(0, -5, 1)], kind).known.any(), "an unknown group stays it, whatever comes"
+    assert not behind(firsts, [(0, -5, 1)], kind).is_known.any(), "an unknown group stays it, whatever comes"
     assert behind(firsts, [(0, -5, 1)], kind).room.tolist() == [4 * ROOM]
 
 
 def test_a_group_of_few_values_is_never_unknown():
     kind = pa.string()
     rows = [(0, value, 1) for value in ("a", "b", "c") for _ in range(20)]
-    firsts = behind(Firsts.of_none(1, [kind] * 2), rows, kind)
+    firsts = behind(TopKGroups.empty(1, [kind] * 2), rows, kind)
     for value in ("a", "c", "b"):
         firsts = behind(firsts, [(0, value, -1)] * 20, kind)
-        assert firsts.known.all()
-    assert (firsts.rows.tolist(), firsts.shown()[0].to_pylist()) == ([0], [None])
+        assert firsts.is_known.all()
+    assert (firsts.rows.tolist(), firsts.first_values()[0].to_pylist()) == ([0], [None])
 
 
 def test_rows_behind_the_last_kept_value_that_go_leave_all_known():
     kind = pa.int64()
-    firsts = behind(Firsts.of_none(1, [kind] * 2), [(0, value, 1) for value in range(ROOM + 3)], kind)
+    firsts = behind(TopKGroups.empty(1, [kind] * 2), [(0, value, 1) for value in range(ROOM + 3)], kind)
     firsts = behind(firsts, [(0, ROOM + place, -1) for place in range(3)], kind)
-    assert firsts.lists[0].behind.tolist() == [0]
+    assert firsts.lists[0].overflow.tolist() == [0]
     for gone in range(ROOM):
-        assert firsts.known.all()
-        assert firsts.shown()[0].to_pylist() == [gone]
+        assert firsts.is_known.all()
+        assert firsts.first_values()[0].to_pylist() == [gone]
         firsts = behind(firsts, [(0, gone, -1)], kind)
-    assert firsts.known.all()
+    assert firsts.is_known.all()
     assert firsts.rows.tolist() == [0]
 
 
 def test_a_value_behind_the_last_kept_one_stays_behind():
     """There is room for it, but not for those before it, which are not known."""
     kind = pa.int64()
-    firsts = behind(Firsts.of_none(1, [kind] * 2), [(0, value, 1) for value in range(ROOM + 2)], kind)
+    firsts = behind(TopKGroups.empty(1, [kind] * 2), [(0, value, 1) for value in range(ROOM + 2)], kind)
     firsts = behind(firsts, [(0, 0, -1), (0, 100, 1)], kind)
-    assert firsts.lists[0].behind.tolist() == [3]
+    assert firsts.lists[0].overflow.tolist() == [3]
     firsts = behind(firsts, [(0, gone, -1) for gone in range(1, ROOM)], kind)
-    assert not firsts.known.any()
+    assert not firsts.is_known.any()
 
 
 def test_more_that_went_than_was_there_makes_a_group_unknown():
     kind = pa.int64()
-    firsts = behind(Firsts.of_none(2, [kind] * 2), [(0, 1, 1), (1, 1, 1), (1, 2, 1)], kind)
-    assert behind(firsts, [(0, 1, -2)], kind).known.tolist() == [False, True]
-    assert behind(firsts, [(1, 3, -1)], kind).known.tolist() == [True, False]
+    firsts = behind(TopKGroups.empty(2, [kind] * 2), [(0, 1, 1), (1, 1, 1), (1, 2, 1)], kind)
+    assert behind(firsts, [(0, 1, -2)], kind).is_known.tolist() == [False, True]
+    assert behind(firsts, [(1, 3, -1)], kind).is_known.tolist() == [True, False]
 
 
 def test_room_grows_to_a_limit():
     kind, room = pa.int64(), ROOM
     while room < ROOM_MAX:
-        firsts = Firsts(
+        firsts = TopKGroups(
             np.array([9]), np.array([room]), (TopKState(pa.array([1]), np.array([1]), *map(np.array, ([1], [8]))),) * 2
         )
         room = int(behind(firsts, [(0, 1, -1)], kind).room[0])
@@ -245,22 +247,22 @@ def test_groups_are_listed_from_the_ends_of_their_rows(name):
     rows = np.array([len(rows) for rows in model])
     filled = np.array([sum(value is not None for value in rows) for rows in model])
     listed = (changes_of(ends, kind), filled)
-    firsts = Firsts.of_rows(rows, np.full(6, ROOM), BOTH, [listed, listed])
+    firsts = TopKGroups.from_values(rows, np.full(6, ROOM), BOTH, [listed, listed])
     require_right(firsts, model)
     for one, other in zip(firsts.lists, whole.lists, strict=True):
         assert one.lengths.tolist() == other.lengths.tolist()
-        assert one.behind.tolist() == other.behind.tolist()
+        assert one.overflow.tolist() == other.overflow.tolist()
         assert one.counts.tolist() == other.counts.tolist()
 
 
 def test_rows_find_their_groups():
     groups = pa.table({"a": pa.array([None, 1, 2, 1]), "b": ["x", None, "x", "x"]})
     places = [2, 0, 3, 1, 1, 0]
-    assert group_numbers(groups, groups.take(places)).tolist() == places
+    assert match_groups(groups, groups.take(places)).tolist() == places
     many = pa.table({"a": list(range(5000)), "b": [str(n % 7) for n in range(5000)]})
     places = random.Random(1).choices(range(5000), k=3000)
-    assert group_numbers(many, many.take(places)).tolist() == places
-    assert group_numbers(groups.slice(0, 0), groups.slice(0, 0)).tolist() == []
+    assert match_groups(many, many.take(places)).tolist() == places
+    assert match_groups(groups.slice(0, 0), groups.slice(0, 0)).tolist() == []
 
 
 # -- planted bugs -----------------------------------------------------------------------------------------------------
@@ -281,22 +283,22 @@ def a_list_is_believed_complete(patched):
 
     def complete(first, changes, order, room):
         found, right = real(first, changes, order, room)
-        return TopKState(found.values, found.counts, found.lengths, np.zeros_like(found.behind)), right
+        return TopKState(found.values, found.counts, found.lengths, np.zeros_like(found.overflow)), right
 
     patched.setattr(min_max, "_apply_changes", complete)
 
 
 def values_behind_are_taken_in(patched):
-    patched.setattr(min_max, "_bounds", lambda first, _: np.full(len(first.lengths), np.iinfo(np.int64).max))
+    patched.setattr(min_max, "_rank_bounds", lambda first, _: np.full(len(first.lengths), np.iinfo(np.int64).max))
 
 
 def equal_values_are_kept_apart(patched):
-    patched.setattr(min_max, "begins_of", lambda *columns: np.arange(len(columns[0])))
+    patched.setattr(min_max, "run_starts", lambda *columns: np.arange(len(columns[0])))
 
 
 def the_last_comes_first(patched):
-    real = min_max.ranks_of
-    patched.setattr(min_max, "ranks_of", lambda values, _: real(values, "min"))
+    real = min_max.rank_values
+    patched.setattr(min_max, "rank_values", lambda values, _: real(values, "min"))
 
 
 def a_null_is_a_value(patched):
@@ -320,7 +322,7 @@ def a_group_that_ran_out_is_known(patched):
 
 
 def nan_is_the_smallest(patched):
-    real = min_max.ranks_of
+    real = min_max.rank_values
 
     def ranks(values, order):
         found = real(values, order)
@@ -328,7 +330,7 @@ def nan_is_the_smallest(patched):
             found = np.where(np.isnan(values.to_numpy()), -(1 << 40), found)
         return found
 
-    patched.setattr(min_max, "ranks_of", ranks)
+    patched.setattr(min_max, "rank_values", ranks)
 
 
 PLANTS = [

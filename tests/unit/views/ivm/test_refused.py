@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark.views.ivm.delta_sql import Writer
-from streamhouse_spark.views.ivm.logical_plan import SourceColumns, UnsupportedQueryError, tables_of
-from streamhouse_spark.views.ivm.query_parser import parse_query, plan_of, table_names
+from streamhouse_spark.views.ivm.logical_plan import SourceColumns, UnsupportedQueryError, source_tables
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query, table_names
 
 SOURCES = {"t0": SourceColumns(("id", "a", "b"), ("id",), frozenset({"id"})), "t1": SourceColumns(("id", "c"))}
 IDS = {"db.t": "t0", "db.u": "t1"}
 
 
 def plan(query: str):
-    return plan_of(parse_query(query), SOURCES, IDS)
+    return build_plan(parse_query(query), SOURCES, IDS)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_names_of_with_clauses_are_no_tables():
 def test_what_did_not_change_falls_away():
     """A delta reads no older version of a source that it does not need, and none of one that did not change."""
     root = plan("SELECT t.a, u.c FROM db.t LEFT JOIN db.u ON t.id = u.id")
-    assert tables_of(root) == {"t0", "t1"}
+    assert source_tables(root) == {"t0", "t1"}
     delta = Writer("x_", {"t0"}).delta(root)
     assert delta is not None
     assert "x_t0_delta" in delta

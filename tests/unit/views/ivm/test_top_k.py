@@ -67,7 +67,7 @@ def test_tasks_give_what_all_rows_have(name, monkeypatch):
         chance = random.Random(f"{name} {seed}")
         rows, room = rows_of(chance, name), chance.choice([1, 2, 5])
         found = added_up(cut(chance, rows, room))
-        whole = added_up(FirstValues(["a", "b"], ["v", "w"], 1000)._cut(None, rows.to_batches()))
+        whole = added_up(FirstValues(["a", "b"], ["v", "w"], 1000)._merge_batches(None, rows.to_batches()))
         assert found.keys() == whole.keys()
         for key, counts in whole.items():
             assert ends(found[key], room) == ends(counts, room), key
@@ -110,17 +110,17 @@ def one_value_has_no_room(patched):
 
 
 def values_that_were_cut_before_count_once(patched):
-    real = FirstValues._ends
+    real = FirstValues._extreme_values
     patched.setattr(
         FirstValues,
-        "_ends",
+        "_extreme_values",
         lambda self, rows, groups, numbers, *more: real(self, rows, groups, top_k.np.minimum(numbers, 1), *more),
     )
 
 
 def rows_that_were_cut_before_are_lost(patched):
-    real = FirstValues._cut
-    patched.setattr(FirstValues, "_cut", lambda self, _known, batches: real(self, None, batches))
+    real = FirstValues._merge_batches
+    patched.setattr(FirstValues, "_merge_batches", lambda self, _known, batches: real(self, None, batches))
 
 
 @pytest.mark.parametrize(

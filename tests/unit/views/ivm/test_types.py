@@ -7,7 +7,7 @@ import pytest
 from streamhouse_spark.views.ivm.column_pruning import prune_columns
 from streamhouse_spark.views.ivm.delta_sql import Writer
 from streamhouse_spark.views.ivm.logical_plan import FilterProject, Join, Scan, SourceColumns, Union
-from streamhouse_spark.views.ivm.query_parser import parse_query, plan_of
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query
 from streamhouse_spark.views.ivm.types import stays_distinct
 
 SOURCES = {
@@ -29,7 +29,7 @@ def plan(query: str, types: dict[str, str], of_union: str = ""):
         assert isinstance(node, Union)
         return dict.fromkeys(node.columns, of_union)
 
-    return prune_columns(plan_of(parse_query(query), SOURCES, IDS, types_of))
+    return prune_columns(build_plan(parse_query(query), SOURCES, IDS, types_of))
 
 
 @pytest.mark.parametrize(
