@@ -153,7 +153,7 @@ class StreamhouseCatalogTest {
    * own.
    */
   @Test
-  void eachOperationIsGivenItsArguments() throws Exception {
+  void eachOperationReceivesItsArguments() throws Exception {
     calls.warmUp().join();
     assertArrayEquals(new String[][] {{"default"}, {"sales"}}, catalog.listNamespaces());
     assertEquals(Map.of("comment", "c"), catalog.loadNamespaceMetadata(SALES));
@@ -188,7 +188,7 @@ class StreamhouseCatalogTest {
     TableChange widened = TableChange.updateColumnType(new String[] {"id"}, DataTypes.LongType);
     assertTrue(((SupportsSchemaEvolution) table).supportsColumnChange((TableChange.ColumnChange) widened));
     operation(table, RowLevelOperation.Command.UPDATE);
-    aggregated(table);
+    pushAggregates(table);
     PythonProcedure procedure =
         (PythonProcedure) catalog.loadProcedure(Identifier.of(new String[] {"system"}, "EXPIRE"));
     Scan rows = procedure.call(value).next();
@@ -227,7 +227,7 @@ class StreamhouseCatalogTest {
 
   /** Only names that exist or are missing become Spark's own exceptions. */
   @Test
-  void refusedViewsAreSparksErrors() throws Exception {
+  void errorsOfViewsAreSparksExceptions() throws Exception {
     calls.refuse("load", "NAME_IS_VIEW");
     View view = (View) catalog.loadRelation(ORDERS);
     for (String taken : new String[] {"VIEW_EXISTS", "TABLE_EXISTS"}) {
@@ -273,7 +273,7 @@ class StreamhouseCatalogTest {
 
   /** Spark 4.1 looks up the constructors, for which the JVM verifies the code of all methods. */
   @Test
-  void itIsMadeWhereSparkHasNoChanges() throws Exception {
+  void theCatalogLoadsWithoutSparksChangelogTypes() throws Exception {
     ClassLoader older =
         new ClassLoader(getClass().getClassLoader()) {
           @Override
@@ -298,7 +298,7 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void aRangeOfChangesIsGivenAsSparkHasIt() throws Exception {
+  void aRangeOfChangesIsEncoded() throws Exception {
     changes(new ChangelogRange.VersionRange("2", Optional.of("3"), true, false));
     String versions = "{\"by\":\"version\",\"start\":\"2\",\"end\":\"3\",";
     assertEquals(versions + "\"includes_start\":true,\"includes_end\":false}", calls.last.get("range").toString());
@@ -313,7 +313,7 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void aConditionThatIsAlwaysTrueTruncates() throws Exception {
+  void aDeleteThatIsAlwaysTrueTruncates() throws Exception {
     WritableTable table = (WritableTable) catalog.loadTable(ORDERS);
     Predicate[] all = {new AlwaysTrue()};
     assertTrue(table.canDeleteWhere(all));
@@ -339,7 +339,7 @@ class StreamhouseCatalogTest {
         .build();
   }
 
-  private static LocalScan aggregated(ReadableTable table) {
+  private static LocalScan pushAggregates(ReadableTable table) {
     TableScanBuilder builder = (TableScanBuilder) table.newScanBuilder(CaseInsensitiveStringMap.empty());
     AggregateFunc[] functions = {new CountStar(), new Max(FieldReference.column("id"))};
     assertTrue(builder.pushAggregation(new Aggregation(functions, new Expression[0])));
@@ -348,14 +348,14 @@ class StreamhouseCatalogTest {
 
   @Test
   void anAggregateIsAnsweredWithoutAScan() throws Exception {
-    LocalScan scan = aggregated((ReadableTable) catalog.loadTable(ORDERS));
+    LocalScan scan = pushAggregates((ReadableTable) catalog.loadTable(ORDERS));
     assertEquals(new StructType().add("c0", "bigint").add("c1", "bigint"), scan.readSchema());
     assertEquals(3L, scan.rows()[0].getLong(0));
     assertEquals(7L, scan.rows()[0].getLong(1));
   }
 
   @Test
-  void aggregatesThatMetadataCannotAnswerAreNotAsked() throws Exception {
+  void aggregatesThatMetadataCannotAnswerAreNotRequested() throws Exception {
     ReadableTable table = (ReadableTable) catalog.loadTable(ORDERS);
     TableScanBuilder builder = (TableScanBuilder) table.newScanBuilder(CaseInsensitiveStringMap.empty());
     Expression[] groups = {FieldReference.column("dt")};
@@ -387,7 +387,7 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void databasesHaveNoDatabasesWithinThem() {
+  void databasesAreNotNested() {
     String[] deep = {"a", "b"};
     assertFalse(catalog.namespaceExists(deep));
     assertThrows(NoSuchTableException.class, () -> catalog.loadTable(Identifier.of(deep, "t")));
@@ -396,7 +396,7 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void theKindOfANameDecidesItsTable() throws Exception {
+  void theKindOfANameDecidesItsTableClass() throws Exception {
     assertInstanceOf(PartitionedTable.class, catalog.loadTable(ORDERS));
     calls.answer("load", loaded("table", "p1").replace("\"partition_columns\":[\"dt\"]", "\"partition_columns\":[]"));
     assertEquals(SchemaEvolvingTables.Unpartitioned.class, catalog.loadTable(ORDERS).getClass());
@@ -410,7 +410,7 @@ class StreamhouseCatalogTest {
 
   /** Spark tests for the stream capability, and a table with a primary key names its changelog instead. */
   @Test
-  void aTableOfChangesSaysWhichStreamItHas() throws Exception {
+  void aPrimaryKeyTableNamesTheStreamThatItHas() throws Exception {
     calls.answer("load", loaded("table", "p1").replace("\"streams_rows\":true", "\"streams_rows\":false"));
     Table table = catalog.loadTable(ORDERS);
     assertTrue(table.capabilities().contains(TableCapability.BATCH_READ));
@@ -422,7 +422,7 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void tablesOfOneStateAreEqual() throws Exception {
+  void tablesOfOneVersionAreEqual() throws Exception {
     Table table = catalog.loadTable(ORDERS);
     assertEquals(table, catalog.loadTable(ORDERS));
     assertEquals(table.hashCode(), catalog.loadTable(ORDERS).hashCode());
@@ -433,7 +433,7 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void aLoadedTableIsDescribedAsItWasAnswered() throws Exception {
+  void aLoadedTableHasTheAnsweredDescription() throws Exception {
     ReadableTable table = (ReadableTable) catalog.loadTable(ORDERS);
     assertEquals("lakehouse.sales.orders", table.name());
     assertEquals("1", table.version());
@@ -448,7 +448,7 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void aPipelineComparesTheColumnsThatPartition() throws Exception {
+  void aPipelineSeesColumnPartitioningOnly() throws Exception {
     Table table = catalog.loadTable(ORDERS);
     Transform[] seen = DatasetManagerOfTests.call(table::partitioning);
     assertArrayEquals(new Transform[] {table.partitioning()[0]}, seen);
@@ -456,20 +456,20 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void changesOfAPipelineAreTold() throws Exception {
+  void changesOfAPipelineAreMarked() throws Exception {
     TableChange change = TableChange.updateColumnNullability(new String[] {"id"}, true);
     catalog.alterTable(ORDERS, change);
-    assertFalse(alterations().get("of_pipeline").asBoolean());
+    assertFalse(lastAlterTable().get("of_pipeline").asBoolean());
     DatasetManagerOfTests.call(() -> catalog.alterTable(ORDERS, change));
-    assertTrue(alterations().get("of_pipeline").asBoolean());
+    assertTrue(lastAlterTable().get("of_pipeline").asBoolean());
   }
 
-  private JsonNode alterations() {
+  private JsonNode lastAlterTable() {
     return calls.lastByOperation.get("alter_table");
   }
 
   @Test
-  void aTruncationIsNotPutOffWhereNoRunIsKnown() throws Exception {
+  void aTruncateIsNotDeferredWithoutAKnownRun() throws Exception {
     WritableTable table = (WritableTable) catalog.loadTable(ORDERS);
     boolean isDone = DatasetManagerOfTests.call(table::truncateTable);
     assertTrue(isDone);
@@ -477,7 +477,7 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void functionsAreOfTheSystemDatabase() throws Exception {
+  void functionsAreInTheSystemNamespace() throws Exception {
     assertEquals("bucket", catalog.loadFunction(Identifier.of(new String[] {"system"}, "BUCKET")).name());
     assertEquals("slot", catalog.loadFunction(Identifier.of(new String[0], "slot")).name());
     Identifier other = Identifier.of(SALES, "bucket");
@@ -485,7 +485,7 @@ class StreamhouseCatalogTest {
   }
 
   @Test
-  void anUnknownProcedureIsToldOfTheOthers() {
+  void theErrorForAnUnknownProcedureListsTheOthers() {
     AnalysisException error =
         assertThrows(
             AnalysisException.class,

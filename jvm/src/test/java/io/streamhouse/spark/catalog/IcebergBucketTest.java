@@ -37,7 +37,7 @@ class IcebergBucketTest {
   }
 
   @Test
-  void wholeNumbersOfAllSizesHashAlike() {
+  void integersOfAllSizesHashAlike() {
     assertHash(2017239379, DataTypes.IntegerType, 34);
     assertHash(2017239379, DataTypes.LongType, 34L);
     assertHash(2017239379, DataTypes.ShortType, (short) 34);
@@ -63,7 +63,7 @@ class IcebergBucketTest {
   }
 
   @Test
-  void textsAndBytes() {
+  void stringsAndBytes() {
     assertHash(1210000089, DataTypes.StringType, UTF8String.fromString("iceberg"));
     assertHash(-188683207, DataTypes.BinaryType, new byte[] {0, 1, 2, 3});
   }
@@ -75,7 +75,7 @@ class IcebergBucketTest {
   }
 
   @Test
-  void typesWithoutABucketAreRefused() {
+  void typesWithoutABucketAreRejected() {
     assertFalse(IcebergBucket.supports(DataTypes.DoubleType));
     assertFalse(IcebergBucket.supports(DataTypes.FloatType));
     assertFalse(IcebergBucket.supports(DataTypes.BooleanType));

@@ -19,7 +19,7 @@ class TableChangeJsonTest {
   }
 
   @Test
-  void changesSayWhatIsChanged() {
+  void eachChangeIsEncoded() {
     assertChange("{'change':'set_property','name':'a','value':'b'}", TableChange.setProperty("a", "b"));
     assertChange("{'change':'remove_property','name':'a'}", TableChange.removeProperty("a"));
     assertChange("{'change':'rename_column','path':['s','a.b'],'name':'c'}", TableChange.renameColumn(PATH, "c"));
@@ -43,7 +43,7 @@ class TableChangeJsonTest {
   }
 
   @Test
-  void addedColumnsHaveAPlace() {
+  void addedColumnsHaveAPosition() {
     String added = "{'change':'add_column','path':['s','a.b'],'type':'\\'integer\\'','nullable':true,'comment':null,"
         .replace("\\'", "\\\"");
     assertChange(
@@ -58,14 +58,14 @@ class TableChangeJsonTest {
 
   /** Spark encodes DROP DEFAULT as an empty string. */
   @Test
-  void aDefaultIsItsTextOrNull() {
+  void aDefaultIsItsSqlOrNull() {
     String head = "{'change':'update_default','path':['s','a.b'],'default':";
     assertChange(head + "'1 + 1'}", TableChange.updateColumnDefaultValue(PATH, "1 + 1"));
     assertChange(head + "null}", TableChange.updateColumnDefaultValue(PATH, ""));
   }
 
   @Test
-  void aChangeOfALaterSparkIsNamed() {
+  void aChangeOfANewerSparkIsEncodedByName() {
     assertEquals("other", TableChangeJson.of(new Later()).get("change").asText());
     assertEquals("Later", TableChangeJson.of(new Later()).get("text").asText());
   }
@@ -73,7 +73,7 @@ class TableChangeJsonTest {
   private static final class Later implements TableChange {}
 
   @Test
-  void transformsComeBack() {
+  void transformsRoundTrip() {
     Transform[] transforms = {
       Expressions.identity("`a.b`"), Expressions.bucket(4, "`a.b`"), Expressions.bucket(2, "x")
     };

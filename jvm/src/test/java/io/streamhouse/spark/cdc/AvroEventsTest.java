@@ -62,7 +62,7 @@ class AvroEventsTest {
   }
 
   @Test
-  void anEventIsItsKindAndItsRows() throws IOException {
+  void anEventHasItsKindAndItsRows() throws IOException {
     Row result = events().call(event(3));
     assertEquals(
         "{\"before\":null,\"after\":{\"id\":7,\"name\":\"ü\\\"\",\"tags\":[\"a\",\"b\"],\"more\":{\"k\":"
@@ -73,7 +73,7 @@ class AvroEventsTest {
   }
 
   @Test
-  void anIdMaySayWhyThereIsNone() throws IOException {
+  void anUnusableSchemaHasItsReason() throws IOException {
     AvroEvents events = events();
     assertTrue(events.call(event(4)).getString(1).startsWith("its schema 4 is none of change events: "));
     assertEquals("it has none", events.call(event(5)).getString(1));
@@ -83,7 +83,7 @@ class AvroEventsTest {
   }
 
   @Test
-  void itGoesToTasks() throws IOException, ClassNotFoundException {
+  void theFunctionIsSerializable() throws IOException, ClassNotFoundException {
     AvroEvents events = events();
     Row before = events.call(event(3));
     ByteArrayOutputStream out = new ByteArrayOutputStream();
@@ -96,7 +96,7 @@ class AvroEventsTest {
   }
 
   @Test
-  void damagedBytesAreNoErrorAndTakeNoMemory() throws IOException {
+  void damagedBytesNeitherThrowNorAllocateMemory() throws IOException {
     AvroEvents events = events();
     byte[] good = event(3);
     Random random = new Random(1);
@@ -117,7 +117,7 @@ class AvroEventsTest {
   }
 
   @Test
-  void aSchemaWithinItselfThatDoesNotEndIsNoError() {
+  void anEndlessRecursiveSchemaDoesNotThrow() {
     byte[] deep = new byte[200_000];
     Arrays.fill(deep, (byte) 2); // one branch, one key, and so on
     assertNotNull(events().call(deepWithHead(deep)).getString(1));
@@ -129,14 +129,14 @@ class AvroEventsTest {
   }
 
   @Test
-  void aTextOfOtherBytesThanUtf8IsDamage() throws IOException {
+  void invalidUtf8IsDamage() throws IOException {
     byte[] bad = event(3);
     for (int i = 5; i < bad.length; i++) if (bad[i] == (byte) 0xc3) bad[i] = (byte) 0xff;
     assertEquals("its bytes are no event of its schema 3: CharacterCodingException", events().call(bad).getString(1));
   }
 
   @Test
-  void whatIsNoSchemaOfEvents() {
+  void schemasOfOtherRecordsAreRejected() {
     assertNull(AvroEvents.problem(SCHEMA));
     assertEquals("it is no record", AvroEvents.problem("\"string\""));
     assertEquals("record Value has no field op", AvroEvents.problem(ROW.replace('\'', '"')));

@@ -51,14 +51,14 @@ class JsonEventsTest {
   }
 
   @Test
-  void valuesInsideOthersAreReadByTheirType() {
+  void nestedValuesAreReadByTheirType() {
     assertEquals(
         "[1,null,null,[1970-01-01T00:00:00.000001Z, null],[[1,1970-01-02], [2,null]]]",
         after("\"xs\":[1,null],\"kv\":[[1,1],[2,null]]"));
   }
 
   @Test
-  void whatIsNoJsonIsAnEventThatCannotBeRead() {
+  void invalidJsonIsAMalformedEvent() {
     for (String bad :
         List.of("", "1", "[1]", "{", "{\"op\":NaN}", "{\"op\":-Infinity}", "{'op':1}", "{\"op\":01}", "{\"op\":1,}")) {
       assertTrue(read(bad).getString(1).startsWith("it is no JSON object"), bad);
@@ -73,7 +73,7 @@ class JsonEventsTest {
   }
 
   @Test
-  void theOrderOfSchemaAndPayloadSaysNothing() {
+  void theOrderOfSchemaAndPayloadDoesNotMatter() {
     String schema =
         "\"schema\":{\"type\":\"struct\",\"fields\":[{\"field\":\"after\",\"type\":\"struct\",\"fields\":["
             + "{\"field\":\"xs\",\"type\":\"array\",\"items\":"
@@ -88,7 +88,7 @@ class JsonEventsTest {
   }
 
   @Test
-  void damagedTextsAreNoError() {
+  void damagedTextsDoNotThrow() {
     String good =
         "{\"op\":\"u\",\"before\":{\"id\":1},\"after\":"
             + "{\"id\":2,\"v\":\"\\u00e4\",\"d\":1.5,\"xs\":[1],\"kv\":{\"1\":2}}}";

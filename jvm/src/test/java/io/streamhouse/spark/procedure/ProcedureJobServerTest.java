@@ -14,7 +14,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** Temporary folders for a socket, whose address is limited to about a hundred bytes. */
 class ProcedureJobServerTest {
   @Test
-  void aSocketHasRoomHoweverDeepTheFolderOfAContainer(@TempDir Path folder) throws IOException {
+  void aSocketPathIsShortEvenInADeepFolder(@TempDir Path folder) throws IOException {
     Path deep = Files.createDirectories(folder.resolve("application".repeat(6)).resolve("container".repeat(4)));
     Path folderOfSocket = Files.createTempDirectory(ProcedureJobServer.socketParent(deep), "streamhouse");
     Path address = folderOfSocket.resolve("jobs");
@@ -27,7 +27,7 @@ class ProcedureJobServerTest {
   }
 
   @Test
-  void aShortFolderStays() {
+  void aShortFolderIsUsed() {
     Path usual = Path.of("/var/tmp");
     assertEquals(usual, ProcedureJobServer.socketParent(usual));
   }

@@ -16,7 +16,7 @@ import org.junit.jupiter.api.Test;
 /** A gateway is open as long as its call, and only for a client that has the token. */
 class SessionGatewayTest {
   @Test
-  void theSessionIsGivenForTheTokenUntilItIsClosed() throws IOException {
+  void theTokenGivesTheSessionUntilTheGatewayIsClosed() throws IOException {
     SparkSession session = SparkSession.builder().master("local[1]").config("spark.ui.enabled", "false").getOrCreate();
     try {
       JsonNode way;

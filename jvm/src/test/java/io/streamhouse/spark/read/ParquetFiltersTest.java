@@ -36,7 +36,7 @@ class ParquetFiltersTest {
   }
 
   /** A predicate without a Parquet filter. */
-  private static Predicate strange() {
+  private static Predicate unknownPredicate() {
     return predicate("STRANGE", FieldReference.column("a"));
   }
 
@@ -54,11 +54,11 @@ class ParquetFiltersTest {
 
   /** Half of an OR or of a NOT would hide rows that match the other half. */
   @Test
-  void aPredicateWithAPartThatIsNotUnderstoodIsLeftOut() {
+  void aPredicateWithAnUnknownPartIsNotPushed() {
     for (String name : new String[] {"AND", "OR"}) {
-      assertNull(ParquetFilters.whole(predicate(name, above("a", 1), strange())));
-      assertNull(ParquetFilters.whole(predicate(name, strange(), above("a", 1))));
-      assertNull(ParquetFilters.whole(predicate("NOT", predicate(name, above("a", 1), strange()))));
+      assertNull(ParquetFilters.whole(predicate(name, above("a", 1), unknownPredicate())));
+      assertNull(ParquetFilters.whole(predicate(name, unknownPredicate(), above("a", 1))));
+      assertNull(ParquetFilters.whole(predicate("NOT", predicate(name, above("a", 1), unknownPredicate()))));
     }
     assertNull(ParquetFilters.whole(FieldReference.column("a")));
   }
@@ -73,14 +73,14 @@ class ParquetFiltersTest {
   }
 
   @Test
-  void columnsThatAreNotKnownMayBeFloats() {
+  void unknownColumnsMayBeFloats() {
     assertTrue(ParquetFilters.comparesFloats(above("gone", 1), SCHEMA));
     assertTrue(ParquetFilters.comparesFloats(above("a.deeper", 1), SCHEMA));
   }
 
   @Test
-  void theRestIsGiven() {
-    Filter[] filters = ParquetFilters.of(List.of(above("x", 1), above("a", 1), strange()), SCHEMA);
+  void otherPredicatesAreConverted() {
+    Filter[] filters = ParquetFilters.of(List.of(above("x", 1), above("a", 1), unknownPredicate()), SCHEMA);
     assertArrayEquals(new Filter[] {new GreaterThan("a", 1)}, filters);
   }
 }

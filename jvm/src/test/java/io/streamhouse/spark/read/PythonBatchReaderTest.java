@@ -85,7 +85,7 @@ class PythonBatchReaderTest {
   }
 
   @Test
-  void countsBehindTheRowsAreMetricsAndNoRows() throws IOException {
+  void countersAfterTheRowsAreMetrics() throws IOException {
     byte[] ids = stream(1L, 2L);
     byte[] counted = counts("{\"segmentsRead\": 3, \"storeRequests\": 4}");
     try (PythonBatchReader batches = new PythonBatchReader(rows(ids, counted), 2)) {
@@ -141,7 +141,7 @@ class PythonBatchReaderTest {
   }
 
   @Test
-  void rowsGoOnOverEmptyBatches() throws IOException {
+  void emptyBatchesAreSkipped() throws IOException {
     List<Long> ids = new ArrayList<>();
     byte[][] streams = {stream(), stream(1L, 2L), stream(), stream(3L)};
     try (PythonRowReader rows = new PythonRowReader(new PythonBatchReader(rows(streams), 2))) {
@@ -152,7 +152,7 @@ class PythonBatchReaderTest {
   }
 
   @Test
-  void aStreamThatIsCutIsAnError() throws IOException {
+  void aTruncatedStreamIsAnError() throws IOException {
     byte[] whole = stream(1L, 2L);
     byte[] cut = Arrays.copyOf(whole, whole.length / 2);
     long before = ArrowUtils.rootAllocator().getAllocatedMemory();
@@ -163,7 +163,7 @@ class PythonBatchReaderTest {
   }
 
   @Test
-  void errorsOfPythonAreToldByTheirText() throws IOException {
+  void errorsOfPythonAreShownByTheirMessage() throws IOException {
     PartitionReader<InternalRow> failing =
         new PartitionReader<>() {
           @Override
@@ -193,7 +193,7 @@ class PythonBatchReaderTest {
 
   /** Spark's own reader fails on a partition without files. */
   @Test
-  void aBucketWithoutRowsIsReadByNobody() throws IOException {
+  void anEmptyBucketIsNotRead() throws IOException {
     BucketPartition empty = new BucketPartition(new FilePartition(0, new PartitionedFile[0]), 3);
     assertEquals(3, empty.partitionKey().getInt(0));
     ParquetReaderFactories readers = new ParquetReaderFactories(new Unread(), null, false, null, false);

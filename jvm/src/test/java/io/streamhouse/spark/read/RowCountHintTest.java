@@ -28,7 +28,7 @@ class RowCountHintTest {
   private static final int ROWS = 100_000;
 
   @Test
-  void rowsThatAFilterSkipsAreNotAmongThem(@TempDir Path folder) throws IOException {
+  void rowsThatAFilterSkipsAreNotCounted(@TempDir Path folder) throws IOException {
     SparkSession session = SparkSession.builder().master("local[1]").config("spark.ui.enabled", "false").getOrCreate();
     try {
       String target = folder.resolve("rows").toString();

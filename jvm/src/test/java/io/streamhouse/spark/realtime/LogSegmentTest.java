@@ -146,7 +146,7 @@ class LogSegmentTest {
   }
 
   @Test
-  void theColumnsOfABatchComeWithoutTheOthers() throws IOException {
+  void selectedColumnsAreReadWithoutTheOthers() throws IOException {
     for (int batch = 0; batch < 2; batch++) {
       read.clear();
       check(batch, chosen(0, 2));
@@ -159,7 +159,7 @@ class LogSegmentTest {
   }
 
   @Test
-  void allColumnsComeInOneRead() throws IOException {
+  void allColumnsAreReadWithOneRequest() throws IOException {
     for (int batch = 0; batch < 2; batch++) {
       read.clear();
       check(batch, chosen(0, 1, 2));

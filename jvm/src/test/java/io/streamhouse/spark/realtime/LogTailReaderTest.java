@@ -54,7 +54,7 @@ class LogTailReaderTest {
   }
 
   /** Returns a reader of the log through a Hadoop file system, as for an object store. */
-  private static LogTailReader ofStore(JsonNode testCase, Path warehouse) throws IOException {
+  private static LogTailReader remoteReader(JsonNode testCase, Path warehouse) throws IOException {
     String folder = warehouse.resolve(testCase.get("task").get("folder").asText()).toUri().toString();
     ObjectNode task = testCase.get("task").deepCopy();
     task.put("folder", folder);
@@ -98,13 +98,13 @@ class LogTailReaderTest {
   }
 
   @Test
-  void eachRowOnceAndThenTheRecordThatPythonDecidesAbout() throws IOException {
+  void eachRowIsReadOnceUpToARecordThatPythonHandles() throws IOException {
     for (JsonNode testCase : cases()) {
       // otherwise the log ends: do not wait
       boolean ends = testCase.get("last").asLong() >= testCase.get("task").get("next").asLong();
       ((ObjectNode) testCase.get("task")).put("follows", ends);
       Path warehouse = GOLDEN.resolve(testCase.get("warehouse").asText());
-      for (LogTailReader reader : List.of(reader(testCase, warehouse), ofStore(testCase, warehouse))) {
+      for (LogTailReader reader : List.of(reader(testCase, warehouse), remoteReader(testCase, warehouse))) {
         assertEquals(expected(testCase), rows(reader, testCase), testCase.get("name").asText());
         TailOffsets reached = reader.getOffset();
         assertTrue(reached.record <= testCase.get("last").asLong());
@@ -116,7 +116,7 @@ class LogTailReaderTest {
 
   /** A query that needs some columns reads the same values. */
   @Test
-  void someColumnsAreThoseOfAllOfThem() throws IOException {
+  void selectedColumnsHaveTheSameValues() throws IOException {
     JsonNode testCase = cases().get(0);
     StructType whole = (StructType) DataType.fromJson(testCase.get("schema").asText());
     List<String> all = expected(testCase);
@@ -135,12 +135,12 @@ class LogTailReaderTest {
       List<String> expectedRows = expected(testCase, chosen);
       assertEquals(all.size(), expectedRows.size());
       assertEquals(expectedRows, rows(reader(narrowCase, warehouse), narrowCase));
-      assertEquals(expectedRows, rows(ofStore(narrowCase, warehouse), narrowCase));
+      assertEquals(expectedRows, rows(remoteReader(narrowCase, warehouse), narrowCase));
     }
   }
 
   @Test
-  void aReaderThatBeginsInTheMiddleOfARecordGoesOnThere() throws IOException {
+  void aReaderContinuesInTheMiddleOfARecord() throws IOException {
     JsonNode testCase = cases().get(0);
     LogTailReader whole = reader(testCase, GOLDEN.resolve(testCase.get("warehouse").asText()));
     ObjectNode later = testCase.deepCopy();
@@ -204,7 +204,7 @@ class LogTailReaderTest {
   }
 
   @Test
-  void aDamagedSegmentIsAnErrorThatNamesIt(@TempDir Path folder) throws IOException {
+  void theErrorForADamagedSegmentNamesIt(@TempDir Path folder) throws IOException {
     JsonNode testCase = cases().get(0);
     Path table = copied(testCase, folder);
     List<Path> segments;
@@ -217,7 +217,7 @@ class LogTailReaderTest {
       flip(segment, whole.length - 100);
       for (boolean isStore : new boolean[] {false, true}) {
         try {
-          rows(isStore ? ofStore(testCase, folder) : reader(testCase, folder), testCase);
+          rows(isStore ? remoteReader(testCase, folder) : reader(testCase, folder), testCase);
         } catch (Exception error) {
           assertTrue(error instanceof AnalysisException, error.toString());
           String place = isStore ? "file:" + segment : segment.toString();
@@ -229,7 +229,7 @@ class LogTailReaderTest {
     }
     assertTrue(errors >= 16, errors + " of " + segments.size());
     for (Path segment : segments) Files.delete(segment);
-    for (LogTailReader reader : List.of(reader(testCase, folder), ofStore(testCase, folder))) {
+    for (LogTailReader reader : List.of(reader(testCase, folder), remoteReader(testCase, folder))) {
       Exception error = assertThrows(AnalysisException.class, () -> rows(reader, testCase));
       assertTrue(error.getMessage().contains("is missing although the table names it"), error.getMessage());
     }

@@ -114,7 +114,7 @@ class PollingLogTailTest {
   }
 
   @Test
-  void theTasksOfABatchShareItsRequests() throws IOException {
+  void theTasksOfABatchShareRequests() throws IOException {
     LogTail first = tail("one", 5);
     LogTail second = tail("one", 5);
     for (long number = 5; number < 9; number++) {
@@ -133,7 +133,7 @@ class PollingLogTailTest {
   }
 
   @Test
-  void anotherBatchReadsAnew() throws IOException {
+  void batchesDoNotShareRecords() throws IOException {
     waitFor(tail("one", 5), 8);
     waitFor(tail("two", 5), 8);
     assertEquals(2, log.requestCount(8));
@@ -152,7 +152,7 @@ class PollingLogTailTest {
   }
 
   @Test
-  void recordsAreReadSomeAheadOfTheReaders() throws IOException, InterruptedException {
+  void someRecordsArePrefetched() throws IOException, InterruptedException {
     for (long number = 9; number < 100; number++) log.append(number);
     LogTail tail = tail("one", 5);
     waitFor(tail, 5);
@@ -165,7 +165,7 @@ class PollingLogTailTest {
   }
 
   @Test
-  void looksAreFewerTheLongerNothingCame() {
+  void pollsGetRarerWhileNoRecordArrives() {
     assertEquals(20_000_000, PollingLogTail.pollIntervalNs(0));
     assertEquals(20_000_000, PollingLogTail.pollIntervalNs(320_000_000));
     assertEquals(1_000_000_000, PollingLogTail.pollIntervalNs(16_000_000_000L));
@@ -173,7 +173,7 @@ class PollingLogTailTest {
   }
 
   @Test
-  void anIdleLogIsAskedFiftyTimesASecondAtMost() throws IOException, InterruptedException {
+  void anIdleLogIsPolledFiftyTimesASecondAtMost() throws IOException, InterruptedException {
     LogTail tail = tail("one", 9);
     long beginNs = System.nanoTime();
     while (System.nanoTime() - beginNs < 400_000_000) {
@@ -191,7 +191,7 @@ class PollingLogTailTest {
   }
 
   @Test
-  void aRecordThatCannotBeReadIsTheLastOne() throws IOException, InterruptedException {
+  void anUnreadableRecordEndsTheTail() throws IOException, InterruptedException {
     byte[] damaged = record(9, log.uuid);
     damaged[200] ^= 1;
     log.files.put(CommitRecord.fileName(9), damaged);
@@ -205,7 +205,7 @@ class PollingLogTailTest {
   }
 
   @Test
-  void eachReaderIsToldThatTheStoreIsAway() throws IOException {
+  void eachReaderGetsTheErrorOfTheStore() throws IOException {
     LogTail first = tail("one", 5);
     LogTail second = tail("one", 5);
     waitFor(first, 8);
@@ -218,7 +218,7 @@ class PollingLogTailTest {
   }
 
   @Test
-  void theRecordsOfPythonAreReadAsTheyAre() throws IOException {
+  void recordsThatPythonWroteAreRead() throws IOException {
     JsonNode testCase = Json.parse(Files.readString(GOLDEN.resolve("follow").resolve("cases.json"))).get(0);
     Path folder =
         GOLDEN.resolve(testCase.get("warehouse").asText()).resolve(testCase.get("task").get("folder").asText());

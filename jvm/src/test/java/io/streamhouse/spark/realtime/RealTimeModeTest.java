@@ -32,13 +32,13 @@ class RealTimeModeTest {
   }
 
   @Test
-  void theTriggerOfTheQueryThatAThreadRuns() {
+  void theTriggerOfTheThreadsQueryIsRecognized() {
     assertEquals(true, RealTimeMode.isRealTime(new QueryThread(new Query(new RealTimeTrigger()))));
     assertEquals(false, RealTimeMode.isRealTime(new QueryThread(new Query(new ProcessingTimeTrigger()))));
   }
 
   @Test
-  void aThreadWithoutAQueryTellsNothing() {
+  void aThreadWithoutAQueryIsUnknown() {
     assertNull(RealTimeMode.isRealTime(Thread.currentThread()));
     assertNull(RealTimeMode.isRealTime(new QueryThread("no query")));
   }

@@ -60,7 +60,7 @@ public class RealTimeStreamTest {
   }
 
   @Test
-  void aBatchBeginsWherePythonSaysAndItsTasksAreThose() {
+  void aBatchHasTheOffsetsAndTasksThatPythonPlans() {
     RealTimeStream stream = stream(Map.of());
     Offset start = stream.initialOffset();
     assertEquals(START, start.json());
@@ -74,7 +74,7 @@ public class RealTimeStreamTest {
   }
 
   @Test
-  void thePositionBehindABatchIsWhereItsTasksAreAndKnowsTheOldestOfTheirRecords() {
+  void theMergedOffsetHasTheOldestRecordOfTheTasks() {
     RealTimeStream stream = stream(Map.of());
     stream.planInputPartitions(stream.deserializeOffset(START));
     PartitionOffset[] reachedOffsets = {reached(0, 10, 9L), reached(2, 4, 8L)};
@@ -86,7 +86,7 @@ public class RealTimeStreamTest {
   }
 
   @Test
-  void aBatchOfFewerColumnsIsOneOfTheStream() {
+  void aPushdownStreamEqualsItsStream() {
     RealTimeStream stream = stream(Map.of());
     PushdownStream pruned = new PushdownStream(stream, new StructType(), List.of());
     assertEquals(2, pruned.planInputPartitions(stream.deserializeOffset(START)).length);
@@ -104,7 +104,7 @@ public class RealTimeStreamTest {
   }
 
   @Test
-  void onlyAConsumersPositionIsTold() {
+  void onlyAConsumersOffsetIsCommitted() {
     stream(Map.of()).commit(new TableStreamOffset(START));
     assertFalse(calls.argumentNames.containsKey("finish_real_time"));
     stream(Map.of("consumerID", "c")).commit(new TableStreamOffset(START));

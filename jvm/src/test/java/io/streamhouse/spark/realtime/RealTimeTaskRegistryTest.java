@@ -14,7 +14,7 @@ class RealTimeTaskRegistryTest {
   }
 
   @Test
-  void aQueryIsToldOfTheTasksOfThoseThatBeganBeforeItAndRun() {
+  void tasksOfEarlierRunningQueriesAreCounted() {
     Query first = new Query();
     Query second = new Query();
     Query third = new Query();
@@ -31,7 +31,7 @@ class RealTimeTaskRegistryTest {
   }
 
   @Test
-  void whatIsNoQueryOfSparkIsNotCounted() {
+  void unknownQueriesAreNotCounted() {
     Query query = new Query();
     RealTimeTaskRegistry.registerAndCountEarlier("no query", 7);
     assertEquals(0, RealTimeTaskRegistry.registerAndCountEarlier(query, 1));

@@ -178,7 +178,7 @@ class RealTimeWriterTest {
   }
 
   @Test
-  void eachRowIsInOneCommitBetweenItsPlaces() {
+  void eachRowIsInExactlyOneCommit() {
     LogTailReader reader = reader();
     RealTimeWriter writer = writer(Map.of());
     writer.writeAll(query(reader));
@@ -197,7 +197,7 @@ class RealTimeWriterTest {
   }
 
   @Test
-  void rowsThatAreStoredAreLeftOut() {
+  void storedRowsAreSkipped() {
     LogTailReader reader = reader();
     Map<Integer, Long> initialOffsets = Map.of(0, 7L, 1, 2L);
     writer(initialOffsets).writeAll(query(reader));
@@ -206,7 +206,7 @@ class RealTimeWriterTest {
   }
 
   @Test
-  void aTaskThatRunsAgainAsksWhatIsStoredByNow() {
+  void aRetriedTaskAsksWhatIsStored() {
     task(1);
     stored = "{\"1\": 9}";
     LogTailReader reader = reader();
@@ -218,7 +218,7 @@ class RealTimeWriterTest {
 
   /** The query was stopped, and its last commit came after its successor had started. */
   @Test
-  void rowsThatThePredecessorStoredMeanwhileAreLeftOut() {
+  void rowsThatThePredecessorStoredConcurrentlyAreSkipped() {
     conflicts = 1;
     stored = "{\"0\": 7, \"1\": 2}";
     LogTailReader reader = reader();
@@ -241,7 +241,7 @@ class RealTimeWriterTest {
 
   /** They were stored by an attempt that read further than the plan of the batch. */
   @Test
-  void rowsBehindAllThatAreKnownAreLeftOutOnceTheyCome() {
+  void rowsBeyondThePlanAreSkippedIfTheyAreStored() {
     LogTailReader reader = reader();
     writer(Map.of(0, 1000L, 1, 1000L)).writeAll(query(reader));
     assertEquals(List.of(), chunks);
@@ -250,7 +250,7 @@ class RealTimeWriterTest {
   }
 
   @Test
-  void rowsOfAnotherTaskAreRefused() {
+  void rowsOfAnotherTaskAreRejected() {
     RealTimeWriter writer = writer(Map.of());
     Object[] row = {0, 1L};
     AnalysisException refused =
@@ -259,7 +259,7 @@ class RealTimeWriterTest {
   }
 
   @Test
-  void twoReadersInATaskAreRefused() {
+  void twoReadersInATaskAreRejected() {
     RealTimeWriter writer = writer(Map.of());
     LogTailReader reader = reader();
     writer.attachReader(reader);

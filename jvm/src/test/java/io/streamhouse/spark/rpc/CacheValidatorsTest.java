@@ -64,54 +64,54 @@ class CacheValidatorsTest {
     return "{\"path\":\"" + place + "\",\"stamp\":null,\"absent\":" + absent + ",\"file_systems\":[]}";
   }
 
-  private int asked(String table) {
+  private int call(String table) {
     return python.call("load", Json.object().put("table", table)).get("call").asInt();
   }
 
   @Test
-  void theSameQuestionIsAskedOnce() throws IOException {
+  void aRepeatedCallIsServedFromTheCache() throws IOException {
     Files.writeString(record(), "a");
-    assertEquals(1, asked("a"));
-    assertEquals(1, asked("a"));
-    assertEquals(2, asked("b"));
-    assertEquals(1, asked("a"));
+    assertEquals(1, call("a"));
+    assertEquals(1, call("a"));
+    assertEquals(2, call("b"));
+    assertEquals(1, call("a"));
     python.invalidate();
-    assertEquals(3, asked("a"));
+    assertEquals(3, call("a"));
   }
 
   @Test
-  void aNewFileAsksAnew() throws IOException {
+  void aNewFileInvalidatesTheAnswer() throws IOException {
     Files.writeString(record(), "a");
-    assertEquals(1, asked("a"));
+    assertEquals(1, call("a"));
     Files.writeString(folder.resolve("2.json"), "b");
-    assertEquals(2, asked("a"));
-    assertEquals(3, asked("a"));
+    assertEquals(2, call("a"));
+    assertEquals(3, call("a"));
   }
 
   @Test
-  void anotherFileOfTheNameAsksAnew() throws IOException {
+  void aReplacedFileInvalidatesTheAnswer() throws IOException {
     Files.writeString(record(), "a");
-    assertEquals(1, asked("a"));
+    assertEquals(1, call("a"));
     Files.writeString(folder.resolve("put back"), "a");
     Files.setLastModifiedTime(folder.resolve("put back"), Files.getLastModifiedTime(record()));
     Files.move(folder.resolve("put back"), record(), StandardCopyOption.REPLACE_EXISTING);
-    assertEquals(2, asked("a"));
-    assertEquals(2, asked("a"));
+    assertEquals(2, call("a"));
+    assertEquals(2, call("a"));
     Files.writeString(record(), "b c");
-    assertEquals(3, asked("a"));
+    assertEquals(3, call("a"));
   }
 
   @Test
-  void aFileThatIsGoneAsksAnew() throws IOException {
+  void aDeletedFileInvalidatesTheAnswer() throws IOException {
     Files.writeString(record(), "a");
-    assertEquals(1, asked("a"));
+    assertEquals(1, call("a"));
     Files.delete(record());
     hasGrounds = false;
-    assertEquals(2, asked("a"));
+    assertEquals(2, call("a"));
   }
 
   @Test
-  void anObjectOfAStoreThatIsThereNowAsksAnew() throws IOException {
+  void aNewObjectInvalidatesTheAnswer() throws IOException {
     isOfStore = true;
     place = folder.toUri().toString();
     Files.createDirectory(folder.resolve("commits"));
@@ -119,31 +119,31 @@ class CacheValidatorsTest {
     for (String name : new String[] {"commits/2.json", "lake/v2.metadata.json"}) {
       python.invalidate();
       calls = 0;
-      assertEquals(1, asked("a"));
-      assertEquals(1, asked("a"));
+      assertEquals(1, call("a"));
+      assertEquals(1, call("a"));
       Files.writeString(folder.resolve(name), "b");
-      assertEquals(2, asked("a"));
+      assertEquals(2, call("a"));
       Files.delete(folder.resolve(name));
     }
   }
 
   @Test
-  void aStoreThatSparkDoesNotReachIsAskedByPython() {
+  void anUnreachableStoreInvalidatesTheAnswer() {
     isOfStore = true;
     place = "s3a-12345678-log://bucket/wh/";
-    assertEquals(1, asked("a"));
-    assertEquals(2, asked("a"));
+    assertEquals(1, call("a"));
+    assertEquals(2, call("a"));
   }
 
   @Test
-  void withoutGroundsEachQuestionIsAsked() {
+  void answersWithoutValidatorsAreNotCached() {
     hasGrounds = false;
-    assertEquals(1, asked("a"));
-    assertEquals(2, asked("a"));
+    assertEquals(1, call("a"));
+    assertEquals(2, call("a"));
   }
 
   @Test
-  void whatIsKeptHasABound() {
+  void theCacheIsBounded() {
     WeightedLruCache<String> cache = new WeightedLruCache<>(10);
     cache.put("a", "x", 3);
     cache.put("b", "y", 3);

@@ -44,7 +44,7 @@ class ExpressionJsonTest {
 
   /** Python's JSON parser is limited by its stack, so a long chain is flattened. */
   @Test
-  void longChainsAreFlat() {
+  void longChainsAreFlattened() {
     for (String name : new String[] {"AND", "OR"}) {
       Predicate left = above(0);
       Predicate right = above(0);
@@ -63,7 +63,7 @@ class ExpressionJsonTest {
   }
 
   @Test
-  void othersAreNoChains() {
+  void mixedOperatorsAreNotFlattened() {
     Predicate mixed = predicate("AND", predicate("OR", above(1), above(2)), above(3));
     assertEquals(2, ExpressionJson.of(mixed).get("children").size());
     assertEquals("OR", ExpressionJson.of(mixed).at("/children/0/op").asText());
@@ -72,7 +72,7 @@ class ExpressionJsonTest {
   }
 
   @Test
-  void partsWithoutAFormAreUnknown() {
+  void partsWithoutAnEncodingAreUnknown() {
     Expression cast = new Cast(FieldReference.column("a"), DataTypes.IntegerType, DataTypes.LongType);
     JsonNode tree = ExpressionJson.of(predicate("=", cast, new LiteralValue<>(1L, DataTypes.LongType)));
     assertTrue(tree.at("/children/0").has("unknown"));

@@ -75,7 +75,7 @@ class ProtocolTest {
   }
 
   @Test
-  void namesThatAreGiven() {
+  void namesInRequests() {
     Set<String> listed = Protocol.within(Protocol.NAMES.get("given"));
     Protocol.NAMES.get("operations").fieldNames().forEachRemaining(name -> listed.addAll(Protocol.arguments(name)));
     Set<String> names = named("\\.(?:put|putArray|putObject|putNull|set)\\(\\s*\"([^\"]+)\"");
@@ -85,7 +85,7 @@ class ProtocolTest {
 
   /** Java does not have to read everything that an answer contains. */
   @Test
-  void namesThatAreRead() {
+  void namesInAnswers() {
     Set<String> listed = Protocol.within(Protocol.NAMES.get("answered"));
     Protocol.NAMES.get("operations").fieldNames().forEachRemaining(name -> listed.addAll(Protocol.answer(name)));
     listed.addAll(Protocol.within(Protocol.NAMES.get("stored")));

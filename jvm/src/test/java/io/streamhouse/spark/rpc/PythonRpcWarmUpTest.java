@@ -35,7 +35,7 @@ class PythonRpcWarmUpTest {
   }
 
   @Test
-  void aCallThatComesMeanwhileIsNextAndAlone() throws InterruptedException {
+  void aCallDuringWarmUpIsNextAndAlone() throws InterruptedException {
     Thread beginning = python.warmUp();
     while (requests.isEmpty()) Thread.sleep(1);
     Thread query = new Thread(() -> python.call("load", Json.object()));

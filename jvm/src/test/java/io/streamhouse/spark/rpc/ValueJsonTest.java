@@ -19,59 +19,59 @@ import org.junit.jupiter.api.Test;
 
 class ValueJsonTest {
   /** Encodes a value as text, as it is sent to Python, and decodes it. */
-  private static Object returned(Object value, DataType type) {
+  private static Object roundTrip(Object value, DataType type) {
     return ValueJson.read(Json.parse(ValueJson.of(value).toString()), type);
   }
 
-  private static void assertReturns(Object value, DataType type) {
-    assertEquals(value, returned(value, type), type.simpleString());
+  private static void assertRoundTrip(Object value, DataType type) {
+    assertEquals(value, roundTrip(value, type), type.simpleString());
   }
 
   @Test
-  void numbersComeBackAsTheyWere() {
-    assertReturns(Byte.MIN_VALUE, DataTypes.ByteType);
-    assertReturns(Short.MAX_VALUE, DataTypes.ShortType);
-    assertReturns(Integer.MIN_VALUE, DataTypes.IntegerType);
-    assertReturns(-719162, DataTypes.DateType);
-    assertReturns(Long.MAX_VALUE, DataTypes.LongType);
-    assertReturns(Long.MIN_VALUE, DataTypes.TimestampType);
-    assertReturns(1L << 53 | 1, DataTypes.TimestampNTZType);
-    assertReturns(true, DataTypes.BooleanType);
-    assertReturns(0.1, DataTypes.DoubleType);
-    assertReturns(-0.0, DataTypes.DoubleType);
-    assertReturns(Double.MIN_VALUE, DataTypes.DoubleType);
-    assertReturns(3.4028235e38f, DataTypes.FloatType);
+  void numbersRoundTrip() {
+    assertRoundTrip(Byte.MIN_VALUE, DataTypes.ByteType);
+    assertRoundTrip(Short.MAX_VALUE, DataTypes.ShortType);
+    assertRoundTrip(Integer.MIN_VALUE, DataTypes.IntegerType);
+    assertRoundTrip(-719162, DataTypes.DateType);
+    assertRoundTrip(Long.MAX_VALUE, DataTypes.LongType);
+    assertRoundTrip(Long.MIN_VALUE, DataTypes.TimestampType);
+    assertRoundTrip(1L << 53 | 1, DataTypes.TimestampNTZType);
+    assertRoundTrip(true, DataTypes.BooleanType);
+    assertRoundTrip(0.1, DataTypes.DoubleType);
+    assertRoundTrip(-0.0, DataTypes.DoubleType);
+    assertRoundTrip(Double.MIN_VALUE, DataTypes.DoubleType);
+    assertRoundTrip(3.4028235e38f, DataTypes.FloatType);
   }
 
   /** JSON has no such numbers. They are encoded as strings that Python's float parses. */
   @Test
-  void floatsThatAreNoNumbersComeBack() {
+  void nonFiniteFloatsRoundTrip() {
     assertEquals("\"NaN\"", ValueJson.of(Double.NaN).toString());
     assertEquals("\"-Infinity\"", ValueJson.of(Float.NEGATIVE_INFINITY).toString());
-    assertReturns(Double.NaN, DataTypes.DoubleType);
-    assertReturns(Double.POSITIVE_INFINITY, DataTypes.DoubleType);
-    assertReturns(Float.NaN, DataTypes.FloatType);
-    assertReturns(Float.NEGATIVE_INFINITY, DataTypes.FloatType);
+    assertRoundTrip(Double.NaN, DataTypes.DoubleType);
+    assertRoundTrip(Double.POSITIVE_INFINITY, DataTypes.DoubleType);
+    assertRoundTrip(Float.NaN, DataTypes.FloatType);
+    assertRoundTrip(Float.NEGATIVE_INFINITY, DataTypes.FloatType);
   }
 
   @Test
-  void decimalsTextsAndBytesComeBack() {
+  void decimalsStringsAndBytesRoundTrip() {
     DataType type = DataTypes.createDecimalType(38, 10);
-    assertReturns(Decimal.apply(new BigDecimal("-1234567890123456789012345678.0000000001"), 38, 10), type);
-    assertReturns(UTF8String.fromString("Zürich \"𝄞\"\n"), DataTypes.StringType);
+    assertRoundTrip(Decimal.apply(new BigDecimal("-1234567890123456789012345678.0000000001"), 38, 10), type);
+    assertRoundTrip(UTF8String.fromString("Zürich \"𝄞\"\n"), DataTypes.StringType);
     byte[] bytes = {0, -1, 127, -128};
-    assertArrayEquals(bytes, (byte[]) returned(bytes, DataTypes.BinaryType));
+    assertArrayEquals(bytes, (byte[]) roundTrip(bytes, DataTypes.BinaryType));
   }
 
   @Test
-  void nullIsNullOfEachType() {
+  void nullRoundTripsForEachType() {
     assertTrue(ValueJson.of(null).isNull());
     assertNull(ValueJson.read(null, DataTypes.LongType));
-    assertNull(returned(null, DataTypes.createDecimalType(9, 2)));
+    assertNull(roundTrip(null, DataTypes.createDecimalType(9, 2)));
   }
 
   @Test
-  void valuesWithoutAFormAreSaidToHaveNone() {
+  void valuesWithoutAnEncodingAreNull() {
     assertNull(ValueJson.of(new GenericArrayData(new Object[0])));
     DataType type = DataTypes.createArrayType(DataTypes.LongType);
     assertThrows(IllegalStateException.class, () -> ValueJson.read(Json.parse("[1]"), type));

@@ -17,37 +17,37 @@ class DataFrameReadTest {
   private static final StructType TABLE =
       StructType.fromDDL("id BIGINT NOT NULL, name STRING, item STRUCT<a: INT, b: STRING>");
 
-  private static boolean fits(String requested) {
+  private static boolean isSupported(String requested) {
     return DataFrameRead.supportsSchema(StructType.fromDDL(requested), TABLE);
   }
 
   @Test
-  void columnsOfTheTableFitInAnyOrder() {
+  void columnsAreSupportedInAnyOrder() {
     assertTrue(DataFrameRead.supportsSchema(TABLE, TABLE));
-    assertTrue(fits("name STRING"));
-    assertTrue(fits("item STRUCT<a: INT, b: STRING>, id BIGINT NOT NULL"));
+    assertTrue(isSupported("name STRING"));
+    assertTrue(isSupported("item STRUCT<a: INT, b: STRING>, id BIGINT NOT NULL"));
   }
 
   @Test
-  void aColumnWithoutNullsMayBeAskedForWithThem() {
-    assertTrue(fits("id BIGINT"));
-    assertFalse(fits("name STRING NOT NULL"));
+  void aRequiredColumnMayBeRequestedAsNullable() {
+    assertTrue(isSupported("id BIGINT"));
+    assertFalse(isSupported("name STRING NOT NULL"));
   }
 
   @Test
-  void allElseIsLeftToPython() {
+  void anythingElseIsLeftToPython() {
     assertFalse(DataFrameRead.supportsSchema(new StructType(), TABLE));
-    assertFalse(fits("ID BIGINT"));
-    assertFalse(fits("id INT"));
-    assertFalse(fits("name VARCHAR(3)"));
-    assertFalse(fits("item STRUCT<a: INT>"));
-    assertFalse(fits("item STRUCT<b: STRING, a: INT>"));
-    assertFalse(fits("gone STRING"));
+    assertFalse(isSupported("ID BIGINT"));
+    assertFalse(isSupported("id INT"));
+    assertFalse(isSupported("name VARCHAR(3)"));
+    assertFalse(isSupported("item STRUCT<a: INT>"));
+    assertFalse(isSupported("item STRUCT<b: STRING, a: INT>"));
+    assertFalse(isSupported("gone STRING"));
     assertFalse(DataFrameRead.supportsSchema(new StructType().add("name", "string").add("name", "string"), TABLE));
   }
 
   @Test
-  void sparkFindsTheExtensionsByTheListOfServices() {
+  void sparkFindsTheExtensionsByTheServiceList() {
     List<String> providers = new ArrayList<>();
     ServiceLoader.load(SparkSessionExtensionsProvider.class)
         .stream()

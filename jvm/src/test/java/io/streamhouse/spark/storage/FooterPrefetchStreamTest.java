@@ -131,12 +131,12 @@ class FooterPrefetchStreamTest {
   }
 
   @Test
-  void theEndOfAFileComesByOneRequest() throws IOException {
+  void theEndOfAFileIsReadWithOneRequest() throws IOException {
     assertEquals(1, requestsOfFooter(content(1_000_000, 1), 9_000, 3_000));
   }
 
   @Test
-  void aLargerEndIsLearnt() throws IOException {
+  void theNeededSizeIsLearned() throws IOException {
     assertEquals(3, requestsOfFooter(content(1_000_000, 1), 60_000, 3_000));
     assertEquals(1, requestsOfFooter(content(1_000_000, 2), 60_000, 3_000));
     assertEquals(1, requestsOfFooter(content(1_000_000, 3), 40_000, 1_000));
@@ -145,7 +145,7 @@ class FooterPrefetchStreamTest {
   }
 
   @Test
-  void anEndIsKept() throws IOException {
+  void endsAreCached() throws IOException {
     byte[] bytes = content(1_000_000, 1);
     assertEquals(1, requestsOfFooter("a", bytes, 9_000, 3_000));
     assertEquals(0, requestsOfFooter("a", bytes, 9_000, 3_000));
@@ -156,7 +156,7 @@ class FooterPrefetchStreamTest {
   }
 
   @Test
-  void aKeptEndThatWasTooShortIsTakenAnew() throws IOException {
+  void aCachedEndThatWasTooShortIsReadAgain() throws IOException {
     byte[] bytes = content(1_000_000, 1);
     assertEquals(3, requestsOfFooter("a", bytes, 60_000, 3_000));
     assertEquals(1, requestsOfFooter("a", bytes, 60_000, 3_000));
@@ -164,7 +164,7 @@ class FooterPrefetchStreamTest {
   }
 
   @Test
-  void keptEndsHaveABound() throws IOException {
+  void theCacheOfEndsIsBounded() throws IOException {
     byte[] bytes = content(SMALL, 1);
     for (int i = 0; i <= (64 << 20) / SMALL; i++) assertEquals(1, requestsOfFooter("f" + i, bytes, 9_000, 3_000));
     assertEquals(1, requestsOfFooter("f0", bytes, 9_000, 3_000));
@@ -172,7 +172,7 @@ class FooterPrefetchStreamTest {
   }
 
   @Test
-  void readsOfDataDoNotMakeTheEndLarger() throws IOException {
+  void dataReadsDoNotEnlargeThePrefetch() throws IOException {
     byte[] bytes = content(300_000, 1);
     try (FSDataInputStream file = opened(bytes)) {
       byte[] data = new byte[SMALL + 1];
@@ -191,7 +191,7 @@ class FooterPrefetchStreamTest {
   private static final int SMALL = FooterPrefetchStream.SMALL_FILE_BYTES;
 
   @Test
-  void aSmallFileIsTakenWhole() throws Exception {
+  void aSmallFileIsPrefetchedWhole() throws Exception {
     byte[] bytes = content(SMALL, 4);
     requests = 0;
     try (FSDataInputStream file = opened(bytes)) {
@@ -205,7 +205,7 @@ class FooterPrefetchStreamTest {
   }
 
   @Test
-  void anyReadGivesTheFilesBytes() throws Exception {
+  void anyReadReturnsTheBytesOfTheFile() throws Exception {
     Random random = new Random(17);
     for (int length : new int[] {1, 20, SMALL, SMALL + 1, 500_000}) {
       byte[] bytes = content(length, length);
@@ -254,7 +254,7 @@ class FooterPrefetchStreamTest {
   }
 
   @Test
-  void nothingIsPromisedThatOnlyTheStoreCan() throws IOException {
+  void capabilitiesOfTheStoreAloneAreNotReported() throws IOException {
     try (FSDataInputStream file = opened(content(100, 6))) {
       assertTrue(file.hasCapability(StreamCapabilities.VECTOREDIO));
       assertFalse(file.hasCapability(StreamCapabilities.READBYTEBUFFER));
@@ -264,7 +264,7 @@ class FooterPrefetchStreamTest {
   }
 
   @Test
-  void behindTheEndThereIsNothing() throws IOException {
+  void readsPastTheEndReturnNothing() throws IOException {
     byte[] bytes = content(100_000, 5);
     try (FSDataInputStream file = opened(bytes)) {
       file.seek(bytes.length);

@@ -42,7 +42,7 @@ class LakeFileSystemTest {
   }
 
   @Test
-  void whatAPlanNamesIsNotAskedFor(@TempDir java.nio.file.Path folder) throws Exception {
+  void sizesThatAPlanNamesAreNotRequested(@TempDir java.nio.file.Path folder) throws Exception {
     Configuration settings = new Configuration();
     settings.set("fs.s3a.impl", Store.class.getName());
     settings.setBoolean("fs.s3a.impl.disable.cache", true);

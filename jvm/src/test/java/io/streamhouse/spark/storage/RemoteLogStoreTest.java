@@ -71,7 +71,7 @@ class RemoteLogStoreTest {
   }
 
   @Test
-  void aFileIsThereOrNot() throws IOException {
+  void aMissingFileIsNull() throws IOException {
     assertArrayEquals(BYTES, files(0).read("f"));
     assertNull(files(0).read("g"));
     byte[][] contents = files(0).read("f", 1000, true, new long[] {900, 1000}, new long[] {3, 5}, new long[] {5, 6});
@@ -83,7 +83,7 @@ class RemoteLogStoreTest {
   }
 
   @Test
-  void whatFailsIsAskedAgain() throws IOException {
+  void failedReadsAreRetried() throws IOException {
     for (int round = 0; round < 2; round++) {
       store.failures.add(new ConnectException("refused"));
       store.failures.add(new SocketTimeoutException("slow"));
@@ -95,7 +95,7 @@ class RemoteLogStoreTest {
   }
 
   @Test
-  void afterTheTimeOfPatienceTheErrorSaysWhichFile() {
+  void theErrorAfterTheTimeoutNamesTheFile() {
     store.failures.add(new ConnectException("refused"));
     Exception error = assertThrows(AnalysisException.class, () -> files(0).read("f"));
     String place = "STORAGE: file:" + folder.resolve("f") + " cannot be read: java.net.ConnectException: refused";
@@ -104,7 +104,7 @@ class RemoteLogStoreTest {
   }
 
   @Test
-  void whoIsDeniedIsNotAskedAgain() {
+  void deniedReadsAreNotRetried() {
     store.failures.add(new AccessDeniedException("f"));
     Exception error = assertThrows(AnalysisException.class, () -> files(SOME_NS).read("f"));
     assertTrue(error.getMessage().contains("AccessDenied"), error.getMessage());
@@ -112,14 +112,14 @@ class RemoteLogStoreTest {
   }
 
   @Test
-  void aFileThatIsShorterThanItsRecordSaysIsAnError() {
+  void aTruncatedFileIsAnError() {
     Exception error =
         assertThrows(AnalysisException.class, () -> files(0).read("f", 2000, true, new long[] {900, 1100}));
     assertTrue(error.getMessage().contains("cannot be read"), error.getMessage());
   }
 
   @Test
-  void aQueryThatIsStoppedWaitsForNoStore() {
+  void aStoppedQueryDoesNotRetry() {
     store.failures.add(new InterruptedIOException("stopped"));
     assertThrows(InterruptedIOException.class, () -> files(SOME_NS).read("f"));
     for (int i = 0; i < 100; i++) store.failures.add(new ConnectException("refused"));
@@ -129,7 +129,7 @@ class RemoteLogStoreTest {
   }
 
   @Test
-  void readsThatBeginRunBesideEachOther() throws IOException {
+  void prefetchesRunConcurrently() throws IOException {
     CountDownLatch both = new CountDownLatch(2);
     LogStore.Read<Boolean> read =
         () -> {
@@ -150,7 +150,7 @@ class RemoteLogStoreTest {
   }
 
   @Test
-  void aFileIsNamedAsItsWarehouseNamesIt() throws IOException {
+  void errorsShowTheSchemeOfTheWarehouse() throws IOException {
     for (String scheme : List.of("s3a", "s3a-0123abcd", "s3a-0123abcd-log")) {
       Path at = new Path(scheme + "://bucket/wh/tables/u");
       assertEquals("s3a://bucket/wh/tables/u/f", new RemoteLogStore(store, at, 0).displayPath("f"));

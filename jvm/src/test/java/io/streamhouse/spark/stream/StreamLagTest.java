@@ -13,26 +13,26 @@ class StreamLagTest {
       NEWEST.substring(0, NEWEST.length() - 1)
           + ", \"__streamhouse_lag\": {\"offsets\": {\"0\": 7}, \"ms\": 40}}";
 
-  private static Map<String, String> behind(String reportedLag, String read) {
+  private static Map<String, String> metrics(String reportedLag, String read) {
     return new StreamLag(reportedLag).metrics(new PythonStreamingSourceOffset("{\"offsets\": " + read + "}"));
   }
 
   @Test
-  void theOffsetIsAsPythonWroteIt() {
+  void theOffsetKeepsPythonsEncoding() {
     assertEquals(NEWEST, new StreamLag(TOLD).latestOffset);
     assertEquals(NEWEST, new StreamLag(NEWEST).latestOffset);
   }
 
   @Test
-  void rowsAreCountedInAllBuckets() {
-    Map<String, String> metrics = behind(NEWEST, "{\"0\": 10, \"1\": 2}");
+  void theLagInRowsSumsUpAllBuckets() {
+    Map<String, String> metrics = metrics(NEWEST, "{\"0\": 10, \"1\": 2}");
     assertEquals(
         Map.of("buckets", "2", "newestOffsets", "{\"0\":9,\"1\":5}", "lagRows", "3"), metrics);
   }
 
   @Test
-  void timeIsToldForTheOffsetsThatItIsOf() {
-    assertEquals("40", behind(TOLD, "{\"0\": 7}").get("lagMs"));
-    assertEquals(null, behind(TOLD, "{\"0\": 8}").get("lagMs"));
+  void theLagInTimeIsReportedForItsOffsetsOnly() {
+    assertEquals("40", metrics(TOLD, "{\"0\": 7}").get("lagMs"));
+    assertEquals(null, metrics(TOLD, "{\"0\": 8}").get("lagMs"));
   }
 }

@@ -32,7 +32,7 @@ class SparkErrorsTest {
   }
 
   @Test
-  void theLastTypedLineOfATracebackIsTheText() {
+  void theMessageIsTheLastTypedLineOfATraceback() {
     Exception error = new RuntimeException(TRACEBACK);
     AnalysisException shown = (AnalysisException) thrown(() -> { throw error; });
     assertEquals("COMMIT_CONFLICT: sales.orders: changed; run it again", shown.getMessage());
@@ -41,14 +41,14 @@ class SparkErrorsTest {
   }
 
   @Test
-  void causesAreLookedThrough() {
+  void theMessageIsFoundInCauses() {
     Exception inner = new RuntimeException(TRACEBACK);
     Exception outer = failing(new IllegalStateException((String) null), failing(new IOException("task failed"), inner));
     assertEquals("COMMIT_CONFLICT", ((AnalysisException) thrown(() -> { throw outer; })).getCondition());
   }
 
   @Test
-  void othersErrorsPassAsTheyAre() {
+  void otherErrorsAreRethrown() {
     Exception checked = new IOException("ValueError: streamhouse_spark.errors.StorageError: not at a line's start");
     assertSame(checked, thrown(() -> { throw checked; }));
     Exception similar = new RuntimeException("Traceback\nstreamhouse_spark.errors_of.Other: no\npyspark.errors.X: no");
@@ -56,7 +56,7 @@ class SparkErrorsTest {
   }
 
   @Test
-  void aTextWithoutAConditionHasNone() {
+  void aMessageWithoutAConditionHasNone() {
     AnalysisException error =
         assertThrows(AnalysisException.class, () -> { throw SparkErrors.analysisException("Sorry: no"); });
     assertEquals("Sorry: no", error.getMessage());
@@ -64,12 +64,12 @@ class SparkErrorsTest {
   }
 
   @Test
-  void resultsPass() {
+  void resultsAreReturned() {
     assertEquals("done", SparkErrors.unwrapPythonErrors(() -> "done"));
   }
 
   @Test
-  void answersAreValuesOrErrors() {
+  void aReplyIsAValueOrAnError() {
     assertEquals(1, PythonRpc.parseReply("{\"ok\":{\"a\":1}}").get("a").asInt());
     String refusal = "{\"error\":{\"class\":\"X\",\"condition\":\"TABLE_EXISTS\",\"message\":\"TABLE_EXISTS: t\"}}";
     MappedException refused =

@@ -18,7 +18,7 @@ class Xxh3Test {
   }
 
   @Test
-  void sums() {
+  void hashesMatchPythons() {
     check(0, "2d06800538d394c2", "");
     check(1, "dea50e3c9e6bbb39", "");
     check(3, "70ac0606800b1b5a", "");

@@ -66,7 +66,7 @@ class PythonWriterTest {
   }
 
   @Test
-  void fewRowsAreCarried() throws Exception {
+  void aFewRowsAreSentInline() throws Exception {
     try (PythonWriter writer = written(3, 3 * BYTES_OF_A_ROW)) {
       writer.abort();
     }
@@ -74,7 +74,7 @@ class PythonWriterTest {
   }
 
   @Test
-  void moreRowsGoToPythonInTheirOrder() throws Exception {
+  void moreRowsGoToPythonInOrder() throws Exception {
     try (PythonWriter writer = written(1000, 3 * BYTES_OF_A_ROW)) {
       assertInstanceOf(Message.class, writer.commit());
     }
@@ -83,7 +83,7 @@ class PythonWriterTest {
   }
 
   @Test
-  void aBatchCarriesNone() throws Exception {
+  void batchWritesSendNoRowsInline() throws Exception {
     try (PythonWriter writer = written(2, 0)) {
       assertInstanceOf(Message.class, writer.commit());
     }
@@ -91,7 +91,7 @@ class PythonWriterTest {
   }
 
   @Test
-  void aStreamsDriverIsToldOfTheCounts() throws Exception {
+  void aStreamsCommitMessageHasTheCounters() throws Exception {
     try (PythonWriter writer = new PythonWriter(this::python, SCHEMA, 0, true)) {
       writer.writeAll(rows(5));
       WriterCommitMessage[] messages = {writer.commit(), new Message()};

@@ -58,7 +58,7 @@ class RealTimeWriteTest {
   }
 
   @Test
-  void theTableKnowsThatABatchEnded() {
+  void commitEndsTheBatchOfTheTable() {
     WritableTable target = table("target");
     RealTimeWrite write = new RealTimeWrite(target, new Info(), table("source"));
     assertFalse(write.useCommitCoordinator());
@@ -77,7 +77,7 @@ class RealTimeWriteTest {
   }
 
   @Test
-  void aBatchThatDidNotEndTellsNothing() {
+  void aFailedCommitReportsNoMetrics() {
     calls.refuse("end_real_time_write", "COMMIT_CONFLICT");
     WritableTable target = table("target");
     RealTimeWrite write = new RealTimeWrite(target, new Info(), table("source"));

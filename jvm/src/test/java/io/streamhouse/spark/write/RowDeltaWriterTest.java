@@ -60,7 +60,7 @@ class RowDeltaWriterTest {
   }
 
   @Test
-  void aTaskHandsItsRowsOverAtOnce() throws IOException {
+  void aTaskWritesItsRowsInOneChunk() throws IOException {
     RowDeltaWriter writer = new RowDeltaWriter(python(), 0, 0, WRITTEN, 2);
     GenericInternalRow reused = new GenericInternalRow(new Object[] {1L, 10});
     writer.insert(reused);
@@ -82,7 +82,7 @@ class RowDeltaWriterTest {
 
   /** A task that did not finish has no message, and its position in the list is kept. */
   @Test
-  void theCommitTakesTheMessagesOfAllChunks() {
+  void theCommitContainsTheMessagesOfAllChunks() {
     List<WriterCommitMessage> committed = new ArrayList<>();
     BatchWrite inner =
         new BatchWrite() {
