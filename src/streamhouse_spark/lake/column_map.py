@@ -95,7 +95,7 @@ class ColumnMap:
             return cls(fields, int(value["schema"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptDataError(
-                f"lake table {where}: its property {COLUMNS_PROPERTY} is {text[:100]!r}, which is no map of columns; "
+                f"lake table {where}: its property {COLUMNS_PROPERTY} is {text[:100]!r}, which is not a column map; "
                 "restore it from an older metadata file"
             ) from error
 

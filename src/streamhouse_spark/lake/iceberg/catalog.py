@@ -334,7 +334,7 @@ class FileCatalog(MetastoreCatalog):
             raise CorruptDataError(
                 f"{self._storage.url}/{version_key(key, latest.number)} is not Iceberg table metadata "
                 f"({str(error).splitlines()[0]}); restore it, "
-                "or build the lake anew from the log (streamhouse retier)"
+                "or rebuild the lake from the log (streamhouse retier)"
             ) from error
 
     def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
@@ -452,7 +452,7 @@ class FileCatalog(MetastoreCatalog):
         raise NoSuchViewError(f"no view {identifier}: this catalog keeps tables only")
 
     def _refuse(self, reason: str) -> NoReturn:
-        raise NotImplementedError(f"a catalog of files does not offer {reason}")
+        raise NotImplementedError(f"a file catalog does not support {reason}")
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:

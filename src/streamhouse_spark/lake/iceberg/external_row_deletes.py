@@ -79,8 +79,8 @@ def _planned_snapshot(
     planned = table.metadata.current_snapshot()
     if planned is None or planned.snapshot_id != spec.snapshot_id:
         raise CommitConflictError(
-            f"lake table {table.location()}: snapshot {spec.snapshot_id}, which this round began with, is not newest "
-            "any more; try again"
+            f"lake table {table.location()}: snapshot {spec.snapshot_id}, which this round began with, is no longer "
+            "the latest; try again"
         )
     said = newest_offsets(table.metadata, place.spec.table_uuid)
     lacks = said.history.number if said is not None and said.history is not None else 0

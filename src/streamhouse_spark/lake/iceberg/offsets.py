@@ -52,7 +52,7 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
     raise LakeRolledBackError(
         f"lake table {metadata.location} was rolled back: snapshot {tagged.snapshot_id} with the newest log offsets is "
         f"not an ancestor of the current snapshot {metadata.current_snapshot_id}; roll the lake forward to it (the tag "
-        f"{COMMIT_USER} names it), or build the lake anew from the log (streamhouse retier)"
+        f"{COMMIT_USER} names it), or rebuild the lake from the log (streamhouse retier)"
     )
 
 

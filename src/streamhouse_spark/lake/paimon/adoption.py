@@ -295,7 +295,7 @@ def _require_distinct_sequences(table: PaimonTable, bucket: int, newest: NewestR
     if newest.num_tied:
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: in bucket {bucket} {newest.num_tied} rows have "
-            "the key and the sequence number of another row, so that engines differ which one counts; write those keys "
+            "the key and the sequence number of another row, so that engines disagree on the latest; write those keys "
             "again, or compact the table with the engine that wrote it"
         )
 

@@ -141,7 +141,7 @@ def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: Sna
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
         raise CorruptDataError(
             f"lake table {table.location}: metadata of its newest snapshot {newest.id} is missing ({error}); restore "
-            "it, or build the lake anew from the log (streamhouse retier)"
+            "it, or rebuild the lake from the log (streamhouse retier)"
         ) from error
 
 

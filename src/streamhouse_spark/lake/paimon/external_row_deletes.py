@@ -132,7 +132,7 @@ def _planned_snapshot(
     planned = table.snapshot
     if planned is None or snapshot_name(planned) != spec.planned_on:
         raise CommitConflictError(
-            f"lake table {table.location}: the snapshot that this round began with is not newest any more; try again"
+            f"lake table {table.location}: the snapshot that this round began with is no longer the latest; try again"
         )
     said = offsets_at(place, planned)
     lacks = said.history.number if said is not None and said.history is not None else 0

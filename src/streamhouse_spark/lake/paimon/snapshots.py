@@ -324,7 +324,7 @@ def parse_snapshot(key: str, data: bytes) -> Snapshot:
         return JSON.from_json(data.decode(), Snapshot)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptDataError(
-            f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or build the lake anew "
+            f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or rebuild the lake "
             "from the log (streamhouse retier)"
         ) from error
 

@@ -72,8 +72,8 @@ def commit_round(
         if not is_truncated and snapshot_name(table.snapshot) != file_spec.planned_on:
             if has_foreign:
                 raise CommitConflictError(
-                    f"lake table {table.location}: another commit came while rows of other engines' files were looked "
-                    "for; try again"
+                    f"lake table {table.location}: another commit came while rows of other engines' files were "
+                    "searched; try again"
                 )
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, added)
@@ -112,7 +112,7 @@ def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | N
     raise LakeRolledBackError(
         f"lake table {place.location}: no snapshot from {oldest.id} to {snapshot.id} says which log offsets it holds, "
         f"and those below {oldest.id} were expired by another engine; roll the table back to its newest tag with "
-        "offsets, or build the lake anew from the log (streamhouse retier)"
+        "offsets, or rebuild the lake from the log (streamhouse retier)"
     )
 
 

@@ -162,5 +162,5 @@ def _read_checksum(tail: bytes, location: str) -> FooterChecksum | None:
 def _mismatch(location: str, part: str) -> CorruptDataError:
     return CorruptDataError(
         f"lake file {location}: its {part} does not match its checksum, so readers may miss rows without an error; "
-        "restore it, or build the lake anew from the log (streamhouse retier)"
+        "restore it, or rebuild the lake from the log (streamhouse retier)"
     )

@@ -172,6 +172,6 @@ def require_tiered(location: str, held: Mapping[int, int], below: Mapping[int, i
     if shortfall:
         raise LakeRolledBackError(
             f"lake table {location}: it holds less than was tiered before (bucket: found, expected) {shortfall}; "
-            "nothing was dropped. Roll the lake forward to its newest snapshot, or build it anew (streamhouse retier), "
+            "nothing was dropped. Roll the lake forward to its newest snapshot, or rebuild it (streamhouse retier), "
             "then drop the partition again"
         )

@@ -232,7 +232,7 @@ class TieringJob:
             if not self._was_replaced(state):
                 raise
             logger.warning(
-                "table %s: another engine's commit took the place of lake snapshot %d; its rows are tiered again",
+                "table %s: another engine's commit replaced lake snapshot %d; its rows are tiered again",
                 state.name,
                 recorded.snapshot_id,
             )
@@ -255,7 +255,7 @@ class TieringJob:
         now = self._refresh_state()
         if now.truncation != state.truncation or now.lake_location != state.lake_location:
             raise CommitConflictError(
-                f"table {state.name} was truncated, or its lake is built anew, since this round began; try again"
+                f"table {state.name} was truncated, or its lake was rebuilt, since this round began; try again"
             )
 
     def _record(self, snapshot: LakeSnapshot) -> None:

@@ -150,9 +150,7 @@ def compact_keyed(
     try:
         return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
-        raise CommitConflictError(
-            f"others compacted and expired what was being compacted; try again ({error})"
-        ) from error
+        raise CommitConflictError(f"another process compacted and expired these files; try again ({error})") from error
 
 
 def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool) -> CompactReport:
@@ -241,7 +239,8 @@ def _require_untouched(
     missing = going - {key_of(entry) for entry in live}
     if missing:
         raise CommitConflictError(
-            f"lake table {location}: file {min(name for *_, name in missing)} went while it was compacted; try again"
+            f"lake table {location}: file {min(name for *_, name in missing)} was removed while it was compacted; try "
+            "again"
         )
     for entry in live:
         limit = limits.get(_partition_and_bucket(entry), 0)
