@@ -7,10 +7,10 @@
     <table>/metadata/version-hint.text    a recent N; only a hint
     <table>/metadata/floors/<N>           versions below N are void and may be deleted
 
-It needs nothing but storage with put-if-absent, and other engines open its tables by path. The newest version is found
-by reading (see `lake.iceberg.metadata_versions`). A slot whose file was deleted could be taken again by a writer that
-slept, so versions are deleted only a day after a floor above them was stored, and a writer that took longer than a
-minute looks at the floor once more before it calls its commit done. The floor `DROPPED` closes a table for good.
+It needs only storage with put-if-absent, and other engines open its tables by path. Reads find the latest version (see
+`lake.iceberg.metadata_versions`). A delayed writer could reuse the slot of a deleted file. So versions are deleted only
+a day after a floor above them was stored, and a writer that took longer than a minute reads the floor again before it
+reports success. The floor `DROPPED` closes a table permanently.
 """
 
 from __future__ import annotations

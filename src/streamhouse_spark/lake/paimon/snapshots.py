@@ -258,7 +258,7 @@ class SnapshotManager:
             ) from put.read_error
 
     def _require_counts(self, snapshot: Snapshot) -> None:
-        """Require that nobody expired the numbers around this one since the commit was validated."""
+        """Require that no other process expired the numbers around this one since the commit was validated."""
         try:
             if snapshot.id == 1 or self.find(snapshot.id - 1) is not None:
                 return

@@ -61,7 +61,7 @@ def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -
         raise CommitConflictError(
             f"lake table {table.location}: another engine replaced the snapshot that stops slow rounds; try again"
         )
-    orphans = _exclude(old, _referenced_paths(place, table))  # again: a round may have landed before that snapshot
+    orphans = _exclude(old, _referenced_paths(place, table))  # again: a round may have committed before that snapshot
     delete_all(place.storage, orphans)
     return orphans
 
