@@ -165,9 +165,9 @@ def _codec_of_union(branches: list[tuple[Decode, Encode]]) -> tuple[Decode, Enco
         return branch, branches[branch][0](source)
 
     def encode(out: BytesIO, value: Any) -> None:
-        branch, held = value
+        branch, member = value
         _put_long(out, branch)
-        branches[branch][1](out, held)
+        branches[branch][1](out, member)
 
     return decode, encode
 
@@ -189,12 +189,12 @@ def _codec_of_array(item: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
     return decode, encode
 
 
-def _codec_of_pair(key: tuple[Decode, Encode], held: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
+def _codec_of_pair(key: tuple[Decode, Encode], second: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
     def encode(out: BytesIO, value: Any) -> None:
         key[1](out, value[0])
-        held[1](out, value[1])
+        second[1](out, value[1])
 
-    return lambda source: (key[0](source), held[0](source)), encode
+    return lambda source: (key[0](source), second[0](source)), encode
 
 
 def _codec_of_fixed(size_bytes: int) -> tuple[Decode, Encode]:

@@ -331,9 +331,9 @@ def migrate_columns(
     if mapping.schema_id == spec.schema_id:  # names and types already match the table
         fields = {i: commented(field, spec.schema.find(field.name)) for i, field in lake.items()}
     else:
-        stay = retained_fields(named, mapping, spec.schema, mapped)
+        retained = retained_fields(named, mapping, spec.schema, mapped)
         fields = {}
-        for i, column in stay:
+        for i, column in retained:
             if column is None:
                 fields[i] = lake[i]
                 continue

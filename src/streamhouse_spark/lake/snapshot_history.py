@@ -36,8 +36,8 @@ def require_metadata(state: TableState, lake: LakeTable, newest: LakeSnapshot | 
     recorded = state.recorded_lake
     if recorded is None or lake.location != state.lake_location:
         return
-    held = {} if newest is None else newest.offsets
-    if newest is not None and all(held.get(bucket, 0) >= offset for bucket, offset in recorded.offsets.items()):
+    lake_offsets = {} if newest is None else newest.offsets
+    if newest is not None and all(lake_offsets.get(bucket, 0) >= offset for bucket, offset in recorded.offsets.items()):
         return
     missing = lake.missing_metadata(recorded.snapshot_id)
     if missing is not None:

@@ -300,15 +300,15 @@ class FileCatalog(MetastoreCatalog):
         cutoff_ms = self._storage.now_ms() - grace_ms
         safe_floor = max((number for number, info in floors if info.modified_ms <= cutoff_ms), default=0)
         numbers = sorted(version_numbers(names))
-        doomed = [version_key(key, number) for number in numbers if number < safe_floor]
+        expired_keys = [version_key(key, number) for number in numbers if number < safe_floor]
         if dry_run:
-            return doomed
-        delete_all(self._storage, doomed)
+            return expired_keys
+        delete_all(self._storage, expired_keys)
         if newest.number > max((number for number, _ in floors), default=1):
             with suppress(StorageError):  # the next call retries
                 fill(self._storage, floor_key(key, newest.number), b"")
         delete_all(self._storage, [info.key for number, info in floors if number < safe_floor])
-        return doomed
+        return expired_keys
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:

@@ -101,8 +101,8 @@ def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
     stored = place.snapshots.find(snapshot_id)
     if stored is None or commit_of(stored) is not None:
         return False
-    held = offsets_at(place, table.snapshot)
-    offsets = held.offsets if held else {}
+    lake_offsets = offsets_at(place, table.snapshot)
+    offsets = lake_offsets.offsets if lake_offsets else {}
     reader = MetadataReader(table, PaimonFiles(place.files))
     live = (
         reader.location(entry)

@@ -125,12 +125,12 @@ def carry_offsets(
     `offsets_at` does.
     """
     offsets = offsets_at(place, snapshot) if snapshot is not None else None
-    held = (offsets.offsets, offsets.starts) if offsets else ({}, {})
+    ranges = (offsets.offsets, offsets.starts) if offsets else ({}, {})
     dropped_rows += offsets.dropped_rows if offsets else 0
     without_offsets = dropped_without_offsets + (offsets.dropped_others if offsets else 0)
     history, owner = offsets.history if offsets else None, place.spec.table_uuid
     text = offsets_text(
-        owner, *held, dropped_rows=dropped_rows, history=history, dropped_without_offsets=without_offsets
+        owner, *ranges, dropped_rows=dropped_rows, history=history, dropped_without_offsets=without_offsets
     )
     return {OFFSETS_PROPERTY: text}
 
@@ -140,8 +140,8 @@ def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnap
     if snapshot_offsets is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
     offsets, starts = dict(snapshot_offsets.offsets), dict(snapshot_offsets.starts)
-    held = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_others
-    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *held)
+    counts = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_others
+    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *counts)
 
 
 def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:

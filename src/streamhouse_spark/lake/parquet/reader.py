@@ -290,11 +290,11 @@ def read_deleted_positions(files: FileAccess, location: str, deletes: Sequence[s
     return np.unique(np.concatenate(positions)) if positions else np.zeros(0, np.int64)
 
 
-def _union_positions(some: Positions, more: Positions) -> Positions:
+def _union_positions(positions: Positions, more: Positions) -> Positions:
     """Return the union of ascending, distinct positions, ten times as fast as `numpy.union1d`."""
-    if not len(some) or not len(more):
-        return some if len(some) else more
-    every = np.concatenate([some, more])
+    if not len(positions) or not len(more):
+        return positions if len(positions) else more
+    every = np.concatenate([positions, more])
     every.sort(kind="stable")  # merges the two runs
     united: Positions = every[np.concatenate([[True], every[1:] != every[:-1]])]
     return united
@@ -470,9 +470,9 @@ class RowCursor:
         while count < num_rows:
             batch = self._left.pop() if self._left else next(self._rows)
             if count + batch.num_rows > num_rows:
-                keep = num_rows - count
-                self._left.append(batch.slice(keep))
-                batch = batch.slice(0, keep)
+                num_taken = num_rows - count
+                self._left.append(batch.slice(num_taken))
+                batch = batch.slice(0, num_taken)
             tables.append(batch)
             count += batch.num_rows
         return pa.Table.from_batches(tables, schema=self._schema)

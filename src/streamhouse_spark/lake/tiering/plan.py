@@ -65,9 +65,9 @@ def task_groups(tasks: Sequence[TieringTask]) -> list[list[int]]:
     heap = [(0, group) for group in range(num_groups)]
     groups: list[list[int]] = [[] for _ in range(num_groups)]
     for position in sorted(range(len(tasks)), key=lambda p: -sizes[p]):
-        held, group = heapq.heappop(heap)
+        group_bytes, group = heapq.heappop(heap)
         groups[group].append(position)
-        heapq.heappush(heap, (held + max(sizes[position], 1), group))
+        heapq.heappush(heap, (group_bytes + max(sizes[position], 1), group))
     return groups
 
 

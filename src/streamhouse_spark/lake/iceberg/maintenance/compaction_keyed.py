@@ -163,8 +163,8 @@ def _compact_keyed(
         num_rows = sum(group.num_rows for group in plan.groups)
         return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted), None
     context = write_context(place)
-    held = newest_offsets(table.metadata, place.spec.table_uuid)
-    offsets = held.offsets if held else {}
+    offsets_before = newest_offsets(table.metadata, place.spec.table_uuid)
+    offsets = offsets_before.offsets if offsets_before else {}
     task = KeyedRewriteTask(context, own_projection(table.metadata, place.spec), offsets, table.location())
     run = run or in_this_process(place.storage, place.settings, place.world)
     rewrites = rewrite_groups(run, plan.groups, task, table.location())

@@ -235,8 +235,8 @@ def _require_untouched(
 
     Raises `CommitConflictError`.
     """
-    going: set[FileKey] = {key_of(entry) for entry in removed}
-    missing = going - {key_of(entry) for entry in live}
+    removed_keys: set[FileKey] = {key_of(entry) for entry in removed}
+    missing = removed_keys - {key_of(entry) for entry in live}
     if missing:
         raise CommitConflictError(
             f"lake table {location}: file {min(name for *_, name in missing)} was removed while it was compacted; try "
@@ -244,7 +244,7 @@ def _require_untouched(
         )
     for entry in live:
         limit = limits.get(_partition_and_bucket(entry), 0)
-        if key_of(entry) not in going and entry.file.min_sequence_number < limit:
+        if key_of(entry) not in removed_keys and entry.file.min_sequence_number < limit:
             raise CommitConflictError(
                 f"lake table {location}: file {entry.file.file_name} was added while its bucket was compacted, with "
                 f"rows that are not newer (sequence {entry.file.min_sequence_number}, compacted below {limit}); try "
