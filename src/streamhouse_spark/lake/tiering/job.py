@@ -232,7 +232,7 @@ class TieringJob:
             if not self._was_replaced(state):
                 raise
             logger.warning(
-                "table %s: another engine's commit replaced lake snapshot %d; its rows are tiered again",
+                "table %s: another engine's commit took the place of lake snapshot %d; its rows are tiered again",
                 state.name,
                 recorded.snapshot_id,
             )
