@@ -167,7 +167,7 @@ def test_files_without_a_checksum_are_counted(monkeypatch):
     """As versions before wrote them, and as other engines do, even with our entries copied under a name of theirs."""
     table = tiered(MemoryStorage(), "iceberg", keyed=False)
     with monkeypatch.context() as patch:
-        patch.setattr("streamhouse_spark.lake.parquet.file_writer.close_sealed", write_without)
+        patch.setattr("streamhouse_spark.lake.parquet.file_writer.close_with_checksum", write_without)
         table.append([{"id": 100, "text": "old", "n": 0.0}])
         tier(table)
     found = verified(table)

@@ -59,7 +59,7 @@ ELSEWHERE = {
         "spark/test_materialize_calls.py::test_what_is_wrong_is_said_as_in_python"
     ),
     "cli/spark_session.py STREAMHOUSE": "unit/cli/test_view_commands.py::test_an_error_of_spark_is_told_as_ours",
-    "groups of files were written anew; try again": (
+    "file groups were rewritten; try again": (
         "unit/table/test_optimize.py::test_nothing_is_committed_where_others_fail"
     ),
     "start the query again when the registry answers": (
@@ -222,7 +222,7 @@ ELSEWHERE = {
         "unit/test_histories.py::TestTheLog::test_who_stands_in_the_other_history_writes_nothing"
     ),
     "or drop these partitions again": ("interop/test_restored_lake.py::test_a_lake_of_before_partitions_were_dropped"),
-    "Put both back to copies of one time, or build the lake": (
+    "Put both back to copies of one time, or rebuild the lake": (
         "interop/test_restored_lake.py::test_a_catalog_without_its_files_or_files_without_their_catalog"
     ),
     "Tier the table, which writes them again": (

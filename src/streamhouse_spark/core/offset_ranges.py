@@ -219,12 +219,12 @@ class OffsetRuns:
         except (ValueError, KeyError, TypeError, OSError, binascii.Error, pa.ArrowException) as error:
             raise CorruptDataError(
                 f"the offsets in the footer of {where} cannot be read: {error}; restore it, "
-                "or build the lake anew from the log (streamhouse retier)"
+                "or rebuild the lake from the log (streamhouse retier)"
             ) from error
         if int(lengths.sum()) != rows or int(lengths.min()) < 1 or (len(gaps) and int(gaps.min()) < 1):
             raise CorruptDataError(
                 f"the offsets in the footer of {where} do not add up to its {rows} rows; restore it, "
-                "or build the lake anew from the log (streamhouse retier)"
+                "or rebuild the lake from the log (streamhouse retier)"
             )
         return cls(starts.astype(np.int64), lengths)
 

@@ -37,7 +37,7 @@ def read_avro(data: bytes, location: str) -> AvroFile:
     except _DAMAGE as error:
         raise CorruptDataError(
             f"lake file {location} cannot be read ({type(error).__name__}: {error}); restore it, "
-            "or build the lake anew from the log (streamhouse retier)"
+            "or rebuild the lake from the log (streamhouse retier)"
         ) from error
 
 
@@ -68,7 +68,7 @@ def write_avro(file: AvroFile) -> bytes:
 def _parse_file(data: bytes) -> AvroFile:
     source = BytesIO(data)
     if source.read(len(_MAGIC)) != _MAGIC:
-        raise ValueError("it does not begin as an Avro file does")
+        raise ValueError("it has no Avro magic bytes")
     header: dict[str, bytes] = {}
     while count := _block_count(source):
         for _ in range(count):
@@ -83,7 +83,7 @@ def _parse_file(data: bytes) -> AvroFile:
         block = BytesIO(_decompress_block(codec, _get_bytes(source)))
         records += [decode(block) for _ in range(count)]
         if source.read(_SYNC_BYTES) != sync:
-            raise ValueError("a block does not end with the file's mark")
+            raise ValueError("a block does not end with the file's sync marker")
     return AvroFile(header, sync, records)
 
 
@@ -103,7 +103,7 @@ def _decompress_block(codec: str, block: bytes) -> bytes:
                 break
             place, shift = place + 1, shift + 7
         return bytes(pa.Codec("snappy").decompress(block[:-4], decompressed_size=size_bytes))
-    raise ValueError(f"its compression {codec} is not known")
+    raise ValueError(f"unknown compression {codec}")
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -165,9 +165,9 @@ def _codec_of_union(branches: list[tuple[Decode, Encode]]) -> tuple[Decode, Enco
         return branch, branches[branch][0](source)
 
     def encode(out: BytesIO, value: Any) -> None:
-        branch, held = value
+        branch, member = value
         _put_long(out, branch)
-        branches[branch][1](out, held)
+        branches[branch][1](out, member)
 
     return decode, encode
 
@@ -189,12 +189,12 @@ def _codec_of_array(item: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
     return decode, encode
 
 
-def _codec_of_pair(key: tuple[Decode, Encode], held: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
+def _codec_of_pair(key: tuple[Decode, Encode], second: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
     def encode(out: BytesIO, value: Any) -> None:
         key[1](out, value[0])
-        held[1](out, value[1])
+        second[1](out, value[1])
 
-    return lambda source: (key[0](source), held[0](source)), encode
+    return lambda source: (key[0](source), second[0](source)), encode
 
 
 def _codec_of_fixed(size_bytes: int) -> tuple[Decode, Encode]:
@@ -269,8 +269,8 @@ def require_whole_avro(data: bytes, location: str) -> bytes:
     marker = data[_header_end(data) - SYNC_BYTES :][:SYNC_BYTES]
     if len(marker) != SYNC_BYTES or not data.endswith(marker):
         raise CorruptDataError(
-            f"lake file {location} is cut off after {len(data)} bytes; restore it, "
-            "or build the lake anew from the log (streamhouse retier)"
+            f"lake file {location} is truncated after {len(data)} bytes; restore it, "
+            "or rebuild the lake from the log (streamhouse retier)"
         )
     return data
 

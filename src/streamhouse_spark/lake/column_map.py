@@ -95,7 +95,7 @@ class ColumnMap:
             return cls(fields, int(value["schema"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptDataError(
-                f"lake table {where}: its property {COLUMNS_PROPERTY} is {text[:100]!r}, which is no map of columns; "
+                f"lake table {where}: its property {COLUMNS_PROPERTY} is {text[:100]!r}, which is not a column map; "
                 "restore it from an older metadata file"
             ) from error
 
@@ -331,9 +331,9 @@ def migrate_columns(
     if mapping.schema_id == spec.schema_id:  # names and types already match the table
         fields = {i: commented(field, spec.schema.find(field.name)) for i, field in lake.items()}
     else:
-        stay = retained_fields(named, mapping, spec.schema, mapped)
+        retained = retained_fields(named, mapping, spec.schema, mapped)
         fields = {}
-        for i, column in stay:
+        for i, column in retained:
             if column is None:
                 fields[i] = lake[i]
                 continue

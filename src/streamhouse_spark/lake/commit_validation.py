@@ -54,7 +54,9 @@ def require_offsets(location: str, offsets: LakeOffsets | None, expected: LogRan
     else:
         return
     if _is_below(here.ends, expected.ends) or _is_below(here.starts, expected.starts):
-        raise LakeRolledBackError(f"{text}: the lake went back; roll it forward, or build it anew (streamhouse retier)")
+        raise LakeRolledBackError(
+            f"{text}: the lake was rolled back; roll it forward, or rebuild it (streamhouse retier)"
+        )
     raise CommitConflictError(f"{text}: another tiering service was faster; try again")
 
 
@@ -90,8 +92,8 @@ def require_deletes_resolved(table: str, left: Mapping[int, OffsetRuns], foreign
     """
     if foreign is not None and any(left.values()):
         raise LakeMismatchError(
-            f"lake table {table}: rows were deleted that may be in {foreign}, which another engine wrote, so "
-            "that their places are not known; delete them there with that engine"
+            f"lake table {table}: rows were deleted that may be in {foreign}, which another engine wrote, so their "
+            "positions are unknown; delete them there with that engine"
         )
 
 

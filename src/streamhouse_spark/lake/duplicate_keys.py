@@ -15,8 +15,8 @@ def warn_of_duplicates(table: str, healed_rows: int) -> None:
     """Log the number of removed duplicates, if any."""
     if healed_rows:
         logger.warning(
-            "the lake table of %s had primary keys with several rows, which only other engines add: %d rows were taken "
-            "away, so that these keys have one each; let nobody but tiering add rows there",
+            "the lake table of %s had primary keys with several rows, which only other engines add: %d rows were "
+            "removed, so that each key has one; only tiering may add rows there",
             table,
             healed_rows,
         )

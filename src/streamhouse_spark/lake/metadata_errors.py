@@ -89,7 +89,7 @@ def _damaged_error(lake_table: Any, error: Exception) -> CorruptDataError:
     text = " ".join(str(error).split())[:200]
     return CorruptDataError(
         f"lake table {lake_table.location}: its metadata has values that cannot be ({type(error).__name__}: {text}); "
-        "restore it, or build the lake anew from the log (streamhouse retier)"
+        "restore it, or rebuild the lake from the log (streamhouse retier)"
     )
 
 

@@ -74,7 +74,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(
             f"the offsets of {where} cannot be read: {text[:200]!r}; restore it, "
-            "or build the lake anew from the log (streamhouse retier)"
+            "or rebuild the lake from the log (streamhouse retier)"
         ) from error
     if version != OFFSETS_VERSION:
         raise FormatVersionError(

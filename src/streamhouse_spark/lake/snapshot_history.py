@@ -36,14 +36,14 @@ def require_metadata(state: TableState, lake: LakeTable, newest: LakeSnapshot | 
     recorded = state.recorded_lake
     if recorded is None or lake.location != state.lake_location:
         return
-    held = {} if newest is None else newest.offsets
-    if newest is not None and all(held.get(bucket, 0) >= offset for bucket, offset in recorded.offsets.items()):
+    lake_offsets = {} if newest is None else newest.offsets
+    if newest is not None and all(lake_offsets.get(bucket, 0) >= offset for bucket, offset in recorded.offsets.items()):
         return
     missing = lake.missing_metadata(recorded.snapshot_id)
     if missing is not None:
         raise CorruptDataError(
             f"table {state.name}: {missing} is missing, and the log recorded lake snapshot {recorded.snapshot_id}, "
-            "which needs it; restore it, or build the lake anew from the log (streamhouse retier)"
+            "which needs it; restore it, or rebuild the lake from the log (streamhouse retier)"
         )
 
 
@@ -59,8 +59,8 @@ def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
     name = log.state.name
     raise DifferentHistoryError(
         f"lake snapshot {snapshot.id} of {name} holds rows up to record {mark.number} of attempt {mark.attempt}, which "
-        f"the table's log does not have: the log was restored from a backup, and its lake was not. Restore both of the "
-        f"same time; or rebuild the lake from the log with: streamhouse retier {name}"
+        "the table's log does not have: the log was restored from a backup, and its lake was not. Restore both from "
+        f"the same time, or rebuild the lake from the log with: streamhouse retier {name}"
     )
 
 

@@ -159,8 +159,8 @@ class LakeTable(ABC):
     def require_clonable(self) -> None:
         """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
         raise InvalidOptionError(
-            f"table {self.place.spec.path} has a Paimon lake: Paimon finds data files below the folder of their table, "
-            "so two tables cannot share them; copy the rows instead (CREATE TABLE … AS SELECT)"
+            f"table {self.place.spec.path} has a Paimon lake: Paimon looks for data files in their table's folder, so "
+            "two tables cannot share them; copy the rows instead (CREATE TABLE … AS SELECT)"
         )
 
     def clone(self, state: TableState, snapshot_id: int) -> None:  # noqa: ARG002 - the interface

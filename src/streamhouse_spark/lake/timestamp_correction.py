@@ -45,8 +45,8 @@ def effective_times_ms(own: Sequence[int], now_ms: int) -> list[int]:
     slow one does not expire them early.
     """
     times_ms: list[int] = []
-    for mine, latest in zip(own, latest_ms(own), strict=True):
-        time_ms = mine if mine <= now_ms else latest
+    for own_time_ms, latest in zip(own, latest_ms(own), strict=True):
+        time_ms = own_time_ms if own_time_ms <= now_ms else latest
         newest_ms = times_ms[-1] if times_ms and times_ms[-1] <= now_ms else time_ms
         times_ms.append(max(time_ms, newest_ms))
     return times_ms

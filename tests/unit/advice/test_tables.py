@@ -426,7 +426,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "INVALID_OPTION", "set table.datalake.enabled to true", "set table.datalake.enabled to true, or use"
     ),
     partitions_of_a_table_without: Advice("INVALID_OPTION", "removes all rows", "or partition a new table"),
-    a_partition_that_is_lost_with_its_lake: Advice("CORRUPT_DATA", "retier", "build the lake anew"),
+    a_partition_that_is_lost_with_its_lake: Advice("CORRUPT_DATA", "retier", "rebuild the lake"),
     dropped_rows_that_a_new_lake_would_bring_back: Advice(
         "OFFSETS_TRIMMED", "then drop the partitions again", "then drop the partitions again"
     ),

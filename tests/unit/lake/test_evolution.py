@@ -94,12 +94,12 @@ class TestMaps:
         tier(table)
         lake.set_map(table, f'{{"table":"{table.uuid}","schema":1}}')
         for read in (table.lake.to_arrow, lambda: tier(table)):
-            with pytest.raises(CorruptDataError, match=r"streamhouse.columns is .* no map of columns"):
+            with pytest.raises(CorruptDataError, match=r"streamhouse.columns is .* not a column map"):
                 read()
         table.append([{"id": 2}])
         lake.set_map(table, '{"table":1')
         for read in (table.lake.to_arrow, lambda: tier(table)):
-            with pytest.raises(CorruptDataError, match=r"streamhouse.columns is .* no map of columns"):
+            with pytest.raises(CorruptDataError, match=r"streamhouse.columns is .* not a column map"):
                 read()
 
 
@@ -244,7 +244,7 @@ def test_a_file_without_field_ids_is_rejected_if_its_names_are_ambiguous(warehou
     table.rename_column("a", "c")
     lake = table.open_lake()
     projection = lake.plan_read(schema=table.state.schema).projection
-    with pytest.raises(LakeMismatchError, match="by its name alone column 'c' cannot be told"):
+    with pytest.raises(LakeMismatchError, match="column 'c' cannot be found by name"):
         list(lake.read_split(LakeSplit(path, 1, 1), projection))
     found = lake.read_split(LakeSplit(path, 1, 1), lake.plan_read(columns=["id"], schema=table.state.schema).projection)
     assert [row for batch in found for row in batch.to_pylist()] == [{"id": 2}]

@@ -150,7 +150,7 @@ def test_keys_that_another_engine_added_again_become_one_row_without_a_change(it
     assert (report.files_removed, report.files_added, report.rows, report.healed_rows) == (2, 1, 21, 2)
     (message,) = caplog.messages
     assert "lake table of d.t" in message
-    assert "2 rows were taken away" in message
+    assert "2 rows were removed" in message
     items.rows |= {(3,): (3, "last", 0), (50,): (50, "theirs", 0)}
     items.require_expected()
     assert items.lake().compact() == compaction.CompactReport()  # the files are ours again

@@ -261,7 +261,7 @@ def test_nothing_is_committed_where_others_fail(table):
 
     with pytest.raises(OSError, match="cancelled"):
         lake_maintenance.optimize(table, table.open_lake(), "a", run=run)
-    with pytest.raises(CommitConflictError, match="0 of 1 groups of files were written anew"):
+    with pytest.raises(CommitConflictError, match="0 of 1 file groups were rewritten"):
         lake_maintenance.optimize(table, table.open_lake(), "a", run=lambda groups, writer: [])
     assert table.lake.newest() == before
 

@@ -260,7 +260,7 @@ def test_a_table_that_has_rows_in_paimon_cannot_be_cloned(wh):
     add(table, 1)
     assert ids(wh.clone_table("d.p", "d.p_hot").to_arrow()) == [1]
     tier(table)
-    with pytest.raises(InvalidOptionError, match="Paimon finds data files below the folder of their table"):
+    with pytest.raises(InvalidOptionError, match="Paimon looks for data files in their table"):
         wh.clone_table("d.p", "d.p2")
     assert wh.tables() == ["d.p", "d.p_hot"]
 

@@ -109,8 +109,8 @@ class IcebergAdoption:
         """Require that the key is the columns that identify rows for other engines, and is never null."""
         problems = []
         if examined.key and set(examined.key) != set(key):
-            said = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
-            problems.append(f"it has the identifier fields {', '.join(examined.key)}, and {said}")
+            requested = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
+            problems.append(f"it has the identifier fields {', '.join(examined.key)}, and {requested}")
         problems += [
             f"column '{name}' of the primary key is optional, expected required"
             for name in key
@@ -226,10 +226,10 @@ def _find_column_problems(schema: Schema) -> list[str]:
     ]
     ids = iter(range(10_000, 20_000))
     for column in lake_schema(schema).columns:
-        here, back = schema.find_field(column.id).field_type, iceberg_type(column.type, ids)
-        if plain_type(here) != plain_type(back):
+        here, expected = schema.find_field(column.id).field_type, iceberg_type(column.type, ids)
+        if plain_type(here) != plain_type(expected):
             problems.append(
-                f"column '{column.name}' is {plain_type(here)}, which new rows would have as {plain_type(back)}"
+                f"column '{column.name}' is {plain_type(here)}, which new rows would have as {plain_type(expected)}"
             )
     return problems
 

@@ -7,10 +7,10 @@
     <table>/metadata/version-hint.text    a recent N; only a hint
     <table>/metadata/floors/<N>           versions below N are void and may be deleted
 
-It needs nothing but storage with put-if-absent, and other engines open its tables by path. The newest version is found
-by reading (see `lake.iceberg.metadata_versions`). A slot whose file was deleted could be taken again by a writer that
-slept, so versions are deleted only a day after a floor above them was stored, and a writer that took longer than a
-minute looks at the floor once more before it calls its commit done. The floor `DROPPED` closes a table for good.
+It needs only storage with put-if-absent, and other engines open its tables by path. Reads find the latest version (see
+`lake.iceberg.metadata_versions`). A delayed writer could reuse the slot of a deleted file. So versions are deleted only
+a day after a floor above them was stored, and a writer that took longer than a minute reads the floor again before it
+reports success. The floor `DROPPED` closes a table permanently.
 """
 
 from __future__ import annotations
@@ -300,15 +300,15 @@ class FileCatalog(MetastoreCatalog):
         cutoff_ms = self._storage.now_ms() - grace_ms
         safe_floor = max((number for number, info in floors if info.modified_ms <= cutoff_ms), default=0)
         numbers = sorted(version_numbers(names))
-        doomed = [version_key(key, number) for number in numbers if number < safe_floor]
+        expired_keys = [version_key(key, number) for number in numbers if number < safe_floor]
         if dry_run:
-            return doomed
-        delete_all(self._storage, doomed)
+            return expired_keys
+        delete_all(self._storage, expired_keys)
         if newest.number > max((number for number, _ in floors), default=1):
             with suppress(StorageError):  # the next call retries
                 fill(self._storage, floor_key(key, newest.number), b"")
         delete_all(self._storage, [info.key for number, info in floors if number < safe_floor])
-        return doomed
+        return expired_keys
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
@@ -334,7 +334,7 @@ class FileCatalog(MetastoreCatalog):
             raise CorruptDataError(
                 f"{self._storage.url}/{version_key(key, latest.number)} is not Iceberg table metadata "
                 f"({str(error).splitlines()[0]}); restore it, "
-                "or build the lake anew from the log (streamhouse retier)"
+                "or rebuild the lake from the log (streamhouse retier)"
             ) from error
 
     def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
@@ -452,7 +452,7 @@ class FileCatalog(MetastoreCatalog):
         raise NoSuchViewError(f"no view {identifier}: this catalog keeps tables only")
 
     def _refuse(self, reason: str) -> NoReturn:
-        raise NotImplementedError(f"a catalog of files does not offer {reason}")
+        raise NotImplementedError(f"a file catalog does not support {reason}")
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:

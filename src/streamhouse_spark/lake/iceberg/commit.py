@@ -129,7 +129,7 @@ def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError)
     if now == table.metadata.current_snapshot_id:
         raise CorruptDataError(
             f"lake table {table.location()}: metadata of its current snapshot {now} is missing ({error}); restore it, "
-            "or build the lake anew from the log (streamhouse retier)"
+            "or rebuild the lake from the log (streamhouse retier)"
         ) from error
 
 

@@ -337,12 +337,14 @@ def _part_identity(source_id: int, transform: IcebergTransform[Any, Any]) -> tup
 
 
 def _new_spec(metadata: TableMetadata, lake: Schema, parts: Sequence[_Part]) -> PartitionSpec:
-    ever = {_part_identity(f.source_id, f.transform): f for spec in metadata.partition_specs for f in spec.fields}
-    names = {field.name.casefold() for field in ever.values()}
+    field_of_part = {
+        _part_identity(f.source_id, f.transform): f for spec in metadata.partition_specs for f in spec.fields
+    }
+    names = {field.name.casefold() for field in field_of_part.values()}
     next_id = 1 + _last_field_id(metadata)
     fields = []
     for source_id, transform, suffix in parts:
-        field = ever.get(_part_identity(source_id, transform))
+        field = field_of_part.get(_part_identity(source_id, transform))
         if field is None:
             name = _free_name(lake, source_id, suffix, names)
             names.add(name.casefold())

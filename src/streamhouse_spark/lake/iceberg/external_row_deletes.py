@@ -79,15 +79,15 @@ def _planned_snapshot(
     planned = table.metadata.current_snapshot()
     if planned is None or planned.snapshot_id != spec.snapshot_id:
         raise CommitConflictError(
-            f"lake table {table.location()}: snapshot {spec.snapshot_id}, which this round began with, is not newest "
-            "any more; try again"
+            f"lake table {table.location()}: snapshot {spec.snapshot_id}, which this round began with, is no longer "
+            "the latest; try again"
         )
-    said = newest_offsets(table.metadata, place.spec.table_uuid)
-    lacks = said.history.number if said is not None and said.history is not None else 0
-    if lacks != applied_through:
+    offsets = newest_offsets(table.metadata, place.spec.table_uuid)
+    applied = offsets.history.number if offsets is not None and offsets.history is not None else 0
+    if applied != applied_through:
         raise CommitConflictError(
             f"lake table {table.location()}: snapshot {planned.snapshot_id} lacks rows of deletions up to commit "
-            f"{lacks}, {applied_through} was expected: another tiering service was faster; try again"
+            f"{applied}, {applied_through} was expected: another tiering service was faster; try again"
         )
     return planned
 
@@ -130,17 +130,19 @@ def _find_rewritten_rows(
     The recorded snapshot has all files whose rows were deleted since the lake last applied deletions, and the log has
     the rows after its offsets.
     """
-    lost = {name: runs for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name not in live}
+    lost_rows = {name: runs for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name not in live}
     how = own_projection(table.metadata, place.spec)
     of_log, left = pending.read_log_rows(moved, how.schema.arrow)
-    if not (lost or of_log.num_rows or left.rows):
+    if not (lost_rows or of_log.num_rows or left.rows):
         return {}
     before: Mapping[str, FileScanTask] = {}
     try:
         if pending.recorded is not None:
             before = _tasks_by_name(place, table, require_snapshot(table.metadata, pending.recorded))
-        lost |= _group_rows_by_file(place, table, before, left)
-        rows = read_rows_at(place.files_at, {name: _make_split(table, before[name]) for name in lost}, lost, how)
+        lost_rows |= _group_rows_by_file(place, table, before, left)
+        rows = read_rows_at(
+            place.files_at, {name: _make_split(table, before[name]) for name in lost_rows}, lost_rows, how
+        )
     except (SnapshotExpiredError, FileNotFoundError) as error:
         raise LakeMismatchError(
             f"lake table {table.location()}: rows of snapshot {pending.recorded} were deleted, and before a round "

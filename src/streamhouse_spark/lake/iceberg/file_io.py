@@ -79,7 +79,7 @@ def lake_metadata(location: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
             f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
-            f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
+            f"again. If it is gone then too, rebuild the lake from the log, streamhouse retier ({error})"
         ) from error
 
 
@@ -90,8 +90,8 @@ def _map_read_errors(location: str) -> Iterator[None]:
     except _DAMAGE as error:
         file = find_damaged_file(error, _location, "a manifest")
         raise CorruptDataError(
-            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
-            "lake anew from the log (streamhouse retier)"
+            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or rebuild "
+            "the lake from the log (streamhouse retier)"
         ) from error
 
 

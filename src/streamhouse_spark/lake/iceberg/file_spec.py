@@ -116,7 +116,7 @@ class IcebergFileSpec:
             return writer_options(codec.lower(), int(level) if level else None)
         except ValueError as error:
             raise LakeMismatchError(
-                f"the lake table at {self.data_location} asks for Parquet with the compression {codec[:60]!r} and "
+                f"the lake table at {self.data_location} requests Parquet compression {codec[:60]!r} and "
                 f"its level {(level or '')[:60]!r}, which cannot be written here; set write.parquet.compression-codec "
                 "to zstd, and unset write.parquet.compression-level"
             ) from error

@@ -52,7 +52,7 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
     raise LakeRolledBackError(
         f"lake table {metadata.location} was rolled back: snapshot {tagged.snapshot_id} with the newest log offsets is "
         f"not an ancestor of the current snapshot {metadata.current_snapshot_id}; roll the lake forward to it (the tag "
-        f"{COMMIT_USER} names it), or build the lake anew from the log (streamhouse retier)"
+        f"{COMMIT_USER} names it), or rebuild the lake from the log (streamhouse retier)"
     )
 
 
@@ -74,11 +74,11 @@ def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newe
     for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():
         if ancestor.snapshot_id == older:
             return True
-        said = ancestor.summary or {}
-        operation = said.get("operation")
+        properties = ancestor.summary or {}
+        operation = properties.get("operation")
         is_rewrite = getattr(operation, "value", operation) == "replace"
-        is_ours = said.get(USER_PROPERTY) == COMMIT_USER and said.get(COMMIT_PROPERTY) is not None
-        if not is_ours or not (is_rewrite or said.get("deleted-data-files", "0") == "0"):
+        is_ours = properties.get(USER_PROPERTY) == COMMIT_USER and properties.get(COMMIT_PROPERTY) is not None
+        if not is_ours or not (is_rewrite or properties.get("deleted-data-files", "0") == "0"):
             return False
     return False
 
@@ -131,5 +131,5 @@ def describe_snapshot(snapshot: AnySnapshot, lake_offsets: LakeOffsets | None) -
     if lake_offsets is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
     offsets, starts = dict(lake_offsets.offsets), dict(lake_offsets.starts)
-    held = lake_offsets.dropped_rows, lake_offsets.history, lake_offsets.dropped_others
-    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *held)
+    counts = lake_offsets.dropped_rows, lake_offsets.history, lake_offsets.dropped_others
+    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *counts)

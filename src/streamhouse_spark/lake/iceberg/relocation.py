@@ -204,7 +204,7 @@ def _rename_data_files(files: StorageFiles, where: str, location: str, move: Mov
             written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(
-            f"lake file {where} cannot be read: {error}; restore it, or build the lake anew from the log (streamhouse "
+            f"lake file {where} cannot be read: {error}; restore it, or rebuild the lake from the log (streamhouse "
             "retier)"
         ) from error
     place = table.schema.get_field_index("file_path")

@@ -270,7 +270,7 @@ class IcebergTableBinding:
                 raise CorruptDataError(
                     f"the Iceberg catalog names metadata of {name} ({self.spec.path}) that is not there ({error}): the "
                     "catalog was put back to an older copy and the lake's files were not, or the other way round. Put "
-                    "both back to copies of one time, or build the lake anew from the log (streamhouse retier)"
+                    "both back to copies of one time, or rebuild the lake from the log (streamhouse retier)"
                 ) from error
 
     def find(self) -> Table | None:

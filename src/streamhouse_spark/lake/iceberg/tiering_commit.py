@@ -113,9 +113,13 @@ def commit_round(
         return Change(operation, added=files, removes_all=True, summary=summary)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    said = own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier))
-    held = (said.dropped_rows, said.history, said.dropped_others) if said is not None else ()
-    return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts), *held)
+    snapshot_offsets = own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier))
+    counts = (
+        (snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_others)
+        if snapshot_offsets is not None
+        else ()
+    )
+    return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts), *counts)
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:

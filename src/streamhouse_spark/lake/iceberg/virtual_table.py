@@ -59,7 +59,7 @@ class VirtualTable(IcebergLake):
     def of(cls, storage: Storage, settings: Mapping[str, str], world: World, state: TableState, location: str) -> Self:
         """Open the virtual table at a location from `virtual_key`, which `begin` must have created."""
         if not location.startswith(VIRTUAL_PREFIX):
-            raise ValueError(f"{location} is no location of a virtual table")
+            raise ValueError(f"{location} is not a location of a virtual table")
         own = {key: value for key, value in settings.items() if not key.startswith(CATALOG_SETTINGS)}
         return cls(storage, replace(LakeTableSpec.of(state), location=location), settings=own, world=world)
 

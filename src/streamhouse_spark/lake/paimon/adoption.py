@@ -295,7 +295,7 @@ def _require_distinct_sequences(table: PaimonTable, bucket: int, newest: NewestR
     if newest.num_tied:
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: in bucket {bucket} {newest.num_tied} rows have "
-            "the key and the sequence number of another row, so that engines differ which one counts; write those keys "
+            "the key and the sequence number of another row, so that engines disagree on the latest; write those keys "
             "again, or compact the table with the engine that wrote it"
         )
 
@@ -340,8 +340,8 @@ def read_layout(lake: PaimonSchema) -> Layout:
     """
     text = lake.options.get("bucket", str(UNAWARE_BUCKETS)).strip()
     bucket = int(text) if text.lstrip("-").isdigit() else 0
-    said = lake.options.get("bucket-key", "")
-    bucket_key = tuple(name.strip() for name in said.split(",")) if said.strip() else ()
+    option = lake.options.get("bucket-key", "")
+    bucket_key = tuple(name.strip() for name in option.split(",")) if option.strip() else ()
     if lake.primary_keys:
         if not bucket_key and bucket > 1:
             bucket_key = tuple(name for name in lake.primary_keys if name not in lake.partition_keys)

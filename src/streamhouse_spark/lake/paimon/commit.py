@@ -141,7 +141,7 @@ def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: Sna
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
         raise CorruptDataError(
             f"lake table {table.location}: metadata of its newest snapshot {newest.id} is missing ({error}); restore "
-            "it, or build the lake anew from the log (streamhouse retier)"
+            "it, or rebuild the lake from the log (streamhouse retier)"
         ) from error
 
 
@@ -219,12 +219,13 @@ class _SnapshotBuilder:
     def _live_entries_to_remove(self, live: Sequence[ManifestEntry]) -> Iterator[ManifestEntry]:
         """Return the files that the change removes. Raises `CommitConflictError` if another commit removed one."""
         present = {key_of(entry) for entry in live}
-        lost = [entry.file.file_name for entry in self._change.removed if key_of(entry) not in present]
+        missing = [entry.file.file_name for entry in self._change.removed if key_of(entry) not in present]
         by_location = {self._reader.location(entry): entry for entry in live} if self._change.removed_at else {}
-        lost += [location for location in self._change.removed_at if location not in by_location]
-        if lost:
+        missing += [location for location in self._change.removed_at if location not in by_location]
+        if missing:
             raise CommitConflictError(
-                f"lake table {self._table.location}: the file {lost[0]} is no longer live, another commit removed it; "
+                f"lake table {self._table.location}: the file {missing[0]} is no longer live, another commit removed "
+                "it; "
                 "try again"
             )
         yield from self._change.removed

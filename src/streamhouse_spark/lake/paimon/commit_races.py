@@ -1,17 +1,16 @@
 """Races of Paimon's own writers against the package's snapshots, and the guarantees in spite of them.
 
-They commit by renaming a file to the snapshot's number, after a look whether there is one. A writer that sleeps between
-the two replaces a snapshot that the package put meanwhile, and its own lacks these rows. The package's never replaces
-another: put-if-absent does not overwrite. So the file of a number changes from the package's to the writer's at most,
-never back, and:
+Paimon commits by an existence check followed by a rename to the snapshot's number. A writer that sleeps between the two
+replaces a snapshot that the package has put meanwhile, and its own does not have these rows. The package never
+replaces a snapshot: put-if-absent does not overwrite. So the file of a number changes at most once, from the package's
+to the writer's, and:
 
-* **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
-  is planned now goes neither to its number nor below the newest. `find_durable` returns such a snapshot, and the log is
-  trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
-* **Rows that were deleted one by one** are forgotten by the log only once such a snapshot lacks them
-(`wait_until_durable`).
-* **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
-  file of the lake has the rows beyond, they are tiered again (`was_replaced`).
+* **A snapshot of ours with a successor cannot lose its rows.** Every later commit is planned on it, and none takes its
+  number or a lower one. `find_durable` returns such a snapshot, and the log is trimmed no further: rows that a renaming
+  writer may still remove from the lake stay in the log.
+* **The log forgets individually deleted rows** only after such a snapshot has dropped them (`wait_until_durable`).
+* **A replaced latest snapshot of ours is noticed**, because the lake then holds less than the log has recorded. If no
+  file of the lake has the missing rows, they are tiered again (`was_replaced`).
 """
 
 from __future__ import annotations
@@ -102,8 +101,8 @@ def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
     stored = place.snapshots.find(snapshot_id)
     if stored is None or commit_of(stored) is not None:
         return False
-    held = offsets_at(place, table.snapshot)
-    offsets = held.offsets if held else {}
+    lake_offsets = offsets_at(place, table.snapshot)
+    offsets = lake_offsets.offsets if lake_offsets else {}
     reader = MetadataReader(table, PaimonFiles(place.files))
     live = (
         reader.location(entry)

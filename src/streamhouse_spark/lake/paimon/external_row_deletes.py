@@ -132,13 +132,13 @@ def _planned_snapshot(
     planned = table.snapshot
     if planned is None or snapshot_name(planned) != spec.planned_on:
         raise CommitConflictError(
-            f"lake table {table.location}: the snapshot that this round began with is not newest any more; try again"
+            f"lake table {table.location}: the snapshot that this round began with is no longer the latest; try again"
         )
-    said = offsets_at(place, planned)
-    lacks = said.history.number if said is not None and said.history is not None else 0
-    if lacks != applied_through:
+    offsets = offsets_at(place, planned)
+    applied = offsets.history.number if offsets is not None and offsets.history is not None else 0
+    if applied != applied_through:
         raise CommitConflictError(
-            f"lake table {table.location}: snapshot {planned.id} lacks rows of deletions up to commit {lacks}, "
+            f"lake table {table.location}: snapshot {planned.id} lacks rows of deletions up to commit {applied}, "
             f"{applied_through} was expected: another tiering service was faster; try again"
         )
     return planned
@@ -212,18 +212,18 @@ def _find_rewritten_rows(live: _SnapshotFiles, pending: PendingDeletes, moved: R
     The recorded snapshot has all files whose rows were deleted since the lake last applied deletions, and the log has
     the rows after its offsets.
     """
-    lost = {
+    lost_rows = {
         name: runs for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name not in live.entries
     }
     of_log, left = pending.read_log_rows(moved, live.how.schema.arrow)
-    if not (lost or of_log.num_rows or left.rows):
+    if not (lost_rows or of_log.num_rows or left.rows):
         return {}
     before = replace(live, entries={})
     try:
         if pending.recorded is not None:
-            before = _files_with_lost_rows(live, pending.recorded, lost)
-        lost |= _group_rows_by_file(before, left)
-        rows = read_rows_at(live.place.files_at, {name: before.split(name) for name in lost}, lost, live.how)
+            before = _files_with_lost_rows(live, pending.recorded, lost_rows)
+        lost_rows |= _group_rows_by_file(before, left)
+        rows = read_rows_at(live.place.files_at, {name: before.split(name) for name in lost_rows}, lost_rows, live.how)
     except SnapshotExpiredError as error:
         raise LakeMismatchError(
             f"lake table {live.table.location}: rows of snapshot {pending.recorded} were deleted, and before a round "
@@ -235,17 +235,17 @@ def _find_rewritten_rows(live: _SnapshotFiles, pending: PendingDeletes, moved: R
     return dict(find_equal_rows(live.place.files_at, without_own_offsets, pa.concat_tables([rows, of_log]), live.how))
 
 
-def _files_with_lost_rows(live: _SnapshotFiles, recorded: int, lost: FileRows) -> _SnapshotFiles:
+def _files_with_lost_rows(live: _SnapshotFiles, recorded: int, lost_rows: FileRows) -> _SnapshotFiles:
     """Return the files of the latest snapshot that has the lost files: the recorded one, or one below if another engine
     replaced that. Raises `SnapshotExpiredError`.
     """
     snapshot: Snapshot | None = live.place.snapshots.require(recorded, live.table.snapshot)
     while snapshot is not None:
         files = _SnapshotFiles.of(live.place, live.table, snapshot, live.how)
-        if all(name in files.entries for name in lost):
+        if all(name in files.entries for name in lost_rows):
             return files
         snapshot = live.place.snapshots.find(snapshot.id - 1)
-    raise SnapshotExpiredError(f"no kept snapshot up to {recorded} has {', '.join(sorted(lost)[:3])}; restore it")
+    raise SnapshotExpiredError(f"no kept snapshot up to {recorded} has {', '.join(sorted(lost_rows)[:3])}; restore it")
 
 
 def _group_rows_by_file(before: _SnapshotFiles, moved: RewrittenRows) -> FileRows:

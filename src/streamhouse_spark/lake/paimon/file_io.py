@@ -49,8 +49,8 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
             raise FileNotFoundError(str(error)) from error
         if len(data) != self.sizes.get(path, len(data)):
             raise CorruptDataError(
-                f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it, or build the "
-                "lake anew from the log (streamhouse retier)"
+                f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it, or rebuild the "
+                "lake from the log (streamhouse retier)"
             )
         return _Input(require_whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data, path)
 
@@ -128,11 +128,11 @@ def paimon_metadata(location: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
             f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
-            f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
+            f"again. If it is gone then too, rebuild the lake from the log, streamhouse retier ({error})"
         ) from error
     except Exception as error:  # any error of a decoder on damaged bytes
         file = find_damaged_file(error, _location, "its metadata")
         raise CorruptDataError(
-            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
-            "lake anew from the log (streamhouse retier)"
+            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or rebuild "
+            "the lake from the log (streamhouse retier)"
         ) from error

@@ -137,13 +137,13 @@ def live_entries(place: PaimonTableBinding, table: PaimonTable) -> list[Manifest
 def _require_readable(table: PaimonTable, snapshot: Snapshot | None, entries: Sequence[ManifestEntry]) -> None:
     if snapshot is not None and snapshot.index_manifest is not None:
         raise LakeMismatchError(
-            f"lake table {table.location} has an index of deleted rows or of values, which is not read here; compact "
+            f"lake table {table.location} has deletion vectors or a value index, which are not supported; compact "
             "the table with the engine that wrote it"
         )
     for entry in entries:
         if not entry.file.file_name.endswith(".parquet"):
             raise LakeMismatchError(
-                f"lake file {entry.file.file_name} of {table.location} is no Parquet, which alone is read here; "
+                f"lake file {entry.file.file_name} of {table.location} is not Parquet, the only supported format; "
                 "rewrite it with the engine that wrote it"
             )
         if entry.file.schema_id not in table.schemas:

@@ -35,8 +35,8 @@ def group_files(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[
     for entry in entries:
         if not entry.file.min_key.values:
             raise LakeMismatchError(
-                f"lake file {entry.file.file_name} says no keys, as files of a table with a primary key do; rewrite it "
-                "with the engine that wrote it"
+                f"lake file {entry.file.file_name} has no key range, which files of a primary-key table need; "
+                "rewrite it with the engine that wrote it"
             )
         place = (tuple(entry.partition.values), entry.bucket, entry.total_buckets)
         groups.setdefault(place, []).append(entry)

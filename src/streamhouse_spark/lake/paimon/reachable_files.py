@@ -56,7 +56,7 @@ def list_tag_and_branch_snapshots(place: PaimonTableBinding) -> list[Snapshot]:
     changelogs, branch_names, tags = at_once(storage, lambda look: look(), looks)
     if changelogs:
         raise LakeMismatchError(
-            f"lake table {place.location} has changelogs that another engine keeps; expire its snapshots and remove "
+            f"lake table {place.location} has changelogs retained by another engine; expire its snapshots and remove "
             "orphans with that engine"
         )
     branches = [SnapshotManager(storage, f"{location}/branch/{name}") for name in branch_names]
@@ -130,7 +130,7 @@ class ReachableFiles:
     ) -> CommitConflictError | CorruptDataError:
         where = f"lake table {self._table.location}"
         if self._place.snapshots.find(snapshot.id) is None:
-            return CommitConflictError(f"{where} changed while its files were being looked for ({error}); try again")
+            return CommitConflictError(f"{where} changed while its files were listed ({error}); try again")
         return CorruptDataError(
             f"{where}: metadata of snapshot {snapshot.id} is missing ({error}), so nothing is deleted; restore it, or "
             "expire that snapshot with another engine"

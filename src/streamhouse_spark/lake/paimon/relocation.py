@@ -135,7 +135,7 @@ class PaimonRelocation:
         try:
             return read_avro(self._place.storage.read(key), key)
         except ObjectNotFoundError as error:
-            raise SnapshotExpiredError(f"lake file {key} is gone: it was expired meanwhile; run it again") from error
+            raise SnapshotExpiredError(f"lake file {key} is missing: it expired meanwhile; run it again") from error
 
     def _write(self, kind: str, data: bytes) -> tuple[str, int]:
         name = f"{kind}-{self._place.world.ids.new_uuid()}"

@@ -258,7 +258,7 @@ class SnapshotManager:
             ) from put.read_error
 
     def _require_counts(self, snapshot: Snapshot) -> None:
-        """Require that nobody expired the numbers around this one since the commit was validated."""
+        """Require that no other process expired the numbers around this one since the commit was validated."""
         try:
             if snapshot.id == 1 or self.find(snapshot.id - 1) is not None:
                 return
@@ -324,7 +324,7 @@ def parse_snapshot(key: str, data: bytes) -> Snapshot:
         return JSON.from_json(data.decode(), Snapshot)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptDataError(
-            f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or build the lake anew "
+            f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or rebuild the lake "
             "from the log (streamhouse retier)"
         ) from error
 

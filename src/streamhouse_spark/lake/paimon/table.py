@@ -226,8 +226,8 @@ class PaimonLake(LakeTable):
             return LakePlan(None, how, ())
         every = projection(lake, mapping, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, node=node)
-        held = (describe_snapshot if snapshot_id is None else describe_past_snapshot)(self.place, snapshot)
-        return LakePlan(held, how, tuple(s for file in files for s in file.splits()))
+        read_snapshot = (describe_snapshot if snapshot_id is None else describe_past_snapshot)(self.place, snapshot)
+        return LakePlan(read_snapshot, how, tuple(s for file in files for s in file.splits()))
 
     def scan_files(
         self,

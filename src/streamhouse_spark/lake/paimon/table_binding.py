@@ -66,7 +66,7 @@ class PaimonTable:
         if schema is None:
             raise CorruptDataError(
                 f"lake file {self.location}/{_SCHEMA}{snapshot.schema_id} is missing, and snapshot {snapshot.id} has "
-                "this schema; restore it, or build the lake anew from the log (streamhouse retier)"
+                "this schema; restore it, or rebuild the lake from the log (streamhouse retier)"
             )
         return schema
 
@@ -173,7 +173,7 @@ class PaimonTableBinding:
             if schema is None:
                 raise CorruptDataError(
                     f"lake file {self.schema_key(len(schemas))} is missing, and snapshot {newest.id} has schema "
-                    f"{newest.schema_id}; restore it, or build the lake anew from the log (streamhouse retier)"
+                    f"{newest.schema_id}; restore it, or rebuild the lake from the log (streamhouse retier)"
                 )
             schemas[schema.id] = schema
         return PaimonTable(self.location, schemas, newest)
@@ -279,7 +279,7 @@ class PaimonTableBinding:
         except (ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise CorruptDataError(
                 f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, "
-                "or build the lake anew from the log (streamhouse retier)"
+                "or rebuild the lake from the log (streamhouse retier)"
             ) from error
         return schema
 

@@ -72,8 +72,8 @@ def commit_round(
         if not is_truncated and snapshot_name(table.snapshot) != file_spec.planned_on:
             if has_foreign:
                 raise CommitConflictError(
-                    f"lake table {table.location}: another commit came while rows of other engines' files were looked "
-                    "for; try again"
+                    f"lake table {table.location}: another commit came while rows of other engines' files were "
+                    "searched; try again"
                 )
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, added)
@@ -112,7 +112,7 @@ def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | N
     raise LakeRolledBackError(
         f"lake table {place.location}: no snapshot from {oldest.id} to {snapshot.id} says which log offsets it holds, "
         f"and those below {oldest.id} were expired by another engine; roll the table back to its newest tag with "
-        "offsets, or build the lake anew from the log (streamhouse retier)"
+        "offsets, or rebuild the lake from the log (streamhouse retier)"
     )
 
 
@@ -125,12 +125,12 @@ def carry_offsets(
     `offsets_at` does.
     """
     offsets = offsets_at(place, snapshot) if snapshot is not None else None
-    held = (offsets.offsets, offsets.starts) if offsets else ({}, {})
+    ranges = (offsets.offsets, offsets.starts) if offsets else ({}, {})
     dropped_rows += offsets.dropped_rows if offsets else 0
     without_offsets = dropped_without_offsets + (offsets.dropped_others if offsets else 0)
     history, owner = offsets.history if offsets else None, place.spec.table_uuid
     text = offsets_text(
-        owner, *held, dropped_rows=dropped_rows, history=history, dropped_without_offsets=without_offsets
+        owner, *ranges, dropped_rows=dropped_rows, history=history, dropped_without_offsets=without_offsets
     )
     return {OFFSETS_PROPERTY: text}
 
@@ -140,8 +140,8 @@ def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnap
     if snapshot_offsets is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
     offsets, starts = dict(snapshot_offsets.offsets), dict(snapshot_offsets.starts)
-    held = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_others
-    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *held)
+    counts = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_others
+    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *counts)
 
 
 def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:

@@ -202,7 +202,7 @@ def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWri
     rewrites = list(run(groups, writer))
     if len(rewrites) != len(groups):
         raise CommitConflictError(
-            f"lake table {location}: {len(rewrites)} of {len(groups)} groups of files were written anew; try again"
+            f"lake table {location}: {len(rewrites)} of {len(groups)} file groups were rewritten; try again"
         )
     return rewrites
 

@@ -37,7 +37,7 @@ class FileColumns:
         if written is not None and written != field_ids_text(by_id).encode():
             raise CorruptDataError(
                 f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
-                "restore it, or build the lake anew from the log (streamhouse retier)"
+                "restore it, or rebuild the lake from the log (streamhouse retier)"
             )
         if field_names:
             unnumbered = set(file_schema.names).difference(by_id.values())
@@ -45,8 +45,8 @@ class FileColumns:
         if not by_id and None in projection.lake_names:
             column = projection.schema.columns[projection.lake_names.index(None)].name
             raise LakeMismatchError(
-                f"lake file {location} was written by another engine without field ids, and by its name alone column "
-                f"'{column}' cannot be told: columns of the table were renamed or dropped; rewrite the file there"
+                f"lake file {location} was written by another engine without field ids, and column '{column}' cannot "
+                "be found by name, because columns were renamed or dropped; rewrite the file there"
             )
         by_name = {name: name for name in file_schema.names} if not by_id else {}
         self.schema: pa.Schema = projection.schema.arrow

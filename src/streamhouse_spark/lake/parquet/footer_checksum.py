@@ -1,15 +1,15 @@
-"""A checksum in each Parquet file of the package, over the parts without one in Parquet: its footer and its page index.
+"""A checksum in each Parquet file of the package, over the parts without one in Parquet: footer and page index.
 
 The last entry of the footer's key-value metadata is ``streamhouse.footer-xxh3``, whose value has a fixed length:
 
     <XXH3-64 of the footer>-<XXH3-64 of the page index>-<where the page index begins>
 
 The footer is everything from its Thrift structure to the end of the file, with the 16 digits of its own checksum as
-zeros; the page index is everything between the last row group and the footer. So the file is known to be whole by
-itself, wherever and by whatever metadata it is found, and other engines see one more entry that they skip.
+zeros; the page index is everything between the last row group and the footer. So the file can be verified without any
+other metadata, and other engines skip the additional entry.
 
-A flip may hit the entry itself. So its frame is looked for among the bytes, not by Parquet's reader, and half of it
-is enough to know that there was one.
+A bit flip may hit the entry itself. So the entry is searched in the bytes, not by Parquet's reader, and half of its
+frame proves that it existed.
 """
 
 from __future__ import annotations
@@ -162,5 +162,5 @@ def _read_checksum(tail: bytes, location: str) -> FooterChecksum | None:
 def _mismatch(location: str, part: str) -> CorruptDataError:
     return CorruptDataError(
         f"lake file {location}: its {part} does not match its checksum, so readers may miss rows without an error; "
-        "restore it, or build the lake anew from the log (streamhouse retier)"
+        "restore it, or rebuild the lake from the log (streamhouse retier)"
     )

@@ -207,8 +207,8 @@ class CountingWriter:
         """
         self._held = bytearray()
         yield
-        held, self._held = bytes(self._held), None
-        self._sink.write(change(held))
+        buffered, self._held = bytes(self._held), None
+        self._sink.write(change(buffered))
 
     def tell(self) -> int:
         return self.size_bytes

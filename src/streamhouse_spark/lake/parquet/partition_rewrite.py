@@ -67,19 +67,19 @@ def find_files_to_drop(
     candidates: Iterable[tuple[T, LakeSplit]], files_at: FilesAt, writers: Collection[str], below: Mapping[int, int]
 ) -> FilesToDrop[T]:
     """Find the files of the partitions with rows below the offsets. Files of other engines are dropped whole."""
-    going: list[tuple[T, LakeSplit]] = []
+    selected: list[tuple[T, LakeSplit]] = []
     cut: list[PartialFile] = []
     is_whole = True
     for file, split in candidates:
         first, offset_file_of_split = find_first_retained(files_at, writers, split.location, split.num_rows, below)
         is_whole &= first == split.num_rows
         if first > 0:
-            going.append((file, split))
+            selected.append((file, split))
         if offset_file_of_split is not None and 0 < first < split.num_rows:
             cut.append(PartialFile(split, offset_file_of_split, first))
-    foreign_rows = sum(split.num_rows for _, split in going if has_external_name(split.location))
-    file_rows = sum(split.num_rows for _, split in going)
-    return FilesToDrop(tuple(file for file, _ in going), tuple(cut), is_whole, file_rows, foreign_rows)
+    foreign_rows = sum(split.num_rows for _, split in selected if has_external_name(split.location))
+    file_rows = sum(split.num_rows for _, split in selected)
+    return FilesToDrop(tuple(file for file, _ in selected), tuple(cut), is_whole, file_rows, foreign_rows)
 
 
 def retry_until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
@@ -163,15 +163,17 @@ def _rewrite_partial_file(
     return written
 
 
-def require_tiered(location: str, held: Mapping[int, int], below: Mapping[int, int]) -> None:
+def require_tiered(location: str, lake_offsets: Mapping[int, int], below: Mapping[int, int]) -> None:
     """Require that the lake holds all rows to drop: otherwise the next round would add them again.
 
-    ``held`` are the lake's offsets. Raises `LakeRolledBackError`.
+    ``lake_offsets`` are the lake's offsets. Raises `LakeRolledBackError`.
     """
-    shortfall = {bucket: (held.get(bucket, 0), end) for bucket, end in below.items() if held.get(bucket, 0) < end}
+    shortfall = {
+        bucket: (lake_offsets.get(bucket, 0), end) for bucket, end in below.items() if lake_offsets.get(bucket, 0) < end
+    }
     if shortfall:
         raise LakeRolledBackError(
             f"lake table {location}: it holds less than was tiered before (bucket: found, expected) {shortfall}; "
-            "nothing was dropped. Roll the lake forward to its newest snapshot, or build it anew (streamhouse retier), "
+            "nothing was dropped. Roll the lake forward to its newest snapshot, or rebuild it (streamhouse retier), "
             "then drop the partition again"
         )

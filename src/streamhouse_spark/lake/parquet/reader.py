@@ -212,7 +212,7 @@ def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None
     if not is_whole or (split.row_groups is None and sum(counts) != split.num_rows):
         raise CorruptDataError(
             f"lake file {split.location} has {sum(counts)} rows in {len(counts)} row groups, expected "
-            f"{split.num_rows}; restore it, or build the lake anew from the log (streamhouse retier)"
+            f"{split.num_rows}; restore it, or rebuild the lake from the log (streamhouse retier)"
         )
 
 
@@ -254,7 +254,7 @@ def _batches(
     if expected:
         raise CorruptDataError(
             f"lake file {location}: {expected} rows of its row groups could not be read; restore it, "
-            "or build the lake anew from the log (streamhouse retier)"
+            "or rebuild the lake from the log (streamhouse retier)"
         )
 
 
@@ -268,13 +268,13 @@ def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
 def _expired_error(location: str) -> SnapshotExpiredError:
     return SnapshotExpiredError(
         f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again. If "
-        "it is missing then too, it was lost: restore it, or build the lake anew from the log (streamhouse retier)"
+        "it is missing then too, it was lost: restore it, or rebuild the lake from the log (streamhouse retier)"
     )
 
 
 def _damaged_error(location: str, error: Exception) -> CorruptDataError:
     return CorruptDataError(
-        f"lake file {location} cannot be read: {error}; restore it, or build the lake anew from the log (streamhouse "
+        f"lake file {location} cannot be read: {error}; restore it, or rebuild the lake from the log (streamhouse "
         "retier)"
     )
 
@@ -290,11 +290,11 @@ def read_deleted_positions(files: FileAccess, location: str, deletes: Sequence[s
     return np.unique(np.concatenate(positions)) if positions else np.zeros(0, np.int64)
 
 
-def _union_positions(some: Positions, more: Positions) -> Positions:
+def _union_positions(positions: Positions, more: Positions) -> Positions:
     """Return the union of ascending, distinct positions, ten times as fast as `numpy.union1d`."""
-    if not len(some) or not len(more):
-        return some if len(some) else more
-    every = np.concatenate([some, more])
+    if not len(positions) or not len(more):
+        return positions if len(positions) else more
+    every = np.concatenate([positions, more])
     every.sort(kind="stable")  # merges the two runs
     united: Positions = every[np.concatenate([[True], every[1:] != every[:-1]])]
     return united
@@ -317,7 +317,7 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
     if written is not None and written != str(len(positions)).encode():
         raise CorruptDataError(
             f"lake file {delete} names {len(positions)} positions of {location}, expected {written!r}; restore it, "
-            "or build the lake anew from the log (streamhouse retier)"
+            "or rebuild the lake from the log (streamhouse retier)"
         )
     return positions
 
@@ -376,7 +376,7 @@ def offset_file(files: FileAccess, location: str, writers: Collection[str]) -> O
     if runs.num_rows != num_rows:
         raise CorruptDataError(
             f"lake file {location} has {num_rows} rows and {runs.num_rows} offsets; restore it, "
-            "or build the lake anew from the log (streamhouse retier)"
+            "or rebuild the lake from the log (streamhouse retier)"
         )
     return OffsetFile(location, int(bucket), runs)
 
@@ -470,9 +470,9 @@ class RowCursor:
         while count < num_rows:
             batch = self._left.pop() if self._left else next(self._rows)
             if count + batch.num_rows > num_rows:
-                keep = num_rows - count
-                self._left.append(batch.slice(keep))
-                batch = batch.slice(0, keep)
+                num_taken = num_rows - count
+                self._left.append(batch.slice(num_taken))
+                batch = batch.slice(0, num_taken)
             tables.append(batch)
             count += batch.num_rows
         return pa.Table.from_batches(tables, schema=self._schema)

@@ -143,11 +143,11 @@ def _is_comparable(stored: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _bounds(chunk: pq.ColumnChunkMetaData, stored: pa.DataType) -> Bounds:
-    said = chunk.statistics
-    if said is None:
+    statistics = chunk.statistics
+    if statistics is None:
         return UNKNOWN_BOUNDS
-    nulls = said.null_count if said.has_null_count else None
-    low, high = _low_and_high(said, stored, is_integer=chunk.physical_type in ("INT32", "INT64"))
+    nulls = statistics.null_count if statistics.has_null_count else None
+    low, high = _low_and_high(statistics, stored, is_integer=chunk.physical_type in ("INT32", "INT64"))
     return Bounds(
         low,
         high,
@@ -157,19 +157,19 @@ def _bounds(chunk: pq.ColumnChunkMetaData, stored: pa.DataType) -> Bounds:
     )
 
 
-def _low_and_high(said: pq.Statistics, stored: pa.DataType, *, is_integer: bool) -> tuple[Any, Any]:
+def _low_and_high(statistics: pq.Statistics, stored: pa.DataType, *, is_integer: bool) -> tuple[Any, Any]:
     """Return the least and greatest value in the form of `Bounds`; None if unknown."""
-    if not said.has_min_max:
+    if not statistics.has_min_max:
         return None, None
     types = pa.types
     try:
         if types.is_timestamp(stored) and is_integer:
-            return said.min_raw * _MICROSECONDS[stored.unit], said.max_raw * _MICROSECONDS[stored.unit]
+            return statistics.min_raw * _MICROSECONDS[stored.unit], statistics.max_raw * _MICROSECONDS[stored.unit]
         if types.is_date(stored) and is_integer:
-            return said.min_raw, said.max_raw
+            return statistics.min_raw, statistics.max_raw
         if types.is_decimal(stored) and is_integer:
-            return Decimal(said.min_raw).scaleb(-stored.scale), Decimal(said.max_raw).scaleb(-stored.scale)
-        low, high = said.min, said.max
+            return Decimal(statistics.min_raw).scaleb(-stored.scale), Decimal(statistics.max_raw).scaleb(-stored.scale)
+        low, high = statistics.min, statistics.max
     except _UNTOLD:
         return None, None
     if low != low or high != high:  # noqa: PLR0124 - a writer that let NaN into them

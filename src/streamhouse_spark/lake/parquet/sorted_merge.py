@@ -122,7 +122,7 @@ class KeyCursor:
                     raise CorruptDataError(
                         f"lake file {self._location} says that its rows are sorted by the primary key, and they are "
                         "not; restore it, "
-                        "or build the lake anew from the log (streamhouse retier)"
+                        "or rebuild the lake from the log (streamhouse retier)"
                     )
                 self.last_key = self._keys[-1].as_py()
         return True

@@ -222,12 +222,12 @@ class TieringJob:
         return state.lake is not None and self._lake.was_replaced(state.lake.snapshot_id)
 
     def _require_progress(self, state: TableState, recorded: TieredSnapshot) -> None:
-        held = self._lake.newest()
-        require_metadata(state, self._lake, held)
+        newest = self._lake.newest()
+        require_metadata(state, self._lake, newest)
         if not self._is_before_drop:
-            require_dropped(state, held)
+            require_dropped(state, newest)
         try:
-            require_progress(recorded.offsets, held.offsets if held else {}, table=state.name)
+            require_progress(recorded.offsets, newest.offsets if newest else {}, table=state.name)
         except LakeRolledBackError:
             if not self._was_replaced(state):
                 raise
@@ -255,7 +255,7 @@ class TieringJob:
         now = self._refresh_state()
         if now.truncation != state.truncation or now.lake_location != state.lake_location:
             raise CommitConflictError(
-                f"table {state.name} was truncated, or its lake is built anew, since this round began; try again"
+                f"table {state.name} was truncated, or its lake was rebuilt, since this round began; try again"
             )
 
     def _record(self, snapshot: LakeSnapshot) -> None:

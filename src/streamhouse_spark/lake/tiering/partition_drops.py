@@ -54,23 +54,23 @@ def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapsho
     tiered = {b: OffsetRange(log.start, min(log.end, pair.offsets.get(b, 0))) for b, log in state.buckets.items()}
     ranges = {bucket: offsets for bucket, offsets in tiered.items() if offsets.start < offsets.end}
     with suppress(SnapshotExpiredError, LakeRolledBackError, LakeMismatchError):
-        if (lost := find_lost_rows(state, lake, pair)) is not None:
-            return [_name_lost_rows(lost, ranges)]
+        if (lost_rows := find_lost_rows(state, lake, pair)) is not None:
+            return [_name_lost_rows(lost_rows, ranges)]
     with suppress(SnapshotExpiredError):
-        held = lake.held_offsets(pair.snapshot_id, ranges) if ranges else {}
-        if held is not None:
+        held_runs = lake.held_offsets(pair.snapshot_id, ranges) if ranges else {}
+        if held_runs is not None:
             named = (dict(deletion.rows) for deletion in state.dropped_rows.named)
-            missing = _find_missing_offsets(ranges, [dict(held), dict(state.deleted), *named])
+            missing = _find_missing_offsets(ranges, [dict(held_runs), dict(state.deleted), *named])
             return [PartitionDropRows(missing, grown, total=grown)]
     return []
 
 
-def _name_lost_rows(lost: LostLogRows, ranges: Mapping[int, OffsetRange]) -> PartitionDropRows:
+def _name_lost_rows(lost_rows: LostLogRows, ranges: Mapping[int, OffsetRange]) -> PartitionDropRows:
     """Name lost rows by offset where the log holds them, within ``ranges``, and by file position otherwise."""
-    held = {bucket: runs.within(ranges[bucket]) for bucket, runs in lost.rows.items() if bucket in ranges}
-    rows = {bucket: runs for bucket, runs in held.items() if runs}
-    snapshot_id = lost.snapshot_id if lost.files else None
-    return PartitionDropRows(rows, lost.num_counted, lost.files, snapshot_id, lost.num_rows)
+    hot_runs = {bucket: runs.within(ranges[bucket]) for bucket, runs in lost_rows.rows.items() if bucket in ranges}
+    rows = {bucket: runs for bucket, runs in hot_runs.items() if runs}
+    snapshot_id = lost_rows.snapshot_id if lost_rows.files else None
+    return PartitionDropRows(rows, lost_rows.num_counted, lost_rows.files, snapshot_id, lost_rows.num_rows)
 
 
 def _find_missing_offsets(

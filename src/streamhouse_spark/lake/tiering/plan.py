@@ -65,9 +65,9 @@ def task_groups(tasks: Sequence[TieringTask]) -> list[list[int]]:
     heap = [(0, group) for group in range(num_groups)]
     groups: list[list[int]] = [[] for _ in range(num_groups)]
     for position in sorted(range(len(tasks)), key=lambda p: -sizes[p]):
-        held, group = heapq.heappop(heap)
+        group_bytes, group = heapq.heappop(heap)
         groups[group].append(position)
-        heapq.heappush(heap, (held + max(sizes[position], 1), group))
+        heapq.heappush(heap, (group_bytes + max(sizes[position], 1), group))
     return groups
 
 
@@ -139,8 +139,8 @@ def _require_next(log: BucketLog, lake_offset: int, table: str, bucket: int) -> 
     """Require that the log has the next offset and is not behind the lake."""
     if lake_offset > log.end:
         raise LakeMismatchError(
-            f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log ends at {log.end}: it "
-            "lost rows or belongs to another warehouse; restore the warehouse"
+            f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log ends at {log.end}: the "
+            "log lost rows or belongs to another warehouse; restore the warehouse"
         )
     if lake_offset < log.start:
         raise LakeRolledBackError(
@@ -181,5 +181,5 @@ def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int
         raise LakeRolledBackError(
             f"table {table}: the lake holds bucket {bucket} up to offset {here}, it held it up to {expected} before: "
             "the lake was rolled back, or put back to an older copy; roll it forward to its newest snapshot with "
-            "offsets, or build it anew from the log (streamhouse retier)"
+            "offsets, or rebuild it from the log (streamhouse retier)"
         )

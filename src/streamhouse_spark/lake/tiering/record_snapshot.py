@@ -74,9 +74,9 @@ def _has_pending_deletes(state: TableState, snapshot: LakeSnapshot, applied_thro
     """
     if state.lake is None or not state.deletions:
         return False
-    held = state.lake.offsets
+    lake_offsets = state.lake.offsets
     left = unapplied_deletes(state.deletions, applied_through, snapshot.offsets)
-    of_lake = any(runs.within(OffsetRange(0, held.get(bucket, 0))) for bucket, runs in left.items())
+    of_lake = any(runs.within(OffsetRange(0, lake_offsets.get(bucket, 0))) for bucket, runs in left.items())
     return of_lake or bool(unapplied_file_deletes(state.deletions, applied_through))
 
 
@@ -145,10 +145,10 @@ def should_record(snapshot: LakeSnapshot, recorded: TieredSnapshot) -> bool:
 
     An equal snapshot is recorded too: after a compaction the older one is expired first.
     """
-    held, starts = snapshot.offsets, snapshot.starts
+    offsets, starts = snapshot.offsets, snapshot.starts
     return (
         snapshot.id != recorded.snapshot_id
-        and all(held.get(b, 0) >= o for b, o in recorded.offsets.items())
+        and all(offsets.get(b, 0) >= o for b, o in recorded.offsets.items())
         and all(starts.get(b, 0) >= o for b, o in recorded.starts.items())
         and (snapshot.dropped_rows >= recorded.dropped_rows or not same_offsets(starts, recorded.starts))
     )

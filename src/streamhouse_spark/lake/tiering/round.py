@@ -161,9 +161,9 @@ class RowsOfLog:
         for bucket, every in rows.items():
             runs = every.without(dropped[bucket]) if bucket in dropped else every
             log = self.state.buckets[bucket]
-            if held := runs.within(OffsetRange(log.start, log.end)):
-                parts += self._read_bucket(bucket, held)
-            if older := runs.without(held):
+            if hot_runs := runs.within(OffsetRange(log.start, log.end)):
+                parts += self._read_bucket(bucket, hot_runs)
+            if older := runs.without(hot_runs):
                 left[bucket] = older
         return pa.concat_tables(parts), left
 

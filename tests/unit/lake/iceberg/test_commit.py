@@ -140,7 +140,7 @@ def test_a_rollback_is_noticed(lake):
         lake.commit(files, expected={0: 4}, new=new, context=context)
     with lake.place.load().manage_snapshots() as snapshots:
         snapshots.remove_tag(COMMIT_USER)
-    with pytest.raises(LakeRolledBackError, match="the lake went back"):
+    with pytest.raises(LakeRolledBackError, match="the lake was rolled back"):
         lake.commit(files, expected={0: 4}, new=new, context=context)
 
 

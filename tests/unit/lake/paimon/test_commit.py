@@ -271,11 +271,11 @@ def test_a_snapshot_with_what_is_not_read_here_is_refused(lake, memory):
     snapshot = lake.place.snapshots.newest()
     snapshot.id, snapshot.index_manifest = 2, "index-manifest-0"
     memory.put_if_absent(f"{PLACE}/snapshot/snapshot-2", JSON.to_json(snapshot).encode())
-    with pytest.raises(LakeMismatchError, match="deleted rows"):
+    with pytest.raises(LakeMismatchError, match="deletion vectors"):
         lake.plan_read()
     tier(lake, rows_from(2))
     assert lake.place.snapshots.newest().index_manifest == "index-manifest-0", "a commit does not undo the deletes"
-    with pytest.raises(LakeMismatchError, match="deleted rows"):
+    with pytest.raises(LakeMismatchError, match="deletion vectors"):
         lake.commit([], expected={0: 4}, new={0: 4}, context=lake.write_context(), starts={0: 4})
 
 

@@ -243,7 +243,7 @@ def test_a_key_that_another_engine_added_again_is_one_row_once_it_changes(items,
     items.change([(1, "c", 5)])
     assert items.tier().healed_rows == 1
     assert "lake table of d.t had primary keys with several rows" in caplog.text
-    assert ": 1 rows were taken away" in caplog.text
+    assert ": 1 rows were removed" in caplog.text
     assert [row for row in items.lake_rows() if row[0] in (1, 2, 50)] == [
         (1, "c", 5),
         (2, "dup", 0),

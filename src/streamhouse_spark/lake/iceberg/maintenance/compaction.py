@@ -129,7 +129,9 @@ def rewrite(
     run = run or in_this_process(place.storage, place.settings, place.world)
     added = list_new_files(rewrite_groups(run, groups, task, table.location()))
     if sum(file.num_rows for file in added) != rows:
-        raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
+        raise CommitConflictError(
+            f"lake table {table.location()}: compaction read a different set of rows than planned; try again"
+        )
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)

@@ -131,7 +131,9 @@ class KeyedRewriteTask(Portable):
         rows = MergedRows(files, group.files, self.projection, key_ids, context.key_indexes)
         files_written = write_rows(context, spec, files, world.ids, group.bucket, offsets, rows.batches())
         if sum(file.num_rows for file in files_written) != rows.num_given:
-            raise CommitConflictError(f"lake table {self.location}: merging wrote other rows than it read; try again")
+            raise CommitConflictError(
+                f"lake table {self.location}: compaction wrote a different set of rows than it read; try again"
+            )
         return Rewritten(tuple(files_written), rows.num_read)
 
 
@@ -142,9 +144,7 @@ def compact_keyed(
     try:
         return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
-        raise CommitConflictError(
-            f"others compacted and expired what was being compacted; try again ({error})"
-        ) from error
+        raise CommitConflictError(f"another process compacted and expired these files; try again ({error})") from error
 
 
 def _compact_keyed(
@@ -163,8 +163,8 @@ def _compact_keyed(
         num_rows = sum(group.num_rows for group in plan.groups)
         return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted), None
     context = write_context(place)
-    held = newest_offsets(table.metadata, place.spec.table_uuid)
-    offsets = held.offsets if held else {}
+    offsets_before = newest_offsets(table.metadata, place.spec.table_uuid)
+    offsets = offsets_before.offsets if offsets_before else {}
     task = KeyedRewriteTask(context, own_projection(table.metadata, place.spec), offsets, table.location())
     run = run or in_this_process(place.storage, place.settings, place.world)
     rewrites = rewrite_groups(run, plan.groups, task, table.location())

@@ -66,14 +66,14 @@ def _drop(
     if table is None or planned is None:
         return LakeDropReport(), None
     place.require_owner(table.metadata)
-    going, deletes = _find_files_to_drop(place, table, planned, chosen, below)
-    report = going.report()
-    if not going.files or dry_run:
+    files_to_drop, deletes = _find_files_to_drop(place, table, planned, chosen, below)
+    report = files_to_drop.report()
+    if not files_to_drop.files or dry_run:
         return report, None
     context = write_context(place)
     file_spec, files = IcebergFileSpec.from_json(context.lake), place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
-    added = rewrite_partial_files(going.cut, context, file_spec, how, place.files_at, files, place.world.ids)
+    added = rewrite_partial_files(files_to_drop.cut, context, file_spec, how, place.files_at, files, place.world.ids)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -83,7 +83,7 @@ def _drop(
         if added:
             require_shape(metadata, file_spec)
             require_written(place, metadata, added, file_spec)
-        return _make_change(place, metadata, going, deletes, added)
+        return _make_change(place, metadata, files_to_drop, deletes, added)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return report, snapshot.snapshot_id
@@ -92,14 +92,17 @@ def _drop(
 def _make_change(
     place: IcebergTableBinding,
     metadata: TableMetadata,
-    going: FilesToDrop[DataFile],
+    files_to_drop: FilesToDrop[DataFile],
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
 ) -> Change:
     offsets = newest_offsets(metadata, place.spec.table_uuid)
     summary = {}
     if offsets is not None:
-        rows, without_offsets = offsets.dropped_rows + going.rows, offsets.dropped_others + going.foreign_rows
+        rows, without_offsets = (
+            offsets.dropped_rows + files_to_drop.rows,
+            offsets.dropped_others + files_to_drop.foreign_rows,
+        )
         owner, history = place.spec.table_uuid, offsets.history
         text = offsets_text(
             owner,
@@ -113,7 +116,7 @@ def _make_change(
     return Change(
         Operation.OVERWRITE if added else Operation.DELETE,
         added=added,
-        removed=sorted(file.file_path for file in going.files),
+        removed=sorted(file.file_path for file in files_to_drop.files),
         removed_deletes=sorted(file.file_path for file in deletes),
         summary=summary,
         moves_tag=bool(summary),
@@ -144,22 +147,24 @@ def _find_files_to_drop(
                 yield file, LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
 
     with lake_metadata(table.location()):
-        going = find_files_to_drop(candidates(), place.files_at, place.spec.writers, below)
-    if going.cut and deletes:
+        files_to_drop = find_files_to_drop(candidates(), place.files_at, place.spec.writers, below)
+    if files_to_drop.cut and deletes:
         raise LakeMismatchError(
             f"lake table {table.location()}: rows of {chosen} were deleted one by one, and "
-            f"{going.cut[0].split.location} has rows from before and behind this drop; nothing was dropped. Drop the "
-            "partition again: then all of these are from before"
+            f"{files_to_drop.cut[0].split.location} has rows from before and behind this drop; nothing was dropped. "
+            "Drop the partition again: then all of these are from before"
         )
-    locations = {file.file_path for file in going.files}
+    locations = {file.file_path for file in files_to_drop.files}
     deletes_to_drop = [
         (file.record_count, row_deletes_of(file)) for file in deletes if row_deletes_of(file) in locations
     ]
     num_deleted = sum(count for count, _ in deletes_to_drop)
-    num_foreign = going.foreign_rows - sum(
+    num_foreign = files_to_drop.foreign_rows - sum(
         count for count, location in deletes_to_drop if location and has_external_name(location)
     )
-    return replace(going, deleted_rows=num_deleted, foreign_rows=num_foreign), deletes if going.is_whole else ()
+    return replace(
+        files_to_drop, deleted_rows=num_deleted, foreign_rows=num_foreign
+    ), deletes if files_to_drop.is_whole else ()
 
 
 def _list_live_files(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:

@@ -58,28 +58,28 @@ def expire(
     expirable_ids = [
         find_expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules
     ]
-    doomed = tuple(
+    expired_ids = tuple(
         snapshot_id for snapshot_id in dict.fromkeys(chain.from_iterable(expirable_ids)) if snapshot_id not in tagged
     )
-    if not doomed:
+    if not expired_ids:
         return ExpireReport()
     if dry_run:
-        left = [s for s in table.metadata.snapshots if s.snapshot_id not in doomed]
+        left = [s for s in table.metadata.snapshots if s.snapshot_id not in expired_ids]
         after = table.metadata.model_copy(update={"snapshots": left})
-        return ExpireReport(doomed, tuple(find_unreachable_files(table, table.metadata, after)))
+        return ExpireReport(expired_ids, tuple(find_unreachable_files(table, table.metadata, after)))
     if claim is not None:
-        claim(doomed, [snapshot.snapshot_id for snapshot in metadata.snapshots])
-    after = remove_snapshots(place.catalog, table, doomed)
+        claim(expired_ids, [snapshot.snapshot_id for snapshot in metadata.snapshots])
+    after = remove_snapshots(place.catalog, table, expired_ids)
     files = find_unreachable_files(table, table.metadata, after)
 
     def delete(location: str) -> None:
         with suppress(FileNotFoundError):
             table.io.delete(location)
 
-    for _, some in groupby(files, key=_depth):  # data first, then manifests, then manifest lists
-        for _ in at_once(place.storage, delete, list(some)):
+    for _, files_of_depth in groupby(files, key=_depth):  # data first, then manifests, then manifest lists
+        for _ in at_once(place.storage, delete, list(files_of_depth)):
             pass
-    return ExpireReport(doomed, tuple(files))
+    return ExpireReport(expired_ids, tuple(files))
 
 
 def find_expirable(
@@ -156,13 +156,15 @@ def find_unreachable_files(table: Table, before: TableMetadata, after: TableMeta
     left = {s.snapshot_id for s in after.snapshots}
     expired = [s for s in before.snapshots if s.snapshot_id not in left]
     retained: Mapping[str, None] = list_files(table, after.snapshots)
-    doomed = [location for location in list_files(table, expired) if location not in retained]
+    unreachable = [location for location in list_files(table, expired) if location not in retained]
     if isinstance(table.io, StorageFileIO):  # files outside the warehouse belong to other engines
         files = table.io.files
-        doomed = select_own_files(
-            (expired_location for expired_location in doomed if files.holds(expired_location)), files, before.properties
+        unreachable = select_own_files(
+            (expired_location for expired_location in unreachable if files.holds(expired_location)),
+            files,
+            before.properties,
         )
-    return sorted(doomed, key=lambda location: (*_depth(location), location))
+    return sorted(unreachable, key=lambda location: (*_depth(location), location))
 
 
 def _depth(location: str) -> tuple[bool, bool]:
@@ -193,9 +195,13 @@ def require_unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[Ta
     planning and commit goes unnoticed there.
     """
     refs_before = {MAIN_BRANCH: None, **_refs(planned)}
-    each = tuple(AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": i}) for name, i in refs_before.items())
+    per_ref = tuple(
+        AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": i}) for name, i in refs_before.items()
+    )
     return (
-        each if isinstance(catalog, RestCatalog) else (*each, cast("TableRequirement", AssertRefs(refs=_refs(planned))))
+        per_ref
+        if isinstance(catalog, RestCatalog)
+        else (*per_ref, cast("TableRequirement", AssertRefs(refs=_refs(planned))))
     )
 
 

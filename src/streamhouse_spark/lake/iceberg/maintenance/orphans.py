@@ -94,7 +94,7 @@ def _store_not_before(place: IcebergTableBinding, table: Table, not_before_ms: i
             place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
         raise CommitConflictError(
-            f"lake table {table.metadata.location} changed while orphans were looked for; try again",
+            f"lake table {table.metadata.location} changed during orphan removal; try again",
         ) from error
 
 

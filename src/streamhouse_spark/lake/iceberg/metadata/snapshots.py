@@ -143,7 +143,7 @@ def _parse_snapshots(metadata: Mapping[str, Any]) -> ParsedSnapshots:
         current_snapshot_id=None if current in (None, -1) else _parse_number(current),
     )
     if snapshots.current_snapshot_id is not None and snapshots.current_snapshot() is None:
-        raise ValueError("the current snapshot is not there")
+        raise ValueError("the current snapshot is missing")
     return snapshots
 
 
@@ -160,13 +160,13 @@ def _parse_snapshot(snapshot: Mapping[str, Any]) -> ParsedSnapshot:
 
 def _parse_number(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return value
 
 
 def _parse_text(value: Any) -> str:
     if type(value) is not str:
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a text")
     return value
 
 

@@ -94,7 +94,9 @@ def compact_log(
     run = run or in_this_process(place.storage, place.settings, place.world)
     added = list_new_files(rewrite_groups(run, groups, task, table.location))
     if sum(file.num_rows for file in added) != rows:
-        raise CommitConflictError(f"lake table {table.location}: merging read other rows than planned; try again")
+        raise CommitConflictError(
+            f"lake table {table.location}: compaction read a different set of rows than planned; try again"
+        )
     snapshot = _commit(place, spec, removed, added)
     return CompactReport(len(removed), len(added), rows), snapshot
 

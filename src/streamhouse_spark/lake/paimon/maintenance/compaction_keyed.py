@@ -150,9 +150,7 @@ def compact_keyed(
     try:
         return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
-        raise CommitConflictError(
-            f"others compacted and expired what was being compacted; try again ({error})"
-        ) from error
+        raise CommitConflictError(f"another process compacted and expired these files; try again ({error})") from error
 
 
 def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool) -> CompactReport:
@@ -237,15 +235,16 @@ def _require_untouched(
 
     Raises `CommitConflictError`.
     """
-    going: set[FileKey] = {key_of(entry) for entry in removed}
-    missing = going - {key_of(entry) for entry in live}
+    removed_keys: set[FileKey] = {key_of(entry) for entry in removed}
+    missing = removed_keys - {key_of(entry) for entry in live}
     if missing:
         raise CommitConflictError(
-            f"lake table {location}: file {min(name for *_, name in missing)} went while it was compacted; try again"
+            f"lake table {location}: file {min(name for *_, name in missing)} was removed while it was compacted; try "
+            "again"
         )
     for entry in live:
         limit = limits.get(_partition_and_bucket(entry), 0)
-        if key_of(entry) not in going and entry.file.min_sequence_number < limit:
+        if key_of(entry) not in removed_keys and entry.file.min_sequence_number < limit:
             raise CommitConflictError(
                 f"lake table {location}: file {entry.file.file_name} was added while its bucket was compacted, with "
                 f"rows that are not newer (sequence {entry.file.min_sequence_number}, compacted below {limit}); try "

@@ -54,14 +54,14 @@ def _drop(
         return LakeDropReport(), None
     place.require_owner(table)
     planned = table.snapshot
-    going = _find_files_to_drop(place, table, planned, chosen, below)
-    report = going.report()
-    if not going.files or dry_run:
+    files_to_drop = _find_files_to_drop(place, table, planned, chosen, below)
+    report = files_to_drop.report()
+    if not files_to_drop.files or dry_run:
         return report, None
     context = write_context(place)
     spec, files = PaimonFileSpec.from_json(context.lake), place.files_at(table.location)
     how = own_projection(table, place.spec)
-    added = rewrite_partial_files(going.cut, context, spec, how, place.files_at, files, place.world.ids)
+    added = rewrite_partial_files(files_to_drop.cut, context, spec, how, place.files_at, files, place.world.ids)
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
@@ -72,9 +72,11 @@ def _drop(
             require_shape(place, newest, spec)
             require_present(place.files_at, added)
         # Files of other engines have no offsets: if the lake has none, there is nothing to count.
-        rows, without_offsets = going.rows, going.foreign_rows
+        rows, without_offsets = files_to_drop.rows, files_to_drop.foreign_rows
         carried = carry_offsets(place, newest.snapshot, dropped_rows=rows, dropped_without_offsets=without_offsets)
-        return Change(added, removed=going.files, is_overwrite=True, properties=carried if offsets is not None else {})
+        return Change(
+            added, removed=files_to_drop.files, is_overwrite=True, properties=carried if offsets is not None else {}
+        )
 
     return report, seal_snapshot(place, commit_snapshot(place, validated))
 

@@ -52,23 +52,23 @@ def expire(
     listed, consumers = at_once(place.storage, lambda look: look(), looks)
     snapshots = list_history(place, newest, listed)
     cut = max(_first_retained(place, snapshots, rule, [*consumers, *tagged]) for rule in rules)
-    doomed = [*find_strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
-    if not doomed:
+    expired = [*find_strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
+    if not expired:
         return ExpireReport()
     retained = [snapshot for snapshot in snapshots if snapshot.id >= cut]
     reach = ReachableFiles(place, table)
-    candidates = reach.files_of_dropped(doomed)
+    candidates = reach.files_of_dropped(expired)
     if not dry_run:
         reach.needed([*retained, *list_tag_and_branch_snapshots(place)])  # finds damage before anything is deleted
         if claim is not None:
-            claim([snapshot.id for snapshot in doomed], [snapshot.id for snapshot in (*doomed, *retained)])
-        place.snapshots.expire([snapshot.id for snapshot in doomed], cut)
+            claim([snapshot.id for snapshot in expired], [snapshot.id for snapshot in (*expired, *retained)])
+        place.snapshots.expire([snapshot.id for snapshot in expired], cut)
     # Tags created from these snapshots until now count; from now on no reader can find the snapshots to tag them.
     files = _deletion_order(place, candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(place)]))
     if not dry_run:
-        for _, some in groupby(files, key=partial(_depth, place)):
-            delete_all(place.storage, [place.files.key_of(location) for location in some])
-    return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(files))
+        for _, files_of_depth in groupby(files, key=partial(_depth, place)):
+            delete_all(place.storage, [place.files.key_of(location) for location in files_of_depth])
+    return ExpireReport(tuple(snapshot.id for snapshot in expired), tuple(files))
 
 
 def _first_retained(

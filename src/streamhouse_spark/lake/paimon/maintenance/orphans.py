@@ -59,10 +59,9 @@ def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -
     table = place.require()
     if files_not_before_ms(place, table.snapshot) < not_before_ms:
         raise CommitConflictError(
-            f"lake table {table.location}: another engine took the place of the snapshot that keeps slow rounds from "
-            "committing; try again"
+            f"lake table {table.location}: another engine replaced the snapshot that stops slow rounds; try again"
         )
-    orphans = _exclude(old, _referenced_paths(place, table))  # again: a round may have landed before that snapshot
+    orphans = _exclude(old, _referenced_paths(place, table))  # again: a round may have committed before that snapshot
     delete_all(place.storage, orphans)
     return orphans
 

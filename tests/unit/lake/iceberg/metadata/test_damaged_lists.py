@@ -53,7 +53,7 @@ def test_a_list_that_is_cut_or_gone(table):
     snapshot = lake.current_snapshot()
     key = table.open_lake().place.files_at(lake.location()).key_of(snapshot.manifest_list)
     table.storage.put(key, table.storage.read(key)[:300])
-    with pytest.raises(CorruptDataError, match="restore it, or build the lake anew"):
+    with pytest.raises(CorruptDataError, match="restore it, or rebuild the lake"):
         manifests_of(lake.io, snapshot)
     table.storage.delete(key)
     with pytest.raises(SnapshotExpiredError), lake_metadata(lake.location()):
