@@ -77,7 +77,7 @@ def first_there(table: Table) -> int:
         return 1
     if "none of its versions is there" in text:
         return newest + 1
-    found = re.search(r"the first version that is there is (\d+)$", text)
+    found = re.search(r"the first available version is (\d+)$", text)
     assert found is not None, text
     first = int(found.group(1))
     assert _refusal(table, first - 1, newest)

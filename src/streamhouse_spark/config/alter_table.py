@@ -194,6 +194,6 @@ def _refuse_former_sources(
             column = schema.find(name)
             if column is not None and column.id in refused:
                 raise InvalidOptionError(
-                    f"column '{column.name}' cannot be {change}: the table was partitioned by it, and the lake's files "
-                    "of then lie by it; create a new table, and copy the rows"
+                    f"column '{column.name}' cannot be {change}: the table was partitioned by it, and older lake "
+                    "files still are; create a new table, and copy the rows"
                 )

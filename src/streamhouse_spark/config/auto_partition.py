@@ -173,8 +173,8 @@ def _key_column(key: str | None, schema: TableSchema, partition_by: Sequence[str
     if key is None:
         if len(partition_by) > 1:
             raise InvalidOptionError(
-                f"{ENABLED} is true and the table has several partition columns ({columns}); {KEY} says which of them "
-                "is the time"
+                f"{ENABLED} is true and the table has several partition columns ({columns}); {KEY} must name the one "
+                "with the time"
             )
         return partition_by[0]
     column = schema.find(key.strip())

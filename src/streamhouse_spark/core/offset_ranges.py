@@ -218,13 +218,13 @@ class OffsetRuns:
             starts = header["start"] + np.concatenate([[0], np.cumsum(lengths[:-1] + gaps)])
         except (ValueError, KeyError, TypeError, OSError, binascii.Error, pa.ArrowException) as error:
             raise CorruptDataError(
-                f"the offsets in the footer of {where} cannot be read: {error}; restore it, "
-                "or build the lake anew from the log (streamhouse retier)"
+                f"the offsets in the footer of {where} cannot be read: {error}; restore it, or build the lake anew "
+                "from the log (streamhouse retier)"
             ) from error
         if int(lengths.sum()) != rows or int(lengths.min()) < 1 or (len(gaps) and int(gaps.min()) < 1):
             raise CorruptDataError(
-                f"the offsets in the footer of {where} do not add up to its {rows} rows; restore it, "
-                "or build the lake anew from the log (streamhouse retier)"
+                f"the offsets in the footer of {where} do not add up to its {rows} rows; restore it, or build the "
+                "lake anew from the log (streamhouse retier)"
             )
         return cls(starts.astype(np.int64), lengths)
 

@@ -241,7 +241,7 @@ def check_app_id(app_id: str) -> None:
         if app_id.startswith(prefix):
             raise InvalidOptionError(
                 f"transaction of {app_id!r}: application ids that begin with {prefix} are reserved: they {purpose}; "
-                "take another one"
+                "choose another one"
             )
 
 

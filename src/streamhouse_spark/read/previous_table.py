@@ -44,7 +44,7 @@ def table_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> t
         if replaced.log.state.buried:
             raise SnapshotExpiredError(
                 f"{table.name} as of {timestamp_ms} ms: another table had the name until {replaced.dropped.time_ms} "
-                "ms, and is no longer kept; choose a later time"
+                "ms, and was deleted; choose a later time"
             )
         state = replaced.last(table.storage)
         table = PreviousTable(table, replaced.log, state)

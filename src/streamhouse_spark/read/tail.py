@@ -131,7 +131,7 @@ def _follow(
         require_undeleted(state, positions, checked_through, who="this tail", advice="follow it again from 'earliest'")
         checked_through = state.version
         if state.schema_id != initial.schema_id:
-            who, advice = f"a tail of {state.name}", "follow it again, from the offsets behind the last batch"
+            who, advice = f"a tail of {state.name}", "follow it again, from the offsets after the last batch"
             require_same_columns(initial.schema, state.schema, columns, who, advice)
         has_new_commits = False
         try:
@@ -161,7 +161,7 @@ def _require_same_rows(initial: TableState, state: TableState) -> None:
     if state.truncation is not None and not initial.begins_at(state.first_offsets):
         raise OffsetsTrimmedError(
             f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
-            "rows that were read are no longer its; follow it again from 'earliest'",
+            "rows that were read were removed; follow it again from 'earliest'",
         )
 
 

@@ -94,14 +94,14 @@ def with_types(
         if size is not None and not size.holds(column.size):
             raise SchemaMismatchError(
                 f"column '{column.name}' of type {column.size or type_name(column.type)} cannot become {size}: only "
-                "varchar(n) that is no shorter, or string, holds every value that is there"
+                "varchar(n) that is no shorter, or string, holds every existing value"
             )
         if not can_be_read_as(column.type, data_type):
             raise SchemaMismatchError(
-                f"column '{column.name}' of type {type_name(column.type)} cannot become {type_name(data_type)}: "
-                "only wider integers, float to double, and decimals of more digits and the same scale hold every value "
-                "that is there; add a column of that type, fill it, and drop this one (without a primary key: copy the "
-                "rows into a new table)"
+                f"column '{column.name}' of type {type_name(column.type)} cannot become {type_name(data_type)}: only "
+                "wider integers, float to double, and decimals of more digits and the same scale hold every existing "
+                "value; add a column of that type, fill it, and drop this one (without a primary key: copy the rows "
+                "into a new table)"
             )
         changed[column.id] = replace(column, type=data_type, size=size)
     return TableSchema(tuple(changed.get(column.id, column) for column in schema.columns))
@@ -144,7 +144,7 @@ def with_positions(schema: TableSchema, positions: Mapping[str, str | None]) -> 
         column = schema.column(name)
         previous = None if after is None else schema.column(after)
         if previous == column:
-            raise SchemaMismatchError(f"column '{column.name}' cannot stand behind itself; name another column")
+            raise SchemaMismatchError(f"column '{column.name}' cannot follow itself; name another column")
         columns.remove(column)
         columns.insert(0 if previous is None else columns.index(previous) + 1, column)
     return TableSchema(tuple(columns))

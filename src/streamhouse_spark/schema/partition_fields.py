@@ -202,7 +202,7 @@ def parse_fields(texts: Sequence[str], schema: TableSchema) -> tuple[PartitionFi
     for field in fields:
         if columns.count(field.column) > 1 and any(other.transform != "identity" for other in fields):
             raise InvalidOptionError(
-                f"PARTITIONED BY {join_fields(fields)}: column '{field.column}' is there twice; the finest transform "
-                "of a column says all, so name it once"
+                f"PARTITIONED BY {join_fields(fields)}: column '{field.column}' occurs twice; the finest transform "
+                "includes the others, so name it once"
             )
     return fields

@@ -144,7 +144,7 @@ def _to_table(rows: Any, table: str) -> pa.Table:
         return pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise SchemaMismatchError(
-            f"rows for {table} are a {type(rows).__module__}.{type(rows).__name__} that is no table "
+            f"rows for {table} are a {type(rows).__module__}.{type(rows).__name__} that is not a table "
             f"({str(error)[:200]}); give it columns with names"
         ) from error
 

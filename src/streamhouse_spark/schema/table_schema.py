@@ -118,8 +118,8 @@ class Column:
             _ = column.default_scalar
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
             raise SchemaMismatchError(
-                f"column '{column.name}' of type {data['type']} has the default {data['default']!r}, which is none: "
-                f"{error}"
+                f"column '{column.name}' of type {data['type']} has the default {data['default']!r}, which is "
+                f"invalid: {error}"
             ) from None
         return column
 
@@ -249,8 +249,8 @@ class TableSchema:
                 raise SchemaMismatchError(f"there is a column '{existing.name}' already; choose another name")
             if not column.nullable:
                 raise SchemaMismatchError(
-                    f"the new column '{column.name}' is NOT NULL, and the rows that are there have no value for it; "
-                    "leave NOT NULL out",
+                    f"the new column '{column.name}' is NOT NULL, and existing rows have no value for it; leave NOT "
+                    "NULL out",
                 )
         new = (replace(column, id=first_id + i) for i, column in enumerate(added.columns))
         return type(self)((*self.columns, *new))
@@ -260,7 +260,7 @@ class TableSchema:
         changed = {self.column(name).id: comment for name, comment in comments.items()}
         for name, comment in comments.items():
             if comment is not None and not is_unicode(comment):
-                raise SchemaMismatchError(f"the comment of column '{name}' is no Unicode text; write it anew")
+                raise SchemaMismatchError(f"the comment of column '{name}' is not valid Unicode; correct it")
         return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
 
     def select(self, names: Sequence[str]) -> Self:

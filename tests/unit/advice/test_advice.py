@@ -291,23 +291,23 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         (a_lake_that_was_deleted, maintaining_beside_a_lake_that_was_deleted, reading_a_lake_that_was_deleted),
         Advice(
             "CORRUPT_DATA",
-            r"is missing, .*build the lake anew from the log \(streamhouse retier\)",
+            r"is missing, .*rebuild the lake from the log \(streamhouse retier\)",
             "restore it, or build the lake anew from the log (streamhouse retier)",
         ),
     ),
     a_lost_lake_file: Advice(
         "SNAPSHOT_EXPIRED",
-        r"it was lost: .*build the lake anew from the log \(streamhouse retier\)",
+        r"it was lost: .*rebuild the lake from the log \(streamhouse retier\)",
         "it was lost: restore it, or build the lake anew from the log (streamhouse retier)",
     ),
     a_damaged_lake_file: Advice(
         "CORRUPT_DATA",
-        r"build the lake anew from the log \(streamhouse retier\)",
+        r"rebuild the lake from the log \(streamhouse retier\)",
         "build the lake anew from the log (streamhouse retier)",
     ),
     a_damaged_manifest: Advice(
         "CORRUPT_DATA",
-        r"build the lake anew from the log \(streamhouse retier\)",
+        r"rebuild the lake from the log \(streamhouse retier\)",
         "build the lake anew from the log (streamhouse retier)",
     ),
     a_lost_manifest: Advice(

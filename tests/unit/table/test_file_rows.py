@@ -755,7 +755,7 @@ class TestHistory:
         tier(table)
         clock.advance(3 * DAY_MS)
         table.lake.expire_snapshots(retain_last=1)
-        with pytest.raises(OffsetsTrimmedError, match=f"the first version that is there is {deleted + 1}$"):
+        with pytest.raises(OffsetsTrimmedError, match=f"the first available version is {deleted + 1}$"):
             changes(table, deleted, table.refresh().version)
         assert [one["id"] for one in changes(table, deleted + 1, table.state.version)] == [10]
 

@@ -86,8 +86,8 @@ def range_of_times(
         if first:
             return first, last
         raise OffsetsTrimmedError(
-            f"CHANGES of {state.name} from {start_us} µs: records of commits before {reached} are no longer kept, so "
-            f"that the first of that time is not known; the first version that is there is {reached}"
+            f"CHANGES of {state.name} from {start_us} µs: records of commits before {reached} have expired, so the "
+            f"first commit of that time is unknown; the first available version is {reached}"
         )
     return first, last
 
@@ -180,9 +180,9 @@ def plan_deleted(
         for commit in commits:
             if any(action.files for action in deletions_in(commit.record)):
                 raise OffsetsTrimmedError(
-                    f"commit {commit.record.number} deleted rows of {state.name} that have no offsets, so that nobody "
-                    "knows whether this stream told of them; start it with a new checkpointLocation, or go on behind "
-                    "the deletion with skipChangeCommits=true"
+                    f"commit {commit.record.number} deleted rows of {state.name} that have no offsets, so it is "
+                    "unknown whether this stream returned them; use a new checkpointLocation, or skip the deletion "
+                    "with skipChangeCommits=true"
                 )
         deletions = (
             (bucket, CommitRanges.of(parts)) for bucket, parts in sorted(diff_commits(commits, lost)[1].items())
@@ -363,7 +363,7 @@ def _expired_commits_error(state: TableState, first: int, reached: int) -> Chang
     if archive := usable_archive(state):
         reached = min(reached, archive.first_commit)
     error = OffsetsTrimmedError(
-        f"CHANGES of {state.name} from version {first}: its record is no longer kept; the first version that is there "
-        f"is {reached}"
+        f"CHANGES of {state.name} from version {first}: its record has expired; the first available version is "
+        f"{reached}"
     )
     return ChangesUnavailableError(error, reached)

@@ -69,7 +69,7 @@ def require_row_level_changes(
             raise not_row_level_error(as_of_state, commit.record, reason)
         for action in (action for part in commit.record.attempts for action in part.actions):
             if isinstance(action, ResetLake) and action.starts:
-                raise not_row_level_error(as_of_state, commit.record, "gave up rows that only the lake had")
+                raise not_row_level_error(as_of_state, commit.record, "discarded rows that only the lake had")
             if not isinstance(action, TieredSnapshot):
                 continue
             before = before if before is not None else _previous_snapshot(table, as_of_state, action, first)
@@ -145,8 +145,8 @@ def not_row_level_error(as_of_state: TableState, record: Record, reason: str) ->
     added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
     operation = operation_of(record.actions, added, is_keyed=bool(as_of_state.primary_key))
     error = InvalidOptionError(
-        f"CHANGES of {as_of_state.name}: commit {record.number} ({operation}) {reason}, which is no change of single "
-        f"rows; begin at version {record.number + 1}, or compare the table VERSION AS OF "
+        f"CHANGES of {as_of_state.name}: commit {record.number} ({operation}) {reason}, which is not a row-level "
+        f"change; start at version {record.number + 1}, or compare the table VERSION AS OF "
         f"{max(record.number - 1, 1)} and of {record.number}"
     )
     return ChangesUnavailableError(error, record.number + 1)
