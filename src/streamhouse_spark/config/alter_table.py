@@ -59,8 +59,9 @@ class Alteration:
         drop_not_null: Sequence[str] = (),
         positions: Mapping[str, str | None] | None = None,
     ) -> Alteration:
-        """Validate and combine the parts of an ALTER. Raises `SchemaMismatchError`, `InvalidOptionError` for changes
-        that no table supports.
+        """Validate and combine the parts of an ALTER.
+
+        Raises `SchemaMismatchError`, `InvalidOptionError` for changes that no table supports.
         """
         for name, values in (
             ("comments", comments),

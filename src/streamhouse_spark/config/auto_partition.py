@@ -64,9 +64,7 @@ class AutoPartition:
         return period_at(now_ms, self.unit, self.time_zone) - self.num_retention
 
     def are_expired(self, partitions: Sequence[Sequence[Any]] | None, now_ms: int) -> bool:
-        """Return whether all these partitions are expired, given their recorded values; None stands for unknown
-        ones.
-        """
+        """Return whether all these partitions are expired, given their recorded values; None if unknown."""
         if not partitions:
             return False
         first_retained = self.first_kept(now_ms)

@@ -335,9 +335,7 @@ def table_option(options: Mapping[str, str], mode: Mode) -> str:
 
 
 def warehouse_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among the options, such as ``s3.endpoint``. They may contain credentials: never print
-    them.
-    """
+    """Return the settings among the options, such as ``s3.endpoint``. Never print them: they may be credentials."""
     return {name.lower(): value for name, value in options.items() if name.lower().startswith(SETTING_PREFIXES)}
 
 

@@ -99,9 +99,7 @@ class BoundFilter:
 
 
 def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter | None:
-    """Parse a filter: an expression, or a list of (column, operator, value). Raises `InvalidOptionError` for anything
-    else.
-    """
+    """Parse an expression, or a list of (column, operator, value). Raises `InvalidOptionError` for anything else."""
     if value is None or isinstance(value, Filter):
         return value
     if isinstance(value, pc.Expression):

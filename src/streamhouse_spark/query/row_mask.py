@@ -54,9 +54,7 @@ class RowMask:
         return _possible_mask(self.node, batch, TRUE)
 
     def wanted(self, batch: pa.RecordBatch) -> Bools | None:
-        """Return the rows for which the filter may be true; None for all, or if too few others exist to justify a
-        copy.
-        """
+        """Return the rows for which the filter may be true; None for all, or if a copy would not pay off."""
         possible = self.of(batch)
         if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
             return None

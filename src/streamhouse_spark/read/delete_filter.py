@@ -54,9 +54,7 @@ def _deletion_up_to(storage: Storage, state: TableState, deletion: Deletion, com
 
 
 def has_lost_rows(state: TableState) -> bool:
-    """Return whether rows of a log table were deleted, or dropped with a partition, so that it has changes other than
-    appends.
-    """
+    """Return whether rows of a log table were deleted or dropped, so that it has changes other than appends."""
     dropped = state.lake is not None and state.lake.dropped_rows > 0
     return not state.primary_key and (dropped or bool(state.deletions))
 

@@ -1,5 +1,6 @@
-"""Time travel across CREATE OR REPLACE TABLE: a read as of a time before the replacement reads the replaced table, if
-it is still retained.
+"""Time travel across CREATE OR REPLACE TABLE.
+
+A read as of a time before the replacement reads the replaced table, if it is still retained.
 """
 
 from __future__ import annotations

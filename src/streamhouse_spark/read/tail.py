@@ -78,9 +78,7 @@ def follow(
 
 
 class Tail(Iterator[pa.RecordBatch]):
-    """Iterator over the batches of `Table.tail`, with the position after the last one. For one thread, like a
-    generator.
-    """
+    """Iterator over the batches of `Table.tail`, with the position after the last one. For one thread only."""
 
     def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], position: LogPosition) -> None:
         self._batches = batches
@@ -208,10 +206,9 @@ def metadata_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Fi
 
 
 def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, int]:
-    """Return bucket → first offset to read. Buckets missing in a mapping start at the earliest row of the log or change
-    archive.
+    """Return bucket → first offset to read.
 
-    Raises `InvalidOptionError`.
+    Buckets missing in a mapping start at the earliest row of the log or change archive. Raises `InvalidOptionError`.
     """
     earliest = change_starts(state)
     match start if isinstance(start, str | dt.datetime | Mapping) else None:

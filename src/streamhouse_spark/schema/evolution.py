@@ -134,8 +134,7 @@ def without_not_null(schema: TableSchema, names: Iterable[str]) -> TableSchema:
 
 
 def with_positions(schema: TableSchema, positions: Mapping[str, str | None]) -> TableSchema:
-    """Return the schema with columns moved in turn, each to after the column that it is mapped to, or to the front for
-    None.
+    """Return the schema with columns moved in turn, each after the column that it is mapped to; None is the front.
 
     Rows do not change, because columns are matched by id. Raises `SchemaMismatchError` for an unknown column.
     """
@@ -151,9 +150,7 @@ def with_positions(schema: TableSchema, positions: Mapping[str, str | None]) -> 
 
 
 def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
-    """Return the ids of columns that had several names, or shared a name with another column, so that a name is
-    ambiguous.
-    """
+    """Return the ids of columns that had several names, or shared a name with another column."""
     ids: dict[str, set[int]] = {}
     names: dict[int, set[str]] = {}
     for schema in schemas:

@@ -74,9 +74,7 @@ def paths(data_type: pa.DataType) -> list[Path]:
 
 
 def parts_of(data_type: pa.DataType) -> list[pa.Field]:
-    """Return the fields of a struct, the element of an array, or key and value of a map; none for other types and
-    variants.
-    """
+    """Return the fields of a struct, the element of an array, or key and value of a map; else none."""
     types = pa.types
     if is_struct(data_type):
         return list(data_type)
@@ -218,9 +216,7 @@ class _Node:
         return node
 
     def build_type(self) -> pa.DataType:
-        """Return the changed type. Raises `SchemaMismatchError` for a struct without fields, or with duplicate
-        names.
-        """
+        """Return the changed type. Raises `SchemaMismatchError` for a struct with no or duplicate fields."""
         inner = [part.build_type() for part in self.parts]
         match self.kind:
             case "struct":

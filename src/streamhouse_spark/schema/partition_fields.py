@@ -51,9 +51,7 @@ class PartitionField:
 
     @property
     def suffix(self) -> str:
-        """The suffix that Iceberg adds to the column's name for this transform: ``ts_day``; empty for a plain
-        column.
-        """
+        """Iceberg's name suffix for this transform, as in ``ts_day``; empty for a plain column."""
         return _SHORT.get(self.transform, "")
 
     @property

@@ -197,15 +197,19 @@ class TableSchema:
 
     @property
     def has_field_ids(self) -> bool:
-        """Whether a nested field was changed. Every stored form of such a schema records this, so that older versions
-        of this package reject it instead of reading nested fields by name.
+        """Whether a nested field was changed.
+
+        Every stored form of such a schema records this, so that older versions of this package reject it instead of
+        reading nested fields by name.
         """
         return any(column.field_ids is not None for column in self.columns)
 
     @property
     def has_variants(self) -> bool:
-        """Whether a column is VARIANT. Every stored form of such a schema records this, so that older versions of this
-        package, which lack the type, reject it.
+        """Whether a column is VARIANT.
+
+        Every stored form of such a schema records this, so that older versions of this package, which lack the type,
+        reject it.
         """
         return any(is_variant(column.type) for column in self.columns)
 

@@ -49,8 +49,7 @@ def list_commit_diffs(added: Parts, removed: Parts) -> list[CommitDiff]:
 def plan_file_tasks(
     table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
 ) -> Iterator[ChangesScanTask]:
-    """Return one scan task per lake file with rows without offsets that the commits deleted or dropped with a
-    partition.
+    """Return one scan task per lake file with deleted rows that have no offsets.
 
     Raises `ChangesUnavailableError` if the lake snapshot with the file has expired.
     """

@@ -121,11 +121,11 @@ def plan_changes(
     is_net: bool = False,
     after_us: int | None = None,
 ) -> ChangesPlan:
-    """Plan a scan of the changes of the commits ``first`` to ``last``. ``is_net`` omits log table rows that were added
-    and removed within the range.
+    """Plan a scan of the changes of the commits ``first`` to ``last``.
 
-    Raises `OffsetsTrimmedError` with the first commit from which on all changes are available, `SnapshotExpiredError`
-    as `state_at` does, and `InvalidOptionError` for a commit whose changes are not recorded row by row.
+    ``is_net`` omits log table rows that were added and removed within the range. Raises `OffsetsTrimmedError` with the
+    first commit from which on all changes are available, `SnapshotExpiredError` as `state_at` does, and
+    `InvalidOptionError` for a commit whose changes are not recorded row by row.
     """
     if last < max(first, FIRST):
         return ChangesPlan(state, ())
@@ -166,11 +166,10 @@ def in_changelog(plan: ChangesPlan) -> ChangesPlan:
 def plan_deleted(
     table: TableHandle, state: TableState, first: int, last: int, below: Mapping[int, int]
 ) -> tuple[ChangesScanTask, ...]:
-    """Plan a scan of the log table rows below some offsets that the commits ``first`` to ``last`` deleted, including
-    dropped partitions.
+    """Plan a scan of the log table rows that the commits ``first`` to ``last`` deleted or dropped.
 
-    Raises `OffsetsTrimmedError` if commits or rows are no longer retained or deleted rows have no offsets, and
-    `InvalidOptionError` for a commit whose deletions are not recorded.
+    Only rows ``below`` some offsets are included. Raises `OffsetsTrimmedError` if commits or rows are no longer
+    retained or deleted rows have no offsets, and `InvalidOptionError` for a commit whose deletions are not recorded.
     """
     if last < max(first, FIRST):
         return ()
@@ -259,9 +258,7 @@ def _truncation_tasks(
 def _plan_truncated_rows(
     table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
 ) -> list[ChangesScanTask]:
-    """Return the scan tasks of a log table's rows, except those ``added`` within the range, which a net change
-    omits.
-    """
+    """Return the scan tasks of a log table's rows, without those ``added`` within the range of a net change."""
     rows = find_truncated_rows(table, before)
     if not rows.is_sure or (added and not older.contain(rows.files)):
         raise not_row_level_error(before, last.record, "removed all rows at once")
@@ -333,8 +330,9 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
-    """Return the state after the range. If that has expired, return the requested state, which has the same information
-    unless the table was truncated in between.
+    """Return the state after the range, or the requested state if that has expired.
+
+    The requested state has the same information unless the table was truncated in between.
     """
     if last == state.version:
         return state

@@ -45,8 +45,7 @@ def require_row_level_changes(
     is_net: bool = False,
     is_emptied: bool = False,
 ) -> Mapping[int, Rows]:
-    """Require that the records name the rows that each commit added and removed, or that the lake has the rows of
-    dropped partitions.
+    """Require that all changes are known row by row, from the records or, for dropped partitions, from the lake.
 
     Returns commit number → rows that only the lake names. Raises `ChangesUnavailableError`. For a net change, a deleted
     row without an offset may have been added in the same range, at an offset that it has lost; then its file must
@@ -86,9 +85,7 @@ def require_row_level_changes(
 
 
 def _require_no_replaced_rows(as_of_state: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
-    """Require that no commit truncated the table or adopted the rows of a lake table. Raises
-    `ChangesUnavailableError`.
-    """
+    """Require that no commit truncated the table or adopted a lake table. Raises `ChangesUnavailableError`."""
     first = commits[0].record
     emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
     truncating = next((commit.record for commit in commits if commit.record.number == emptied), None)
@@ -153,9 +150,7 @@ def not_row_level_error(as_of_state: TableState, record: Record, reason: str) ->
 
 
 class PreexistingFiles:
-    """The files of the lake snapshot from before the commit ``first``, loaded on demand. No row in them was added
-    later.
-    """
+    """The lake files from before the commit ``first``, loaded on demand. No row in them was added later."""
 
     def __init__(self, table: TableHandle, first: int) -> None:
         self._table, self._first = table, first
