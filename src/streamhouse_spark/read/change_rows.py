@@ -92,7 +92,7 @@ def change_batches(
 def _commit_rows(
     task: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
 ) -> Iterator[pa.RecordBatch]:
-    """Give the rows that a commit is known of, as they are."""
+    """Yield the rows at offsets of a commit, unchanged."""
     is_in_commit = runs >= 0
     if not is_in_commit.all():
         batch, runs, offsets = batch.filter(pa.array(is_in_commit)), runs[is_in_commit], offsets[is_in_commit]
