@@ -287,7 +287,7 @@ def _combine_outcomes(dominant: int, neutral: int) -> list[list[int]]:
             return dominant
         return NULL if NULL in (a, b) else neutral
 
-    def of_sets(first: int, second: int) -> int:
+    def combine_sets(first: int, second: int) -> int:
         outcomes = 0
         for a in (TRUE, FALSE, NULL):
             for b in (TRUE, FALSE, NULL):
@@ -295,7 +295,7 @@ def _combine_outcomes(dominant: int, neutral: int) -> list[list[int]]:
                     outcomes |= combine(a, b)
         return outcomes
 
-    return [[of_sets(first, second) for second in range(ANYTHING + 1)] for first in range(ANYTHING + 1)]
+    return [[combine_sets(first, second) for second in range(ANYTHING + 1)] for first in range(ANYTHING + 1)]
 
 
 _AND = _combine_outcomes(FALSE, TRUE)
