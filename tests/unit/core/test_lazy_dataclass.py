@@ -249,9 +249,9 @@ def test_it_refuses_what_it_cannot_do(body, options, text):
 
 COMPARE = """
 import dataclasses, importlib, inspect, json, pkgutil, sys
-from streamhouse_spark.core import values
+from streamhouse_spark.core import lazy_dataclass
 
-ours, twins = values._decorator, []
+ours, twins = lazy_dataclass._decorator, []
 
 def both(kind=None, /, **options):
     if kind is None:
@@ -278,7 +278,7 @@ def about(kind):
     params = kind.__dataclass_params__
     return str((fields, str(inspect.signature(kind)), slots, methods, kind.__match_args__, repr(params)))
 
-values.dataclass = both
+lazy_dataclass.dataclass = both
 import streamhouse_spark
 for found in pkgutil.walk_packages(streamhouse_spark.__path__, "streamhouse_spark."):
     if not found.name.endswith("__main__"):

@@ -163,19 +163,19 @@ def report(url=None):
     print(json.dumps(found), flush=True)
 if sys.argv[2] == "server":
     from streamhouse_spark.serve.options import ServeOptions
-    from streamhouse_spark.serve.server import Listening, serve
+    from streamhouse_spark.serve.server import ListenAddress, serve
     def started(url, flight):
         threading.Timer(0.3, lambda: (report(url), os.kill(os.getpid(), signal.SIGTERM))).start()
-    serve(warehouse, ServeOptions(), Listening(port=0), started)
+    serve(warehouse, ServeOptions(), ListenAddress(port=0), started)
 else:
     from streamhouse_spark.lake.tiering.job import run_tasks_locally
-    from streamhouse_spark.service.endpoint import observed
+    from streamhouse_spark.service.endpoint import export_service_metrics
     from streamhouse_spark.service.tiering_service import Service
     from streamhouse_spark.warehouse.process_cache import Connection
     tasks = run_tasks_locally(warehouse.storage, {}, warehouse.world)
     service = Service(tasks, Connection.of(sys.argv[1], {}))
     threading.Timer(0.5, lambda: (report(), service.stop())).start()
-    with observed(service):
+    with export_service_metrics(service):
         service.run()
 """
 

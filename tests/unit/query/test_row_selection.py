@@ -97,13 +97,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from streamhouse_spark.query.filter_parsing import (parse_filter)
-from streamhouse_spark.query.row_selection import (matching)
+from streamhouse_spark.query.row_selection import (select_matching_rows)
 
 rows = pa.table({"id": np.arange(200_000)})
-matching(rows.slice(0, 1), pc.field("id") > 3)  # what the first use loads may have threads of its own
+select_matching_rows(rows.slice(0, 1), pc.field("id") > 3)  # what the first use loads may have threads of its own
 before = len(os.listdir("/proc/self/task"))
 parse_filter(pc.field("id") > 3).bound(rows.schema)
-assert matching(rows, pc.field("id") > 3).num_rows == 199_996
+assert select_matching_rows(rows, pc.field("id") > 3).num_rows == 199_996
 print(before, len(os.listdir("/proc/self/task")))
 rows.filter(pc.field("id") > 3)
 print(len(os.listdir("/proc/self/task")))
