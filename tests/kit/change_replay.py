@@ -75,7 +75,7 @@ def first_there(table: Table) -> int:
     text = _refusal(table, 0, newest)
     if not text:
         return 1
-    if "none of its versions is there" in text:
+    if "no version is available until" in text:
         return newest + 1
     found = re.search(r"the first available version is (\d+)$", text)
     assert found is not None, text
