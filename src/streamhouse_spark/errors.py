@@ -160,9 +160,7 @@ class DifferentHistoryError(StreamhouseError):
 
 
 class IdempotencyKeyReusedError(StreamhouseError):
-    """A request's key, or its producer and sequence number, belongs to a request with another body. Nothing was
-    written.
-    """
+    """A request's key, or its producer and sequence number, belongs to another request. Nothing was written."""
 
     kind = ErrorKind.INVALID
 

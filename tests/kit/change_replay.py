@@ -75,9 +75,9 @@ def first_there(table: Table) -> int:
     text = _refusal(table, 0, newest)
     if not text:
         return 1
-    if "none of its versions is there" in text:
+    if "no version is available until" in text:
         return newest + 1
-    found = re.search(r"the first version that is there is (\d+)$", text)
+    found = re.search(r"the first available version is (\d+)$", text)
     assert found is not None, text
     first = int(found.group(1))
     assert _refusal(table, first - 1, newest)

@@ -46,7 +46,7 @@ ELSEWHERE = {
     "is gone; bring its files back, or choose a later commit of": (
         "unit/table/test_rebuild_lake.py::test_a_former_lake_that_is_gone_is_an_error_that_says_so"
     ),
-    "changed its columns later, and the records that say what they were": (
+    "changed its columns later, and the records of the earlier columns": (
         "unit/read/test_historical_schema.py::test_columns_that_no_kept_record_tells_are_an_error"
     ),
     "while its hot rows were looked for; ask again": (
@@ -134,7 +134,7 @@ ELSEWHERE = {
     "is not in lake snapshot": (
         "unit/table/test_file_rows.py::TestHistory::test_changes_fail_if_their_snapshot_is_replaced_concurrently"
     ),
-    "what was made of them is out of date": (
+    "results derived from them are stale": (
         "unit/datasource/stream/test_deleted_rows.py::test_rows_that_were_read_and_are_deleted_end_the_stream"
     ),
     "the log mixes two histories": "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table",
@@ -171,7 +171,7 @@ ELSEWHERE = {
     "since its stream of CHANGES began; start the query again": (
         "unit/datasource/catalog/scan/test_changes_scan.py::test_a_batch_has_the_columns_that_its_stream_began_with"
     ),
-    "so that nobody knows whether this stream told of them; start it with a new": (
+    "so it is unknown whether this stream returned them; use a new": (
         "unit/table/test_file_rows.py::TestHistory::test_the_changelog_has_deletes_without_offsets_and_fails_its_streams"
     ),
     "read/change_feed/commit_changes.py OFFSETS_TRIMMED: CHANGES of … from": (
@@ -290,7 +290,7 @@ ELSEWHERE = {
     "whose partition keys are fixed when its table is created; create a new table": (
         "unit/table/test_partition_evolution.py::TestTheRecord::test_tables_that_cannot"
     ),
-    "of then lie by it; create a new table": (
+    "older lake files still are; create a new table": (
         "unit/table/test_partition_evolution.py::TestColumns::test_what_lies_by_a_column_keeps_it"
     ),
     "its partitioning was changed since": (

@@ -110,7 +110,7 @@ class TestStatements:
             ("years(id)", "has type bigint, expected a date or a timestamp"),
             ("hours(n)", "has type date, expected a timestamp"),
             ("nonsense(id)", "unknown transform 'nonsense'"),
-            ("truncate(2, name), name", "'name' is there twice"),
+            ("truncate(2, name), name", "'name' occurs twice"),
             ("id, id", "id"),
             ("s.x", "a field inside a struct cannot partition"),
             ("bucket(2, s.x)", "a field inside a struct cannot partition"),
@@ -154,7 +154,7 @@ class TestStatements:
 
     def test_a_time_before_the_table(self, spark: Any, filled: str) -> None:
         query = f"SELECT * FROM {filled} TIMESTAMP AS OF '2001-01-01 00:00:00'"
-        assert "the table was made later" in line_of(lambda: spark.sql(query).collect())
+        assert "the table was created later" in line_of(lambda: spark.sql(query).collect())
 
     def test_a_stream_makes_a_table(self, spark: Any, make: Any, checkpoint: str) -> None:
         source = make("_from", columns="id BIGINT")

@@ -209,7 +209,7 @@ def first_there(spark, name):
         PySparkException, match=r"OFFSETS_TRIMMED: CHANGES of .* the log no longer has the rows"
     ) as error:
         changes(spark, name, "FROM VERSION 2")
-    first = int(str(error.value).split("the first version that is there is ")[1].split()[0])
+    first = int(str(error.value).split("the first available version is ")[1].split()[0])
     with pytest.raises(PySparkException, match="OFFSETS_TRIMMED"):
         changes(spark, name, f"FROM VERSION {first - 1}")
     return first

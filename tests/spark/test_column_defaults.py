@@ -177,7 +177,7 @@ def test_functions_are_values_of_the_statement(spark, wh: Warehouse, name, tmp_p
     ("statement", "says"),
     [
         ("CREATE TABLE {}2 (at DATE DEFAULT current_timestamp())", "which is a timestamp"),
-        ("CREATE TABLE {}2 (a INT DEFAULT 1 + 1)", "is no constant"),
+        ("CREATE TABLE {}2 (a INT DEFAULT 1 + 1)", "is not a constant"),
         ("CREATE TABLE {}2 (a ARRAY<INT> DEFAULT array(1))", "only columns of plain types"),
         ("CREATE TABLE {}2 (a INT DEFAULT 'x')", "INT"),
         ("ALTER TABLE {} ADD COLUMN b INT DEFAULT 3", "ALTER COLUMN … SET DEFAULT"),

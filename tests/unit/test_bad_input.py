@@ -605,7 +605,7 @@ class TestArguments:
         raw = pa.array([b"a", "é".encode(), b"\xff", None], pa.binary())
         names = pa.Array.from_buffers(pa.string(), 4, raw.buffers())
         bad = pa.table({"id": range(8), "name": pa.chunked_array([pa.array(["b"] * 4), names])})
-        assert "column 'name' of sales.orders has bytes that are no UTF-8 in row 6" in refused(
+        assert "column 'name' of sales.orders has bytes that are not UTF-8 in row 6" in refused(
             SchemaMismatchError, lambda: table.append(bad)
         )
         refused(SchemaMismatchError, lambda: table.append(bad.set_column(1, "NAME", bad["name"].cast("large_string"))))
@@ -643,8 +643,8 @@ class TestArguments:
             (lambda t: t.append([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
             (lambda t: t.append([{"id": 2}] * 99_999, transaction="app"), "expected a Transaction(app_id, version)"),
             (lambda t: t.overwrite([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
-            (lambda t: t.append([{"id": 2}], transaction=NUMBERS), "take another one"),
-            (lambda t: t.overwrite([{"id": 2}], transaction=NUMBERS), "take another one"),
+            (lambda t: t.append([{"id": 2}], transaction=NUMBERS), "choose another one"),
+            (lambda t: t.overwrite([{"id": 2}], transaction=NUMBERS), "choose another one"),
             (lambda t: t.forget_transactions(5), "expected a text"),
             (lambda t: t.forget_transactions(["app"]), "expected a text"),
             (lambda t: t.tail(start=3.5), "start 3.5: expected 'latest'"),

@@ -59,8 +59,9 @@ class Alteration:
         drop_not_null: Sequence[str] = (),
         positions: Mapping[str, str | None] | None = None,
     ) -> Alteration:
-        """Validate and combine the parts of an ALTER. Raises `SchemaMismatchError`, `InvalidOptionError` for changes
-        that no table supports.
+        """Validate and combine the parts of an ALTER.
+
+        Raises `SchemaMismatchError`, `InvalidOptionError` for changes that no table supports.
         """
         for name, values in (
             ("comments", comments),
@@ -194,6 +195,6 @@ def _refuse_former_sources(
             column = schema.find(name)
             if column is not None and column.id in refused:
                 raise InvalidOptionError(
-                    f"column '{column.name}' cannot be {change}: the table was partitioned by it, and the lake's files "
-                    "of then lie by it; create a new table, and copy the rows"
+                    f"column '{column.name}' cannot be {change}: the table was partitioned by it, and older lake "
+                    "files still are; create a new table, and copy the rows"
                 )

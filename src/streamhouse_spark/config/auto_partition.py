@@ -64,9 +64,7 @@ class AutoPartition:
         return period_at(now_ms, self.unit, self.time_zone) - self.num_retention
 
     def are_expired(self, partitions: Sequence[Sequence[Any]] | None, now_ms: int) -> bool:
-        """Return whether all these partitions are expired, given their recorded values; None stands for unknown
-        ones.
-        """
+        """Return whether all these partitions are expired, given their recorded values; None if unknown."""
         if not partitions:
             return False
         first_retained = self.first_kept(now_ms)
@@ -173,8 +171,8 @@ def _key_column(key: str | None, schema: TableSchema, partition_by: Sequence[str
     if key is None:
         if len(partition_by) > 1:
             raise InvalidOptionError(
-                f"{ENABLED} is true and the table has several partition columns ({columns}); {KEY} says which of them "
-                "is the time"
+                f"{ENABLED} is true and the table has several partition columns ({columns}); {KEY} must name the one "
+                "with the time"
             )
         return partition_by[0]
     column = schema.find(key.strip())

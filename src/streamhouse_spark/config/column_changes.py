@@ -61,7 +61,7 @@ class ColumnChanges:
         dropped_and_changed = {name.casefold() for name in dropped} & {name.casefold() for name in (*names, *types)}
         if dropped_and_changed:
             raise InvalidOptionError(
-                f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do one of both"
+                f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do only one of these"
             )
         return cls(names, tuple(dropped), types, _parse_sizes(dict(widened or {})))  # type: ignore[call-overload]
 
@@ -146,7 +146,7 @@ def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[
     dropped_and_changed = {schema.column(name).name for name in column_changes.dropped} & nested_changes.keys()
     if dropped_and_changed:
         raise InvalidOptionError(
-            f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do one of both"
+            f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do only one of these"
         )
     return column_changes, nested_changes
 

@@ -41,8 +41,9 @@ def check_paimon_values(table: str, columns: Mapping[str, pa.Array | pa.ChunkedA
 def check_paimon_columns(
     schema: TableSchema, partition_by: Sequence[str], bucket_key: Sequence[str], primary_key: Sequence[str] = ()
 ) -> None:
-    """Validate the columns. Raises `SchemaMismatchError` for a name reserved by Paimon, `InvalidOptionError` for a
-    column that does not support its role.
+    """Validate the columns of a table with a Paimon lake.
+
+    Raises `SchemaMismatchError` for a name reserved by Paimon, `InvalidOptionError` for an unsuitable role.
     """
     for name in schema.names:
         if is_of_paimon(name):
@@ -77,9 +78,7 @@ def _check_partition_column(name: str, arrow: pa.DataType) -> None:
 
 
 def _check_key_column(name: str, arrow: pa.DataType) -> None:
-    """Reject types of key columns with values that are equal here but distinct in Paimon: -0.0 and 0.0, and NaN in
-    Python.
-    """
+    """Reject key types with values that are equal here but distinct in Paimon: -0.0 and 0.0, and NaN in Python."""
     if pa.types.is_floating(arrow):
         raise InvalidOptionError(
             f"the primary key has '{name}' of type {type_name(arrow)}, whose equal values Paimon's libraries tell "

@@ -41,9 +41,7 @@ class FormerPartitioning:
 
 @dataclass(frozen=True, slots=True)
 class SetPartitioning:
-    """Change the partition fields of new rows; existing rows are not moved. Older versions of this package reject the
-    action.
-    """
+    """Change the partition fields of new rows. Older versions of this package reject the action."""
 
     schema_id: int
     """The schema that starts here, with the same columns."""

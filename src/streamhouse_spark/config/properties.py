@@ -222,7 +222,7 @@ def parse_properties(
     for name, value in properties.items():
         check_property_name(name)
         if not is_unicode(value):
-            raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is no Unicode text; write it anew")
+            raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is not valid Unicode; correct it")
         if not name.startswith((CONSTRAINT, GENERATED, IDENTITY)) and values.looks_like_secret(name, value):
             raise InvalidOptionError(
                 f"property {name} has a value that looks like a credential, and properties are stored for all to read; "

@@ -47,24 +47,26 @@ OPTIONS: Final = (
     Option("startingTimestamp", _READS, "rows committed at this moment or later; overrides startingOffsets"),
     Option("endingOffsets", ("read",), 'latest (the default), or JSON {"<bucket>": offset}, exclusive, -1 latest'),
     Option("endingTimestamp", ("read",), "rows committed before this moment; overrides endingOffsets"),
-    Option("maxOffsetsPerTrigger", ("readStream",), "rows per micro-batch, over all buckets, at most"),
+    Option("maxOffsetsPerTrigger", ("readStream",), "maximum rows per micro-batch, over all buckets"),
     Option(
         "maxBytesPerTrigger",
         ("readStream",),
-        "bytes of rows in memory per micro-batch, about, such as 64mb; a batch takes 1,000 rows or 1 MiB at least, "
-        "whichever is less, and no less than a row",
+        "approximate in-memory bytes of rows per micro-batch, such as 64mb; a batch has at least 1,000 rows or 1 "
+        "MiB, whichever is less, and at least one row",
     ),
     Option(
         "onDifferentHistory",
         ("readStream",),
-        "of a table that was restored from a backup: fail, or continue at the checkpoint's offsets (default fail)",
+        "if the table was restored from a backup: fail, or continue at the checkpoint's offsets (default fail)",
     ),
-    Option("failOnDataLoss", _READS, "false: skip offsets that are no longer kept, instead of failing (default true)"),
+    Option(
+        "failOnDataLoss", _READS, "false: skip offsets that are no longer retained, instead of failing (default true)"
+    ),
     Option(
         "skipChangeCommits",
         ("readStream",),
-        "true: of a table without a primary key, go on behind commits that delete rows which were read, and of a "
-        "`$changelog` leave deletions out (default false)",
+        "true: for a log table, continue after commits that delete rows already read; for a `$changelog`, omit "
+        "deletions (default false)",
     ),
     Option("readChangeFeed", _READS, "true: read the changelog, with _change_type, _log_offset, _commit_timestamp"),
     Option("includeMetadata", _READS, "true: add _bucket, _log_offset and _commit_timestamp to the columns"),
@@ -72,28 +74,32 @@ OPTIONS: Final = (
     Option(
         "asOfTimestamp",
         ("read",),
-        "read the table, with the columns of then, or its lake as of this moment: milliseconds since 1970, or ISO-8601 "
-        "with a zone, such as `2026-01-31T12:00:00Z`",
+        "read the table, with its columns of that time, or its lake as of this time: milliseconds since 1970, or "
+        "ISO-8601 with a zone, such as `2026-01-31T12:00:00Z`",
     ),
     Option(
         "schemaEvolutionMode",
         ("readStream",),
-        "none (the default): the stream goes on without columns that are added while it runs; addNewColumns: it ends, "
-        "and says so, before the first rows that have them, and started again it goes on there with them",
+        "none (the default): the stream ignores columns that are added while it runs; addNewColumns: it stops with "
+        "an error before the first rows that have them, and continues with them after a restart",
     ),
-    Option("consumerId", ("readStream",), "a name whose position holds back the trimming of the log"),
+    Option("consumerId", ("readStream",), "name of a consumer whose position prevents trimming of the log"),
     Option(
         "realTimeTasks",
         ("readStream",),
-        "in real-time mode: tasks that follow the log at the same time, each of them some buckets (default 1)",
+        "in real-time mode: number of tasks that follow the log concurrently, each for some buckets (default 1)",
     ),
     Option("txnAppId", ("write", "writeStream"), "with txnVersion: the durable identity of a write, stored once"),
-    Option("txnVersion", ("write",), "with txnAppId: the version of the write; a known one adds nothing"),
+    Option(
+        "txnVersion",
+        ("write",),
+        "with txnAppId: the version of the write; a version that is already stored adds nothing",
+    ),
     Option(
         "rowKindColumn",
         ("write", "writeStream"),
-        "a column that says what each row does to its primary key: insert, update_after, delete, or +I, +U, -D, or c, "
-        "r, u, d; rows with update_before or -U are left out",
+        "a column with the change type of each row: insert, update_after, delete, or +I, +U, -D, or c, r, u, d; rows"
+        " with update_before or -U are skipped",
     ),
     Option(
         "partialUpdate",
@@ -103,14 +109,14 @@ OPTIONS: Final = (
     Option(
         "mergeSchema",
         ("write", "writeStream"),
-        "true: columns that the table lacks are added to it, nullable and behind the others, before rows are written",
+        "true: columns missing from the table are added to it, nullable and at the end, before rows are written",
     ),
     Option(
         "replaceWhere",
         ("write",),
-        "with mode overwrite: a condition in SQL; the new rows satisfy it, and replace the rows that do",
+        "with mode overwrite: a SQL condition; the new rows must satisfy it, and replace the rows that do",
     ),
-    Option("checkpointLocation", ("writeStream",), "where Spark keeps the stream's state"),
+    Option("checkpointLocation", ("writeStream",), "where Spark stores the stream's state"),
     Option("queryName", ("writeStream",), "Spark's name of the stream"),
 )
 """All options, except the settings with a prefix of `SETTING_PREFIXES`."""
@@ -335,9 +341,7 @@ def table_option(options: Mapping[str, str], mode: Mode) -> str:
 
 
 def warehouse_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among the options, such as ``s3.endpoint``. They may contain credentials: never print
-    them.
-    """
+    """Return the settings among the options, such as ``s3.endpoint``. Never print them: they may be credentials."""
     return {name.lower(): value for name, value in options.items() if name.lower().startswith(SETTING_PREFIXES)}
 
 

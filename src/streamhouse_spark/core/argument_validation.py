@@ -24,10 +24,10 @@ _WAIT_MS_MAX = 10**12
 
 
 def checks_arguments(*, names: Collection[str] = (), unless: Collection[str] = ()) -> Callable[[_Type], _Type]:
-    """Decorate a class so that its own public methods are `validate_arguments`. ``names`` are parameters with the name
-    of a database or table.
+    """Decorate a class so that its own public methods are `validate_arguments`.
 
-    Methods in ``unless`` validate their arguments themselves, because their calls take only microseconds.
+    ``names`` are parameters with the name of a database or table. Methods in ``unless`` validate their arguments
+    themselves, because their calls take only microseconds.
     """
 
     def wrapped(kind: _Type) -> _Type:
@@ -67,9 +67,7 @@ def validate_arguments(function: _Function, *, names: Collection[str] = ()) -> _
 
 
 def require_part(name: str, value: object, expected: str, attribute: str) -> None:
-    """Raise `InvalidOptionError` for a value without ``attribute``. For types of optional packages, which may be
-    missing.
-    """
+    """Raise `InvalidOptionError` for a value without ``attribute``, for types of packages that may be missing."""
     if isinstance(value, type) or not hasattr(value, attribute):
         _refuse(name, value, expected)
 

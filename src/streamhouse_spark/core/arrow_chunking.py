@@ -1,8 +1,9 @@
-"""Size-bounded chunks of Arrow rows. An Arrow array of texts has 32-bit offsets and holds at most 2 GiB; a chunked
-array holds any amount. All code that gathers rows of a batch uses this module, so that no array approaches the limit.
+"""Size-bounded chunks of Arrow rows.
 
-A slice has at least one row, so a row may be larger than a slice, but never larger than `ROW_BYTES_MAX`, which is
-checked on input. Two such rows, as before and after an update, still fit into an array.
+An Arrow array of texts has 32-bit offsets and holds at most 2 GiB; a chunked array holds any amount. All code that
+gathers rows of a batch uses this module, so that no array approaches the limit. A slice has at least one row, so a row
+may be larger than a slice, but never larger than `ROW_BYTES_MAX`, which is checked on input. Two such rows, as before
+and after an update, still fit into an array.
 """
 
 from __future__ import annotations
@@ -120,8 +121,7 @@ def combine_small_chunks(rows: pa.Table) -> pa.Table:
 
 
 def take_values(column: Column, places: Places, *, distinct: bool = False) -> Column:
-    """Take the values at the indices ``places``, null for -1, in one array if they fit, else in chunks of
-    `SLICE_BYTES_MAX`.
+    """Take the values at the indices ``places``, null for -1, in one array or in chunks of `SLICE_BYTES_MAX`.
 
     ``distinct`` indices avoid measuring single values.
     """

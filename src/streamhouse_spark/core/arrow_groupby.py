@@ -16,11 +16,7 @@ def distinct(rows: pa.Table) -> pa.Table:
 
 
 def sums(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    """Return the sums of all other columns per group of equal values in the columns ``by``: these columns, then the
-    sums.
-
-    A sum with a null part is null.
-    """
+    """Return the columns ``by`` and the sums of all others, one row per group. A sum with a null part is null."""
     summed_names = [name for name in rows.column_names if name not in by]
     selected = rows.select([*by, *summed_names])
     keys, summed = (_numbers(selected)[: len(by)], _numbers(selected)[len(by) :])

@@ -20,9 +20,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Return the wall-clock time in milliseconds since 1970-01-01 UTC. It may jump and never decides
-        correctness.
-        """
+        """Return the wall-clock time in milliseconds since 1970 UTC. It may jump and never decides correctness."""
 
     def boot_ms(self) -> int:
         """Return monotonic milliseconds since a fixed moment, including time while the machine sleeps."""

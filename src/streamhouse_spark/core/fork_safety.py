@@ -153,7 +153,7 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     for lock in list(_locks):
-        if not lock._is_owned():  # noqa: SLF001 - as threading.Condition asks
+        if not lock._is_owned():  # noqa: SLF001 - as in threading.Condition
             lock._at_fork_reinit()  # noqa: SLF001 - as the standard library's own modules do
     for event in list(_events):
         event._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001

@@ -133,9 +133,7 @@ def _install_methods(of: _Class, methods: Mapping[str, _Later | None]) -> None:
 
 
 def _method_makers(of: _Class) -> dict[str, _Make | None]:
-    """Return name → generator for all methods of the class. A method in the body is kept, or rejected with
-    `TypeError`.
-    """
+    """Return name → generator for all methods. A method in the body is kept, or rejected with `TypeError`."""
     copying = _make_init_copy_method if "__init__" in of.body else _make_copy_method
     makers: dict[str, _Make | None] = {"__init__": _init, "__match_args__": _match_args, "__replace__": copying}
     if of.requests("repr"):

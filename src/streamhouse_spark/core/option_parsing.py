@@ -73,9 +73,7 @@ def parse_int(name: str, text: str, *, minimum: int, maximum: int = _INT64_MAX) 
 
 
 def parse_duration_ms(name: str, text: str) -> int:
-    """Parse a duration such as ``3min``, ``7d``, ``500ms`` or ``30 s`` to milliseconds; a plain number is
-    milliseconds.
-    """
+    """Parse a duration such as ``3min``, ``7d`` or ``30 s`` to milliseconds; a plain number is milliseconds."""
     value = _with_unit(text, _DURATION_MS)
     if value is None:
         reject(name, text, "a duration such as 500ms, 30s, 3min, 12h or 7d")

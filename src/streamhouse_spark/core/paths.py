@@ -257,8 +257,7 @@ def tiering_failures_key(table_uuid: str) -> str:
 
 
 def lake_location(path: TablePath, table_uuid: str, *, has_conflict: bool, lake_format: str = "iceberg") -> str:
-    """Return the default location of a table's lake table: ``lake/<database>/<table>``, with a short UUID on a
-    conflict.
+    """Return the default location of a table's lake table, with a short UUID on a conflict.
 
     Paimon's file system catalog expects databases in folders that end with ``.db``.
     """

@@ -193,10 +193,9 @@ class Transaction:
 
     @classmethod
     def of_request(cls, key: str, fingerprint: str) -> Transaction:
-        """Return the identity of a request: the digest of its idempotency key, and its fingerprint, as 16 bytes in
-        hexadecimal.
+        """Return the identity of a request: the digest of its idempotency key, and its fingerprint.
 
-        A request with the same key but another fingerprint is an error.
+        Both are 16 bytes in hexadecimal. A request with the same key but another fingerprint is an error.
         """
         return cls(REQUESTS + key, 0, batch=StreamBatch(fingerprint))
 
@@ -209,9 +208,7 @@ class Transaction:
         return key if _DIGEST.fullmatch(key) and _DIGEST.fullmatch(fingerprint or "") else None
 
     def __post_init__(self) -> None:
-        """Raise `InvalidOptionError` for a transaction that a record cannot store, or that is not comparable with later
-        versions.
-        """
+        """Raise `InvalidOptionError` for a transaction that a record cannot store or compare."""
         for text in (self.app_id, self.owner):
             if not _is_identity(text) and not (text is None and self.app_id is not None):
                 raise InvalidOptionError(
@@ -241,7 +238,7 @@ def check_app_id(app_id: str) -> None:
         if app_id.startswith(prefix):
             raise InvalidOptionError(
                 f"transaction of {app_id!r}: application ids that begin with {prefix} are reserved: they {purpose}; "
-                "take another one"
+                "choose another one"
             )
 
 

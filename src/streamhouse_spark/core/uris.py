@@ -46,8 +46,9 @@ def find_recorded_root(location: str, key: str) -> str | None:
 
 
 def is_same_place(first: str, second: str) -> bool:
-    """Return whether two roots are the same. Local directories are compared by the file system, so symbolic links and
-    visible mounts count as equal.
+    """Return whether two roots are the same.
+
+    The file system compares local directories, so symbolic links and visible mounts count as equal.
     """
     first, second = plain_root(first), plain_root(second)
     return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))

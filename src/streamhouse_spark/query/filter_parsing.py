@@ -99,9 +99,7 @@ class BoundFilter:
 
 
 def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter | None:
-    """Parse a filter: an expression, or a list of (column, operator, value). Raises `InvalidOptionError` for anything
-    else.
-    """
+    """Parse an expression, or a list of (column, operator, value). Raises `InvalidOptionError` for anything else."""
     if value is None or isinstance(value, Filter):
         return value
     if isinstance(value, pc.Expression):
@@ -352,7 +350,7 @@ def _is_float32(value: float) -> bool:
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:
     """Bind the expression as a read would, so that an invalid one is rejected before anything is read."""
-    import pyarrow.dataset as ds  # loads pandas, where there is one
+    import pyarrow.dataset as ds  # imports pandas if installed
 
     try:
         ds.dataset(schema.empty_table()).scanner(filter=expression, use_threads=False).to_table()
@@ -380,7 +378,7 @@ class ArrowFilter:
         return FALSE | NULL if guarantee is not None and self._is_excluded_by(guarantee) else ANYTHING
 
     def _is_excluded_by(self, guarantee: pc.Expression) -> bool:
-        import pyarrow.dataset as ds  # loads pandas, where there is one
+        import pyarrow.dataset as ds  # imports pandas if installed
 
         file_format = ds.IpcFileFormat()
         fragment = file_format.make_fragment(pa.py_buffer(b""), partition_expression=guarantee)

@@ -59,9 +59,7 @@ class PartitionMatch:
         return matches
 
     def holds(self, partition: Mapping[str, Any]) -> bool:
-        """Return whether a partition matches, given the plain values of its columns (days and microseconds as
-        integers).
-        """
+        """Return whether a partition matches, given its columns' plain values (days and microseconds as integers)."""
         return all(_are_equal(partition[name], ticks_of(value)) for name, value in self.values)
 
     def __str__(self) -> str:

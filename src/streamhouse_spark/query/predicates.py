@@ -27,8 +27,7 @@ ANYTHING = TRUE | FALSE | NULL
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The possible values of a column in some rows: values within ``[low, high]`` (None: unbounded), nulls, both or
-    neither.
+    """The possible values of a column: values within ``[low, high]`` (None: unbounded), nulls, both or neither.
 
     The interval may be too wide. Values have the form of `to_comparable`.
     """
@@ -92,9 +91,7 @@ class Node(Protocol):
         """
 
     def values_of(self, column: str) -> frozenset[Any] | None:
-        """Return the values that the column must have (None is null) for the filter to be true; None if
-        unrestricted.
-        """
+        """Return the values (None is null) that the column must have for the filter to be true; None for any."""
 
     def columns(self) -> frozenset[str]:
         """Return the columns whose bounds are needed."""
@@ -190,9 +187,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """``column operator value`` with one of ``= < <= > >= <=> STARTS_WITH ENDS_WITH CONTAINS``; the value is never
-    null.
-    """
+    """``column operator value`` with ``= < <= > >= <=> STARTS_WITH ENDS_WITH CONTAINS``, never against null."""
 
     operator: str
     column: str
@@ -292,7 +287,7 @@ def _combine_outcomes(dominant: int, neutral: int) -> list[list[int]]:
             return dominant
         return NULL if NULL in (a, b) else neutral
 
-    def of_sets(first: int, second: int) -> int:
+    def combine_sets(first: int, second: int) -> int:
         outcomes = 0
         for a in (TRUE, FALSE, NULL):
             for b in (TRUE, FALSE, NULL):
@@ -300,7 +295,7 @@ def _combine_outcomes(dominant: int, neutral: int) -> list[list[int]]:
                     outcomes |= combine(a, b)
         return outcomes
 
-    return [[of_sets(first, second) for second in range(ANYTHING + 1)] for first in range(ANYTHING + 1)]
+    return [[combine_sets(first, second) for second in range(ANYTHING + 1)] for first in range(ANYTHING + 1)]
 
 
 _AND = _combine_outcomes(FALSE, TRUE)

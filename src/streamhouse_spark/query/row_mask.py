@@ -54,9 +54,7 @@ class RowMask:
         return _possible_mask(self.node, batch, TRUE)
 
     def wanted(self, batch: pa.RecordBatch) -> Bools | None:
-        """Return the rows for which the filter may be true; None for all, or if too few others exist to justify a
-        copy.
-        """
+        """Return the rows for which the filter may be true; None for all, or if a copy would not pay off."""
         possible = self.of(batch)
         if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
             return None
@@ -141,7 +139,7 @@ def _compare_values(operator: str, column: pa.Array, value: Any) -> pa.BooleanAr
 def _is_in_values(column: pa.Array, values: pa.Array) -> pa.BooleanArray:
     """Return whether each value is in ``values``, null for null. Floats compare as numbers, so 0.0 equals -0.0."""
     if pa.types.is_floating(column.type):
-        column, values = (pc.add(is_member, pa.scalar(0.0, column.type)) for is_member in (column, values))
+        column, values = (pc.add(floats, pa.scalar(0.0, column.type)) for floats in (column, values))
     is_member = pc.is_in(column, value_set=values)
     return pc.if_else(column.is_valid(), is_member, None) if column.null_count else is_member
 

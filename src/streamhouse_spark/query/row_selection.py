@@ -44,9 +44,7 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def live_parts(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordBatch] | None:
-    """Return the rows not at ``deleted_places`` as zero-copy slices, or None if these are so short that a copy is
-    cheaper.
-    """
+    """Return the rows not at ``deleted_places`` as zero-copy slices; None if a copy is cheaper than short slices."""
     if not len(deleted_places):
         return [batch] if batch.num_rows else []
     starts = np.concatenate([NO_PLACES, [0], deleted_places + 1])

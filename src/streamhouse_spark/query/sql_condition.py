@@ -151,7 +151,7 @@ class _Parser:
                 if nearest_name
                 else f"; the columns are {', '.join(self._schema.names[:30])}"
             )
-            raise SchemaMismatchError(f"where names a column '{name}' that is not there{hint}")
+            raise SchemaMismatchError(f"where names an unknown column '{name}'{hint}")
         return folded[name.casefold()]
 
     def _literals(self, column: pa.Field) -> list[Any]:

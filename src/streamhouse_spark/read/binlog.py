@@ -20,16 +20,13 @@ _SHOWN = ("insert", "update_after", "delete")
 
 
 def binlog_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of the binlog: ``_change_type`` (insert, update, delete), ``_log_offset``,
-    ``_commit_timestamp``, ``before``, ``after``.
-    """
+    """Return the binlog schema: ``_change_type``, ``_log_offset``, ``_commit_timestamp``, ``before``, ``after``."""
     fields = [field.with_nullable(True) for field in schema]
     return pa.schema([*CHANGELOG_FIELDS, pa.field("before", pa.struct(fields)), pa.field("after", pa.struct(fields))])
 
 
 def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Pair pre-images and post-images of changes in the form of ``$changelog``: each bucket complete and in offset
-    order.
+    """Pair pre-images and post-images of changes in the form of ``$changelog``, bucket by bucket in offset order.
 
     An update has the offset of its post-image. ``before`` is null for inserts, and for updates of a table whose
     changelog has no pre-images (``table.changelog.image`` WAL). ``after`` is null for deletes. ``schema`` is the

@@ -62,11 +62,11 @@ def split_changes(task: ChangesScanTask, target_bytes: int) -> Iterator[ChangesS
 def change_batches(
     task: ChangesScanTask, placed_batches: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of a task, metadata columns first. A row without an offset and a net change have the offset
-    `NO_PLACE`.
+    """Yield the changes of a task, metadata columns first.
 
-    ``placed_batches`` has rows with their offsets, in ascending order. For a primary-key table the first column is the
-    change type, and the columns of the task's ``key`` are included.
+    A row without an offset and a net change have the offset `NO_PLACE`. ``placed_batches`` has rows with their offsets,
+    in ascending order. For a primary-key table the first column is the change type, and the columns of the task's
+    ``key`` are included.
     """
     commits = task.commits
     waiting: list[tuple[int, pa.RecordBatch]] = []
@@ -92,7 +92,7 @@ def change_batches(
 def _commit_rows(
     task: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
 ) -> Iterator[pa.RecordBatch]:
-    """Give the rows that a commit is known of, as they are."""
+    """Yield the rows at offsets of a commit, unchanged."""
     is_in_commit = runs >= 0
     if not is_in_commit.all():
         batch, runs, offsets = batch.filter(pa.array(is_in_commit)), runs[is_in_commit], offsets[is_in_commit]

@@ -1,6 +1,4 @@
-"""Overlay of the latest changes of a primary-key table: merge the changelog of each bucket and drop the older rows of
-its keys.
-"""
+"""Overlay of a primary-key table's latest changes: merge each bucket's changelog, drop older rows of its keys."""
 
 from __future__ import annotations
 
@@ -34,8 +32,7 @@ class _Entry:
 
 
 class ChangelogCache:
-    """LRU cache of merged changelogs, safe for use by several threads: one thread computes an entry, the others wait
-    for it.
+    """LRU cache of merged changelogs. Safe for use by several threads: one computes an entry, others wait for it.
 
     Entries never become stale, since an offset range holds the same changes forever within one history of a table. Keys
     include the history, because a restored table may hold other changes at the same offsets. After a failed computation

@@ -54,9 +54,7 @@ def _deletion_up_to(storage: Storage, state: TableState, deletion: Deletion, com
 
 
 def has_lost_rows(state: TableState) -> bool:
-    """Return whether rows of a log table were deleted, or dropped with a partition, so that it has changes other than
-    appends.
-    """
+    """Return whether rows of a log table were deleted or dropped, so that it has changes other than appends."""
     dropped = state.lake is not None and state.lake.dropped_rows > 0
     return not state.primary_key and (dropped or bool(state.deletions))
 
@@ -99,17 +97,17 @@ def require_undeleted(state: TableState, positions: Mapping[int, int], commit: i
         if deletion.files:
             raise OffsetsTrimmedError(
                 f"commit {deletion.commit} deleted rows of {state.name} that have no offsets any more, and {who} may "
-                f"have read them while they had some: what was made of them is out of date; {advice}"
+                f"have read them while they had some: results derived from them are stale; {advice}"
             )
         if deletion.is_in_lake:
             raise OffsetsTrimmedError(
                 f"commit {deletion.commit} deleted rows of {state.name} that were tiered and trimmed since, and {who} "
-                f"may have read them: what was made of them is out of date; {advice}"
+                f"may have read them: results derived from them are stale; {advice}"
             )
         for bucket, runs in deletion.rows.items():
             read = runs.within(OffsetRange(0, positions.get(bucket, 0)))
             if read:
                 raise OffsetsTrimmedError(
                     f"commit {deletion.commit} deleted rows of {state.name} that {who} has read, the first of them "
-                    f"offset {read.range.start} of bucket {bucket}: what was made of them is out of date; {advice}"
+                    f"offset {read.range.start} of bucket {bucket}: results derived from them are stale; {advice}"
                 )

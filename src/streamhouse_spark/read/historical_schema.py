@@ -34,8 +34,8 @@ def state_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> T
     except SnapshotExpiredError as error:
         raise SnapshotExpiredError(
             f"{state.name} as of {timestamp_ms} ms: commit {change.commit} changed its columns later, and the records "
-            f"that say what they were are no longer kept; choose a time from {change.time_ms} ms on, or read the lake "
-            f"as of that time ({state.name}$lake)"
+            f"of the earlier columns have expired; choose a time from {change.time_ms} ms on, or read the lake as of "
+            f"that time ({state.name}$lake)"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""Row ids of lake rows in row-level statements: rows without offsets are identified by file and position in the
-snapshot that was read.
+"""Row ids of lake rows in row-level statements.
 
-Rows with offsets are located again if another lake snapshot was recorded since, because another engine may have
-rewritten their files without offsets.
+Rows without offsets are identified by file and position in the snapshot that was read. Rows with offsets are located
+again if another lake snapshot was recorded since, because another engine may have rewritten their files without
+offsets.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ NO_ROWS: Final = Places({})
 
 
 def read_base(table: TableHandle, state: TableState) -> ReadVersion:
-    """Return the read version of a statement that starts to read a state, with which `locate_rows` recognises the
-    files.
-    """
+    """Return the read version of a statement on a state, with which `locate_rows` recognises the files."""
     read = ReadVersion.of(state)
     if state.lake is None or state.primary_key:
         return read
@@ -79,9 +77,7 @@ def require_named(table: str, ids: Int64Array) -> None:
 
 
 def locate_rows(table: TableHandle, state: TableState, read: ReadVersion, places: Mapping[int, OffsetRuns]) -> FileRows:
-    """Return rows by file name, given the positions of their files in the snapshot that was read. Raises as
-    `names_at`.
-    """
+    """Return rows by file name, given the positions of their files in the snapshot read. Raises as `names_at`."""
     names = names_at(table, state, read, places)
     return {names[place]: positions for place, positions in places.items()}
 

@@ -1,9 +1,9 @@
-"""Adaptive polling of a table's log: frequent while commits arrive, rare while none do, shared by all waiters of a
-process.
+"""Adaptive polling of a table's log, shared by all waiters of a process.
 
-Every poll is a storage request with a cost. The poll interval grows with the time since the last commit, to 1/`SHARE`
-of it: rows after a pause of a minute are seen within four seconds, and the following ones within milliseconds. The
-interval affects latency only, since each poll returns a state that was read.
+Polls are frequent while commits arrive and rare while none do, because every poll is a storage request with a cost. The
+poll interval grows with the time since the last commit, to 1/`SHARE` of it: rows after a pause of a minute are seen
+within four seconds, and the following ones within milliseconds. The interval affects latency only, since each poll
+returns a state that was read.
 
 If requests are slow, a caller that accepts any newer state gets the first new record in one round trip, and polls again
 after it has used its rows. Only a caller that is far behind waits for all new records.

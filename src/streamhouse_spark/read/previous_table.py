@@ -1,5 +1,6 @@
-"""Time travel across CREATE OR REPLACE TABLE: a read as of a time before the replacement reads the replaced table, if
-it is still retained.
+"""Time travel across CREATE OR REPLACE TABLE.
+
+A read as of a time before the replacement reads the replaced table, if it is still retained.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def table_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> t
         if replaced.log.state.buried:
             raise SnapshotExpiredError(
                 f"{table.name} as of {timestamp_ms} ms: another table had the name until {replaced.dropped.time_ms} "
-                "ms, and is no longer kept; choose a later time"
+                "ms, and was deleted; choose a later time"
             )
         state = replaced.last(table.storage)
         table = PreviousTable(table, replaced.log, state)

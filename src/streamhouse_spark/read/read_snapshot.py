@@ -82,7 +82,7 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
     """
     if ADOPTED in state.properties and timestamp_ms < state.created_ms:
         raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: the table was made of a lake table later, at "
+            f"{state.name} as of {timestamp_ms} ms: the table was created from a lake table later, at "
             f"{state.created_ms} ms; read the lake as of that time ({state.name}$lake), or a later time",
         )
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
@@ -96,8 +96,8 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
         start = tiered.offsets.get(bucket, 0) if tiered else state.first_offset(bucket)
         if start < log.start:
             raise OffsetsTrimmedError(
-                f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, which holds "
-                f"{log.offsets}, and no recorded lake snapshot reaches between; read the lake as of that time "
+                f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, which "
+                f"holds {log.offsets}, and no recorded lake snapshot covers the gap; read the lake as of that time "
                 f"({state.name}$lake), or a later time",
             )
         if ends[bucket] <= log.start and not _is_committed_by(state, bucket, start, timestamp_ms):
@@ -123,8 +123,8 @@ def _deletions_as_of(state: TableState, timestamp_ms: int) -> Deletions:
             deletions.append(deletion)
         elif deletion.first_ms <= timestamp_ms and deletion.first_commit < deletion.commit:
             raise OffsetsTrimmedError(
-                f"{state.name} as of {timestamp_ms} ms: rows deleted from {deletion.first_ms} to {deletion.time_ms} ms "
-                "are no longer told apart; choose a later time"
+                f"{state.name} as of {timestamp_ms} ms: rows deleted from {deletion.first_ms} to {deletion.time_ms} "
+                "ms can no longer be distinguished; choose a later time"
             )
     return Deletions(reversed(deletions))
 
@@ -140,7 +140,7 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
     if all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
         raise OffsetsTrimmedError(
             f"{state.name} as of {timestamp_ms} ms: the table was truncated later, by commit {truncation.commit} at "
-            f"{truncation.time_ms} ms, and rows from before are no longer its; read the lake as of that time "
+            f"{truncation.time_ms} ms, which removed all earlier rows; read the lake as of that time "
             f"({state.name}$lake), or a later time",
         )
 
@@ -153,7 +153,8 @@ def _require_created_before(state: TableState, timestamp_ms: int, ends: Mapping[
     created_ms = min(state.created_ms, state.time_ms)
     if timestamp_ms < created_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
         raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: the table was made later, at {created_ms} ms; choose a later time"
+            f"{state.name} as of {timestamp_ms} ms: the table was created later, at {created_ms} ms; choose a later "
+            "time"
         )
 
 
@@ -177,8 +178,8 @@ def _require_applied_deletes(
     applied_through = tiered.told if tiered is not None else 0
     if any(deletion.is_in_lake and deletion.commit > applied_through for deletion in deletions):
         raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: rows had been deleted that no recorded lake snapshot of that time "
-            f"lacks; read the lake as of that time ({state.name}$lake), or a later time"
+            f"{state.name} as of {timestamp_ms} ms: every recorded lake snapshot of that time still has rows that had "
+            f"been deleted; read the lake as of that time ({state.name}$lake), or a later time"
         )
 
 

@@ -194,9 +194,7 @@ class ScanTaskReader:
                 yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter).to_batches()
 
     def table(self, task: Piece) -> pa.Table:
-        """Return the rows of a task that match the filter as one table. A lake file is read with all of Arrow's
-        threads.
-        """
+        """Return the matching rows of a task as one table. A lake file is read with all of Arrow's threads."""
         if isinstance(task, LakeScanTask) and self._plan.keyed is None and not self._needs_positions(task):
             projection, deleted_positions = self._projection, self._excluded_positions(task)
             return read_whole(
@@ -299,9 +297,7 @@ class ScanTaskReader:
         return (with_metadata(log_batch, self._metadata) for log_batch in batches)
 
     def _read_with_offsets(self, task: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """Yield rows of the log, or of the lake if trimmed, with their offsets. Rows of a lake file come with
-        positions.
-        """
+        """Yield rows of the log, or of the lake if trimmed, with their offsets; rows of a lake file with positions."""
         schema = self._plan.schema
         if isinstance(task.rows, OffsetsScanTask):
             bucket, snapshot_id = task.rows.bucket, task.rows.snapshot_id

@@ -102,8 +102,9 @@ def _snapshot_of_same_rows(state: TableState, newest: LakeSnapshot) -> ReadSnaps
 
 
 def fall_back_to_lake_snapshot(table: TableHandle) -> ReadSnapshot:
-    """Return a read snapshot of the latest state on the lake's own latest snapshot, because another engine may have
-    expired the recorded one.
+    """Return a read snapshot of the latest state on the lake's own latest snapshot.
+
+    Another engine may have expired the recorded one.
     """
     for _ in range(FALLBACKS_MAX):
         with suppress(OffsetsTrimmedError):  # tiered and trimmed concurrently

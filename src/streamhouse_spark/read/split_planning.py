@@ -1,6 +1,4 @@
-"""Split planning: cut a plan into parts of about equal size, for parallel readers such as Spark tasks or server
-streams.
-"""
+"""Split planning: cut a plan into parts of about equal size, for parallel Spark tasks or server streams."""
 
 from __future__ import annotations
 
@@ -118,8 +116,7 @@ def pack_neighbours(tasks: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
 
 
 def align_to_changes(groups: Iterable[list[S]], task_of: Callable[[S], Piece]) -> list[list[S]]:
-    """Move the tasks of a bucket that spans two groups to one of them if a side has fewer bytes of the bucket than its
-    changes.
+    """Move the tasks of a bucket to one of two groups if a side has fewer bytes of the bucket than its changes.
 
     Each group merges the changes of its buckets itself. So regardless of the number of groups, the changes read for a
     bucket are at most the bytes of its older rows.

@@ -78,9 +78,7 @@ def follow(
 
 
 class Tail(Iterator[pa.RecordBatch]):
-    """Iterator over the batches of `Table.tail`, with the position after the last one. For one thread, like a
-    generator.
-    """
+    """Iterator over the batches of `Table.tail`, with the position after the last one. For one thread only."""
 
     def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], position: LogPosition) -> None:
         self._batches = batches
@@ -131,7 +129,7 @@ def _follow(
         require_undeleted(state, positions, checked_through, who="this tail", advice="follow it again from 'earliest'")
         checked_through = state.version
         if state.schema_id != initial.schema_id:
-            who, advice = f"a tail of {state.name}", "follow it again, from the offsets behind the last batch"
+            who, advice = f"a tail of {state.name}", "follow it again, from the offsets after the last batch"
             require_same_columns(initial.schema, state.schema, columns, who, advice)
         has_new_commits = False
         try:
@@ -161,7 +159,7 @@ def _require_same_rows(initial: TableState, state: TableState) -> None:
     if state.truncation is not None and not initial.begins_at(state.first_offsets):
         raise OffsetsTrimmedError(
             f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
-            "rows that were read are no longer its; follow it again from 'earliest'",
+            "rows that were read were removed; follow it again from 'earliest'",
         )
 
 
@@ -208,10 +206,9 @@ def metadata_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Fi
 
 
 def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, int]:
-    """Return bucket → first offset to read. Buckets missing in a mapping start at the earliest row of the log or change
-    archive.
+    """Return bucket → first offset to read.
 
-    Raises `InvalidOptionError`.
+    Buckets missing in a mapping start at the earliest row of the log or change archive. Raises `InvalidOptionError`.
     """
     earliest = change_starts(state)
     match start if isinstance(start, str | dt.datetime | Mapping) else None:

@@ -58,7 +58,7 @@ def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
             refuse_column(
                 table,
                 column,
-                f"has bytes that are no UTF-8 in row {row + position} of these rows; repair them (in Spark with "
+                f"has bytes that are not UTF-8 in row {row + position} of these rows; repair them (in Spark with "
                 "make_valid_utf8), or store them in a BINARY column",
             )
         row += len(chunk)
@@ -268,7 +268,10 @@ class Conversion:
         fields = {field.name for field in target}
         for name in positions:
             if name not in fields:
-                self._fail(f"has a field '{name}' that the table's struct lacks; its fields are {_join_names(fields)}")
+                self._fail(
+                    f"has a field '{name}' that is missing from the table's struct; its fields are "
+                    f"{_join_names(fields)}"
+                )
         children = array.flatten()
         parts = [
             self._for_field(field.name).cast(children[positions[field.name]], field.type)
@@ -362,7 +365,8 @@ class Conversion:
             for name in dict.fromkeys(chain(*values)):
                 if name not in fields:
                     self._fail(
-                        f"has a field {name!r} that the table's struct lacks; its fields are {_join_names(fields)}"
+                        f"has a field {name!r} that is missing from the table's struct; its fields are "
+                        f"{_join_names(fields)}"
                     )
             for field in target:
                 self._for_field(field.name).check_python([value.get(field.name) for value in values], field.type)

@@ -24,9 +24,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema, fit_defau
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """A default as SQL text: a literal, a function, or NULL. See
-    `streamhouse_spark.schema.default_functions.parse_default`.
-    """
+    """A default as SQL text: a literal, a function, or NULL, see `default_functions.parse_default`."""
 
     sql: str
     time_zone: str | None = None
@@ -85,9 +83,7 @@ def default_scalars(schema: TableSchema) -> dict[str, pa.Scalar]:
 
 
 def without_defaults(schema: TableSchema) -> TableSchema:
-    """Return the schema without defaults, for rows that are not written, such as lookup keys: a missing column is an
-    error.
-    """
+    """Return the schema without defaults, for lookup keys and the like: a missing column is then an error."""
     return TableSchema(tuple(replace(column, default=None) for column in schema.columns))
 
 
@@ -102,8 +98,7 @@ def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
 
 
 def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:
-    """Return whether rows that omit the columns ``missing``, filled by an older schema, are the same by the current
-    one.
+    """Return whether rows without the columns ``missing``, filled by an older schema, are still the same.
 
     Columns that the older schema lacks are missing too.
     """

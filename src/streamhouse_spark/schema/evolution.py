@@ -94,14 +94,14 @@ def with_types(
         if size is not None and not size.holds(column.size):
             raise SchemaMismatchError(
                 f"column '{column.name}' of type {column.size or type_name(column.type)} cannot become {size}: only "
-                "varchar(n) that is no shorter, or string, holds every value that is there"
+                "varchar(n) that is no shorter, or string, holds every existing value"
             )
         if not can_be_read_as(column.type, data_type):
             raise SchemaMismatchError(
-                f"column '{column.name}' of type {type_name(column.type)} cannot become {type_name(data_type)}: "
-                "only wider integers, float to double, and decimals of more digits and the same scale hold every value "
-                "that is there; add a column of that type, fill it, and drop this one (without a primary key: copy the "
-                "rows into a new table)"
+                f"column '{column.name}' of type {type_name(column.type)} cannot become {type_name(data_type)}: only "
+                "wider integers, float to double, and decimals of more digits and the same scale hold every existing "
+                "value; add a column of that type, fill it, and drop this one (without a primary key: copy the rows "
+                "into a new table)"
             )
         changed[column.id] = replace(column, type=data_type, size=size)
     return TableSchema(tuple(changed.get(column.id, column) for column in schema.columns))
@@ -134,8 +134,7 @@ def without_not_null(schema: TableSchema, names: Iterable[str]) -> TableSchema:
 
 
 def with_positions(schema: TableSchema, positions: Mapping[str, str | None]) -> TableSchema:
-    """Return the schema with columns moved in turn, each to after the column that it is mapped to, or to the front for
-    None.
+    """Return the schema with columns moved in turn, each after the column that it is mapped to; None is the front.
 
     Rows do not change, because columns are matched by id. Raises `SchemaMismatchError` for an unknown column.
     """
@@ -144,16 +143,14 @@ def with_positions(schema: TableSchema, positions: Mapping[str, str | None]) -> 
         column = schema.column(name)
         previous = None if after is None else schema.column(after)
         if previous == column:
-            raise SchemaMismatchError(f"column '{column.name}' cannot stand behind itself; name another column")
+            raise SchemaMismatchError(f"column '{column.name}' cannot follow itself; name another column")
         columns.remove(column)
         columns.insert(0 if previous is None else columns.index(previous) + 1, column)
     return TableSchema(tuple(columns))
 
 
 def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
-    """Return the ids of columns that had several names, or shared a name with another column, so that a name is
-    ambiguous.
-    """
+    """Return the ids of columns that had several names, or shared a name with another column."""
     ids: dict[str, set[int]] = {}
     names: dict[int, set[str]] = {}
     for schema in schemas:

@@ -20,9 +20,7 @@ SizeOf = Callable[[Any], int]
 
 
 def size_of_values(column: Column) -> SizeOf | None:
-    """Return the function that recognises the column's plain values, or None without one. It is not called for
-    nulls.
-    """
+    """Return the function that recognises the column's non-null plain values, or None without one."""
     kind, types = column.type, pa.types
     if column.size is not None:
         return None

@@ -29,7 +29,7 @@ _TEXT: Final = re.compile(
     re.IGNORECASE,
 )
 _INT64: Final = range(-(2**63), 2**63)
-_FORM: Final = "ALWAYS or BY DEFAULT, then START WITH 1 INCREMENT BY 1 where the numbers are others"
+_FORM: Final = "ALWAYS or BY DEFAULT, then START WITH 1 INCREMENT BY 1 to change the numbers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Identity:
         if not self.has_room(count):
             last = self.start + self.step * (count - 1)
             raise ConstraintViolatedError(
-                f"the numbers of '{self.name}' of {table}, {self.sql}, are used up: the next would be {last}, "
-                "which is no BIGINT; nothing was written, create a new table with another start, and copy the rows"
+                f"the numbers of '{self.name}' of {table}, {self.sql}, are exhausted: the next would be {last}, which "
+                "exceeds BIGINT; nothing was written, create a new table with another start, and copy the rows"
             )
 
 
@@ -83,7 +83,7 @@ def parse_identity(properties: Mapping[str, str], schema: TableSchema) -> Identi
     if len(texts) > 1:
         raise InvalidOptionError(
             f"the columns {', '.join(name.removeprefix(IDENTITY) for name in sorted(texts))} are identity columns; a "
-            "table has one: leave the others out"
+            "table can have only one, remove the others"
         )
     ((key, text),) = texts.items()
     column = schema.find(key.removeprefix(IDENTITY))

@@ -288,7 +288,7 @@ def _decode_decimals(values: list[Any], data_type: pa.DataType, path: str) -> pa
     def convert(items: list[Any]) -> pa.Array:
         return pa.array([None if value is None else _exact(value) for value in items], data_type)
 
-    expected = f"a number of at most {data_type.precision} digits, {data_type.scale} of them behind the point"
+    expected = f"a number of at most {data_type.precision} digits, {data_type.scale} of them after the decimal point"
     return _build(values, path, expected, convert, int, NumberText, str)
 
 

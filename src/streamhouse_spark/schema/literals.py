@@ -139,9 +139,9 @@ def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None 
     match = _LITERAL.fullmatch(cast["literal"].strip() if cast is not None and is_cast else literal)
     if match is None:
         raise SchemaMismatchError(
-            f"column '{column}': DEFAULT {_shorten(text)} is no constant; expected one literal of the column's type, "
-            "such as 5, 1.5, 'text', true, DATE '2026-01-31', TIMESTAMP '2026-01-31 12:00:00Z' or X'1F', or one of "
-            "current_timestamp(), current_date() and current_user(). What else is computed is so in the query"
+            f"column '{column}': DEFAULT {_shorten(text)} is not a constant; expected one literal of the column's "
+            "type, such as 5, 1.5, 'text', true, DATE '2026-01-31', TIMESTAMP '2026-01-31 12:00:00Z' or X'1F', or one "
+            "of current_timestamp(), current_date() and current_user(). Compute anything else in the query"
         )
     if (match["word"] or "").lower() == "null":
         return None

@@ -74,9 +74,7 @@ def paths(data_type: pa.DataType) -> list[Path]:
 
 
 def parts_of(data_type: pa.DataType) -> list[pa.Field]:
-    """Return the fields of a struct, the element of an array, or key and value of a map; none for other types and
-    variants.
-    """
+    """Return the fields of a struct, the element of an array, or key and value of a map; else none."""
     types = pa.types
     if is_struct(data_type):
         return list(data_type)
@@ -218,9 +216,7 @@ class _Node:
         return node
 
     def build_type(self) -> pa.DataType:
-        """Return the changed type. Raises `SchemaMismatchError` for a struct without fields, or with duplicate
-        names.
-        """
+        """Return the changed type. Raises `SchemaMismatchError` for a struct with no or duplicate fields."""
         inner = [part.build_type() for part in self.parts]
         match self.kind:
             case "struct":
@@ -290,8 +286,8 @@ class _Editor:
             self._refuse(
                 path,
                 f"of type {ddl.type_name(node.build_type())} cannot become {ddl.type_name(target)}: only wider "
-                "integers, float to double, and decimals of more digits and the same scale hold every value that is "
-                "there; add a field of that type",
+                "integers, float to double, and decimals of more digits and the same scale hold every existing value; "
+                "add a field of that type",
             )
         node.type = target
 
@@ -300,7 +296,7 @@ class _Editor:
         self._require_field(parent, path, "added")
         _require_field_name(path[-1])
         if any(part.name.casefold() == path[-1].casefold() for part in parent.parts):
-            self._refuse(path, "is there already; choose another name")
+            self._refuse(path, "exists already; choose another name")
         ids = range(self.last + 1, self.last + 2 + count(kind))
         node = _Node.of(kind, ids[1:])
         node.name, node.id = path[-1], ids[0]
@@ -317,7 +313,7 @@ class _Editor:
                 has = (
                     ", ".join(part.name for part in parent.parts) or f"none: {ddl.type_name(parent.type)} has no fields"
                 )
-                self._refuse(path[: place + 1], f"is not there; there is {has}")
+                self._refuse(path[: place + 1], f"does not exist; there is {has}")
             (node,) = matches
             if parent.kind == "map" and node is parent.parts[0]:
                 self._refuse(path, "belongs to a map's keys, which cannot change; add a column with another map")
@@ -336,7 +332,7 @@ class _Editor:
             folded = [part.name.casefold() for part in node.parts]
             for part in node.parts:
                 if folded.count(part.name.casefold()) > 1:
-                    self._refuse((part.name,), "would be there twice in its struct; choose another name")
+                    self._refuse((part.name,), "would occur twice in its struct; choose another name")
         for part in node.parts:
             self._require_distinct(part)
 

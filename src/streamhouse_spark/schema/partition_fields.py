@@ -51,9 +51,7 @@ class PartitionField:
 
     @property
     def suffix(self) -> str:
-        """The suffix that Iceberg adds to the column's name for this transform: ``ts_day``; empty for a plain
-        column.
-        """
+        """Iceberg's name suffix for this transform, as in ``ts_day``; empty for a plain column."""
         return _SHORT.get(self.transform, "")
 
     @property
@@ -202,7 +200,7 @@ def parse_fields(texts: Sequence[str], schema: TableSchema) -> tuple[PartitionFi
     for field in fields:
         if columns.count(field.column) > 1 and any(other.transform != "identity" for other in fields):
             raise InvalidOptionError(
-                f"PARTITIONED BY {join_fields(fields)}: column '{field.column}' is there twice; the finest transform "
-                "of a column says all, so name it once"
+                f"PARTITIONED BY {join_fields(fields)}: column '{field.column}' occurs twice; the finest transform "
+                "includes the others, so name it once"
             )
     return fields

@@ -59,7 +59,7 @@ def require_free_name(name: str) -> None:
     """Raise `SchemaMismatchError` if a column cannot have this name."""
     folded = name.casefold()
     if folded in _OURS or folded.startswith(INTERNAL):
-        whose = "what this package puts beside a table's columns"
+        whose = "a metadata column of this package"
     elif folded in _ICEBERG:
         whose = "a column that readers of Iceberg add"
     elif folded in _PAIMON or folded.startswith(_PAIMON_PREFIX):
@@ -73,8 +73,8 @@ def require_free_partition_name(name: str) -> None:
     """Raise `SchemaMismatchError` if a partition column cannot have this name."""
     if name.casefold() in _BESIDE_PARTITIONS:
         raise SchemaMismatchError(
-            f"the column name '{name}' is reserved for what $partitions says of each partition; rename the column, or "
-            "partition by others"
+            f"the column name '{name}' is reserved for a column of $partitions; rename the column, or partition by "
+            "others"
         )
 
 
@@ -93,6 +93,5 @@ def require_unlike(names: Iterable[str], added: Iterable[str], source: str, advi
     for name in names:
         if name.casefold() in folded:
             raise SchemaMismatchError(
-                f"{source} has a column '{name}' of its own, and the table has one too; rename the table's column"
-                f"{advice}"
+                f"{source} has a column '{name}' of its own, and so has the table; rename the table's column{advice}"
             )

@@ -57,10 +57,9 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
 def convert_rows(
     rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None
 ) -> tuple[pa.Table, frozenset[int]]:
-    """Convert as `coerce` does, and return the ids of missing columns, whose defaults may change before the rows are
-    stored.
+    """Convert as `coerce` does, and return the ids of missing columns.
 
-    For a list of dicts, a column is missing if any dict lacks it.
+    Their defaults may change before the rows are stored. For a list of dicts, a column is missing if any dict lacks it.
     """
     source = _to_source(rows, table)
     missing: frozenset[int] = frozenset()
@@ -144,7 +143,7 @@ def _to_table(rows: Any, table: str) -> pa.Table:
         return pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise SchemaMismatchError(
-            f"rows for {table} are a {type(rows).__module__}.{type(rows).__name__} that is no table "
+            f"rows for {table} are a {type(rows).__module__}.{type(rows).__name__} that is not a table "
             f"({str(error)[:200]}); give it columns with names"
         ) from error
 

@@ -118,8 +118,8 @@ class Column:
             _ = column.default_scalar
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
             raise SchemaMismatchError(
-                f"column '{column.name}' of type {data['type']} has the default {data['default']!r}, which is none: "
-                f"{error}"
+                f"column '{column.name}' of type {data['type']} has the default {data['default']!r}, which is "
+                f"invalid: {error}"
             ) from None
         return column
 
@@ -197,15 +197,19 @@ class TableSchema:
 
     @property
     def has_field_ids(self) -> bool:
-        """Whether a nested field was changed. Every stored form of such a schema records this, so that older versions
-        of this package reject it instead of reading nested fields by name.
+        """Whether a nested field was changed.
+
+        Every stored form of such a schema records this, so that older versions of this package reject it instead of
+        reading nested fields by name.
         """
         return any(column.field_ids is not None for column in self.columns)
 
     @property
     def has_variants(self) -> bool:
-        """Whether a column is VARIANT. Every stored form of such a schema records this, so that older versions of this
-        package, which lack the type, reject it.
+        """Whether a column is VARIANT.
+
+        Every stored form of such a schema records this, so that older versions of this package, which lack the type,
+        reject it.
         """
         return any(is_variant(column.type) for column in self.columns)
 
@@ -249,8 +253,8 @@ class TableSchema:
                 raise SchemaMismatchError(f"there is a column '{existing.name}' already; choose another name")
             if not column.nullable:
                 raise SchemaMismatchError(
-                    f"the new column '{column.name}' is NOT NULL, and the rows that are there have no value for it; "
-                    "leave NOT NULL out",
+                    f"the new column '{column.name}' is NOT NULL, and existing rows have no value for it; leave NOT "
+                    "NULL out",
                 )
         new = (replace(column, id=first_id + i) for i, column in enumerate(added.columns))
         return type(self)((*self.columns, *new))
@@ -260,7 +264,7 @@ class TableSchema:
         changed = {self.column(name).id: comment for name, comment in comments.items()}
         for name, comment in comments.items():
             if comment is not None and not is_unicode(comment):
-                raise SchemaMismatchError(f"the comment of column '{name}' is no Unicode text; write it anew")
+                raise SchemaMismatchError(f"the comment of column '{name}' is not valid Unicode; correct it")
         return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
 
     def select(self, names: Sequence[str]) -> Self:

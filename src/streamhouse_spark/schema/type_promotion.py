@@ -74,7 +74,7 @@ def _field_positions(ids: _Left, data_type: pa.DataType) -> list[int | None]:
 def _struct_of(parts: Sequence[tuple[int, Fitting] | None], after: pa.DataType) -> Fitting:
     fields = list(after)
 
-    def fitted(array: pa.Array) -> pa.Array:
+    def cast_struct(array: pa.Array) -> pa.Array:
         children = [
             pa.nulls(len(array), child.type) if part is None else part[1](array.field(part[0]))
             for part, child in zip(parts, fields, strict=True)
@@ -82,27 +82,27 @@ def _struct_of(parts: Sequence[tuple[int, Fitting] | None], after: pa.DataType) 
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
-    return fitted
+    return cast_struct
 
 
 def _list(inner: Fitting, after: pa.DataType) -> Fitting:
-    def fitted(array: pa.Array) -> pa.Array:
+    def cast_list(array: pa.Array) -> pa.Array:
         offsets, first, last = _own_offsets(array)
         values = inner(array.values.slice(first, last - first))
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(offsets, values, type=after, mask=mask)
 
-    return fitted
+    return cast_list
 
 
 def _map(key: Fitting, item: Fitting, after: pa.DataType) -> Fitting:
-    def fitted(array: pa.Array) -> pa.Array:
+    def cast_map(array: pa.Array) -> pa.Array:
         offsets, first, last = _own_offsets(array)
         keys, items = (values.slice(first, last - first) for values in (array.keys, array.items))
         mask = array.is_null() if array.null_count else None
         return pa.MapArray.from_arrays(offsets, key(keys), item(items), type=after, mask=mask)
 
-    return fitted
+    return cast_map
 
 
 def _own_offsets(array: pa.Array) -> tuple[pa.Array, int, int]:

@@ -35,10 +35,10 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 def encode_variant(value: Any) -> dict[str, bytes]:
-    """Return the binaries of a value: None (JSON null), a bool, int, float, Decimal, str, bytes, date, datetime, or a
-    list, tuple or mapping of these.
+    """Return the two binaries of a value.
 
-    A dict of the two binaries, and an object with attributes ``value`` and ``metadata``, such as PySpark's
+    Supports None (JSON null), bool, int, float, Decimal, str, bytes, date, datetime, and lists, tuples and mappings of
+    these. A dict of the two binaries, and an object with attributes ``value`` and ``metadata``, such as PySpark's
     ``VariantVal``, are passed through. Raises ``TypeError`` for other values, ``ValueError`` for one that is too large
     or too deep.
     """

@@ -254,7 +254,7 @@ def test_alter_inside_columns(run, warehouse):
     ).document  # fmt: skip
     assert [c["type"] for c in found["columns"]] == ["int", "struct<d:int,c:int>", "array<struct<x:bigint>>"]
     refused = run("alter", "sales.nested", "--drop-column", "s.nope", code=1).stderr
-    assert refused.startswith("SCHEMA_MISMATCH: field 's.nope' is not there")
+    assert refused.startswith("SCHEMA_MISMATCH: field 's.nope' does not exist")
 
 
 def test_alter_defaults(run, warehouse, orders):
@@ -271,7 +271,7 @@ def test_alter_defaults(run, warehouse, orders):
     found = table.to_arrow(columns=["order_id", "customer", "m"]).sort_by("order_id").to_pylist()
     assert [tuple(row.values()) for row in found] == [(1, "a = b", 5), (2, None, 6)]
     failed = run("alter", "sales.orders", "--default", "m=rand()", code=1)
-    assert failed.stderr.startswith("SCHEMA_MISMATCH: column 'm': DEFAULT rand() is no constant")
+    assert failed.stderr.startswith("SCHEMA_MISMATCH: column 'm': DEFAULT rand() is not a constant")
 
 
 def test_alter_columns_that_are_there(run, warehouse, orders):

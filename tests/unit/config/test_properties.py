@@ -110,7 +110,7 @@ def test_statistics_columns(properties, partition_by, columns):
         ({"Provider": "delta"}, "unknown table property 'Provider'"),
         ({" ": "1"}, "expected a name of 1 to 1000 printable characters"),
         ({"x" * 1001: "1"}, "expected a name of 1 to 1000 printable characters"),
-        ({"team": "\ud800"}, "which is no Unicode text"),
+        ({"team": "\ud800"}, "which is not valid Unicode"),
         ({"bucket.num": "0"}, "bucket.num is '0', expected a whole number from 1 to 16384"),
         ({"bucket.num": "16385"}, "from 1 to 16384"),
         ({"bucket.num": "four"}, "bucket.num is 'four'"),

@@ -85,11 +85,11 @@ class TestAsOf:
 
     def test_a_time_before_the_table_is_an_error(self, table, clock):
         made_ms = table.state.created_ms
-        with pytest.raises(OffsetsTrimmedError, match="the table was made later"):
+        with pytest.raises(OffsetsTrimmedError, match="the table was created later"):
             take_snapshot_as_of(table.state, made_ms - 1)
         assert take_snapshot_as_of(table.state, made_ms).hot == {}
         moments = fill(table, clock)
-        with pytest.raises(OffsetsTrimmedError, match="the table was made later"):
+        with pytest.raises(OffsetsTrimmedError, match="the table was created later"):
             table.to_arrow(as_of_timestamp_ms=made_ms - 1)
         assert table.to_arrow(as_of_timestamp_ms=moments[0]).num_rows == 10
 

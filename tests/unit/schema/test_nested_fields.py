@@ -62,10 +62,10 @@ def test_an_id_is_never_used_again():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"renamed": {("b",): "c"}}, r"field 's\.b' is not there; there is a, l, m"),
-        ({"renamed": {("a", "x"): "c"}}, r"field 's\.a\.x' is not there; there is none: int has no fields"),
+        ({"renamed": {("b",): "c"}}, r"field 's\.b' does not exist; there is a, l, m"),
+        ({"renamed": {("a", "x"): "c"}}, r"field 's\.a\.x' does not exist; there is none: int has no fields"),
         ({"renamed": {("l", "element"): "e"}}, r"'s\.l\.element' cannot be renamed: only the fields of a struct"),
-        ({"renamed": {("a",): "L"}}, "would be there twice"),
+        ({"renamed": {("a",): "L"}}, "would occur twice"),
         ({"renamed": {("a",): ""}}, "cannot name a field"),
         ({"renamed": {("a",): "x\n"}}, "cannot name a field"),
         ({"dropped": (("m", "value", "v"),)}, "is the last field of its struct"),
@@ -75,9 +75,9 @@ def test_an_id_is_never_used_again():
         ({"added": ((("m", "key", "j"), pa.int64()),)}, "belongs to a map's keys"),
         ({"widened": {("a",): pa.string()}}, r"'s\.a' of type int cannot become string: only wider"),
         ({"widened": {("l",): pa.int64()}}, "cannot become bigint"),
-        ({"added": ((("A",), pa.int64()),)}, "is there already"),
+        ({"added": ((("A",), pa.int64()),)}, "exists already"),
         ({"added": ((("l", "z"), pa.int64()),)}, "cannot be added: only the fields of a struct .* 'element'"),
-        ({"added": ((("", "z"), pa.int64()),)}, r"field 's\.``' is not there"),
+        ({"added": ((("", "z"), pa.int64()),)}, r"field 's\.``' does not exist"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(changes, says):

@@ -79,7 +79,7 @@ class TestTexts:
     def test_unknown_columns_and_columns_that_are_there_twice(self):
         with pytest.raises(SchemaMismatchError, match="nowhere"):
             parse_field("days(nowhere)", SCHEMA)
-        with pytest.raises(InvalidOptionError, match="'ts' is there twice"):
+        with pytest.raises(InvalidOptionError, match="'ts' occurs twice"):
             parse_fields(["days(ts)", "hours(ts)"], SCHEMA)
 
 

@@ -84,7 +84,7 @@ def test_no_lake_table_with_one_is_adopted(wh, unreserved, lake_format):
 
 @pytest.mark.parametrize("name", ["hot_rows", "LAKE_ROWS", "lake_files", "lake_size_bytes"])
 def test_no_table_is_partitioned_by_what_partitions_counts(wh, name):
-    with pytest.raises(SchemaMismatchError, match=rf"'{name}' is reserved for what \$partitions says"):
+    with pytest.raises(SchemaMismatchError, match=rf"'{name}' is reserved for a column of \$partitions"):
         wh.create_table("t", f"id bigint, {name} bigint", partition_by=[name])
     table = wh.create_table("t", f"id bigint, {name} bigint")
     table.append([{"id": 1, name: 7}])
@@ -96,7 +96,7 @@ def test_an_older_table_with_a_partition_column_of_that_name(wh, unreserved):
     unreserved.undo()
     table.append([{"id": 1, "lake_rows": 7}])
     assert table.to_arrow().num_rows == 1
-    with pytest.raises(SchemaMismatchError, match="has a column 'lake_rows' of its own, and the table has one too"):
+    with pytest.raises(SchemaMismatchError, match="has a column 'lake_rows' of its own, and so has the table"):
         wh.view("t$partitions").to_arrow()
 
 
@@ -151,7 +151,7 @@ def test_an_update_keeps_a_column_that_begins_as_ours_do(wh, unreserved):
 @pytest.mark.parametrize("name", [KIND, f"{INTERNAL}read_id"])
 def test_an_update_of_a_table_with_the_very_name_is_refused(wh, unreserved, name):
     table = wh.create_table("t", f"id bigint, `{name}` bigint", primary_key=["id"])
-    with pytest.raises(SchemaMismatchError, match=f"has a column '{name}' of its own, and the table has one too"):
+    with pytest.raises(SchemaMismatchError, match=f"has a column '{name}' of its own, and so has the table"):
         make_row_delta_schema(table.state.schema, [table.state.schema.arrow.field(n) for n in table.state.primary_key])
 
 

@@ -103,7 +103,7 @@ def test_a_writer_that_knew_the_old_order_stores_values_by_name(table, other_pro
     [
         ({"drop_not_null": ["nope"]}, SchemaMismatchError, "no column 'nope'"),
         ({"drop_not_null": "n"}, InvalidOptionError, "expected a list of"),
-        ({"move_columns": {"n": "n"}}, SchemaMismatchError, "cannot stand behind itself"),
+        ({"move_columns": {"n": "n"}}, SchemaMismatchError, "cannot follow itself"),
         ({"move_columns": {"n": "nope"}}, SchemaMismatchError, "no column 'nope'"),
         ({"move_columns": ["n"]}, InvalidOptionError, "move_columns"),
     ],

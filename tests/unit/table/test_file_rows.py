@@ -737,7 +737,7 @@ class TestHistory:
         found = wh.view(f"{table.name}$changelog").to_arrow(columns=["id", "_change_type", "_log_offset"])
         told = [(9, "insert", 0), (9, "delete", 0), (1, "delete", -1)]
         assert [tuple(one.values()) for one in found.to_pylist()] == told
-        with pytest.raises(OffsetsTrimmedError, match=r"deleted rows of .* that have no offsets, so that nobody knows"):
+        with pytest.raises(OffsetsTrimmedError, match=r"deleted rows of .* that have no offsets, so it is unknown"):
             query.run(wh)
         query.options["skipChangeCommits"] = "true"
         query.run(wh)
@@ -755,7 +755,7 @@ class TestHistory:
         tier(table)
         clock.advance(3 * DAY_MS)
         table.lake.expire_snapshots(retain_last=1)
-        with pytest.raises(OffsetsTrimmedError, match=f"the first version that is there is {deleted + 1}$"):
+        with pytest.raises(OffsetsTrimmedError, match=f"the first available version is {deleted + 1}$"):
             changes(table, deleted, table.refresh().version)
         assert [one["id"] for one in changes(table, deleted + 1, table.state.version)] == [10]
 

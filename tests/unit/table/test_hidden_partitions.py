@@ -57,7 +57,7 @@ class TestCreation:
         [
             (["days(ts)"], {"partition.fields": "hours(ts)"}, "give one"),
             (["days(region)"], {}, "expected a date or a timestamp"),
-            (["days(ts)", "ts"], {}, "'ts' is there twice"),
+            (["days(ts)", "ts"], {}, "'ts' occurs twice"),
             (["days(ts)"], {"table.datalake.format": "paimon"}, "need an Iceberg lake"),
             (["days(ts)"], {"primary.key": "id"}, "'ts' is not in primary.key"),
             (["days(ts)"], {"table.auto-partition.enabled": "true"}, "has no partition columns"),

@@ -95,7 +95,7 @@ def test_they_end_with_64_bits(wh):
     table.append([{"v": 1}])
     table.append([{"v": 2}])
     version = table.refresh().version
-    with pytest.raises(ConstraintViolatedError, match="are used up"):
+    with pytest.raises(ConstraintViolatedError, match="are exhausted"):
         table.append([{"v": 3}])
     assert table.refresh().version == version
     assert numbers(table) == [2**63 - 3, 2**63 - 1]
@@ -175,7 +175,7 @@ def test_merge_engines_keep_it(wh, own_cache, engine):
         ("id BIGINT, v INT", {"table.identity.id": "sometimes"}, {}, "expected ALWAYS or BY DEFAULT"),
         ("id BIGINT, v INT", {"table.identity.id": "ALWAYS INCREMENT BY 0"}, {}, "a step that is not 0"),
         ("id BIGINT, v INT", {"table.identity.id": f"ALWAYS START WITH {2**63}"}, {}, "of 64 bits"),
-        ("id BIGINT, v BIGINT", {**ALWAYS, "table.identity.v": "ALWAYS"}, {}, "a table has one"),
+        ("id BIGINT, v BIGINT", {**ALWAYS, "table.identity.v": "ALWAYS"}, {}, "a table can have only one"),
         ("id BIGINT, v INT", {**ALWAYS, "bucket.key": "id", "bucket.num": "2"}, {}, "of the bucket.key"),
         ("id BIGINT, v INT", ALWAYS, {"partition_by": ["id"]}, "one that gives the partition"),
         ("id BIGINT, v BIGINT", {**ALWAYS, "table.generated.v": "id * 2"}, {}, "used by the generated column 'v'"),

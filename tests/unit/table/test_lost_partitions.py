@@ -164,7 +164,7 @@ class TestDroppedPartition:
         tier(table)
         clock.advance(3 * DAY_MS)
         table.lake.expire_snapshots(retain_last=1)
-        with pytest.raises(OffsetsTrimmedError, match=f"the first version that is there is {dropped + 1}$"):
+        with pytest.raises(OffsetsTrimmedError, match=f"the first available version is {dropped + 1}$"):
             changes(table, before + 1, table.refresh().version)
         assert [one["id"] for one in changes(table, dropped + 1, table.state.version)] == [10]
 

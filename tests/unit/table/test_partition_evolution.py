@@ -156,7 +156,7 @@ class TestTheRecord:
         [
             ("days(ts)", "expected a list of"),
             (["days(region)"], "expected a date or a timestamp"),
-            (["days(ts)", "ts"], "'ts' is there twice"),
+            (["days(ts)", "ts"], "'ts' occurs twice"),
             (["weeks(ts)"], "unknown transform 'weeks'"),
             (["id", "ts", "region", "day"], "leave one for the data"),
             (["days(ts)", "bucket(4, id)"], r"bucket\(4, id\): table d.t has bucket\(2, id\)"),

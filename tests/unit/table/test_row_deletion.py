@@ -114,7 +114,7 @@ class TestReads:
         assert ids(table.to_arrow()) == [4, 5]
         assert len(table.state.deletions) == 2
         assert ids(table.to_arrow(as_of_timestamp_ms=moments[2])) == [3, 4, 5]
-        with pytest.raises(OffsetsTrimmedError, match="no longer told apart; choose a later time"):
+        with pytest.raises(OffsetsTrimmedError, match="can no longer be distinguished; choose a later time"):
             table.to_arrow(as_of_timestamp_ms=moments[1])
 
     def test_all_of_them_are_joined_once(self, table, monkeypatch):

@@ -318,7 +318,7 @@ class TestThePast:
         assert [table.to_arrow(as_of_timestamp_ms=m).num_rows for m in marks] == [0, 1, 2, 3, 4, 5]
         assert table.to_arrow(as_of_timestamp_ms=marks[2] - 1)["id"].to_pylist() == [0]
         assert table.to_arrow(as_of_timestamp_ms=clock.now_ms()).num_rows == 5
-        with pytest.raises(OffsetsTrimmedError, match="the table was made later"):
+        with pytest.raises(OffsetsTrimmedError, match="the table was created later"):
             table.to_arrow(as_of_timestamp_ms=0)
         table.merge_inline()
         assert [table.to_arrow(as_of_timestamp_ms=m).num_rows for m in marks] == [0, 1, 2, 3, 4, 5]

@@ -331,7 +331,7 @@ def test_time_travel_reads_the_past_of_the_lake(table, wh, clock):
     assert rows_of(table.lake.to_arrow(as_of_snapshot=adopted)) == OLD
     assert rows_of(table.lake.to_arrow(as_of_snapshot=first)) == OLD[:4]
     assert rows_of(table.to_arrow(as_of_timestamp_ms=table.state.created_ms)) == OLD
-    with pytest.raises(OffsetsTrimmedError, match="was made of a lake table later"):
+    with pytest.raises(OffsetsTrimmedError, match="was created from a lake table later"):
         table.to_arrow(as_of_timestamp_ms=table.state.created_ms - 1)
 
 

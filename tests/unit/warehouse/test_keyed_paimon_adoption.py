@@ -86,7 +86,7 @@ def test_time_travel(table, clock):
     tier(table)
     assert rows_of(table.lake.to_arrow(as_of_snapshot=4)) == KEYED_OLD
     assert table.lake.to_arrow(as_of_snapshot=1).num_rows == 8
-    with pytest.raises(OffsetsTrimmedError, match="was made of a lake table later"):
+    with pytest.raises(OffsetsTrimmedError, match="was created from a lake table later"):
         table.to_arrow(as_of_timestamp_ms=table.state.created_ms - 1)
 
 

@@ -210,7 +210,7 @@ class TestTheTimeBefore:
 
     def test_an_old_table_that_came_back_is_read_by_its_own_name(self, wh, old, times):
         wh.undrop_table("d.t", uuid=old.uuid, to="d.old")
-        with pytest.raises(OffsetsTrimmedError, match="made later"):
+        with pytest.raises(OffsetsTrimmedError, match="created later"):
             wh.table("d.t").to_arrow(as_of_timestamp_ms=times[0])
         assert wh.table("d.old").to_arrow(as_of_timestamp_ms=times[0]).to_pylist() == [{"id": 1}]
 

@@ -70,8 +70,7 @@ class ArchiveScan:
 def scan_archived_commits(
     table: TableHandle, state: TableState, first: int, last: int, after_us: int | None
 ) -> ArchiveScan | None:
-    """Return the archived changes of the commits from ``first`` to ``last``, or None if the archive does not have
-    ``first``.
+    """Return the archived changes from ``first`` to ``last``, or None if the archive does not have ``first``.
 
     Display times are ascending and later than ``after_us``.
     """

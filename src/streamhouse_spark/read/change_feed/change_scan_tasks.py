@@ -49,8 +49,7 @@ def list_commit_diffs(added: Parts, removed: Parts) -> list[CommitDiff]:
 def plan_file_tasks(
     table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
 ) -> Iterator[ChangesScanTask]:
-    """Return one scan task per lake file with rows without offsets that the commits deleted or dropped with a
-    partition.
+    """Return one scan task per lake file with deleted rows that have no offsets.
 
     Raises `ChangesUnavailableError` if the lake snapshot with the file has expired.
     """
@@ -82,7 +81,7 @@ def _require_files(table: TableHandle, source: TableState, action: DeleteRows, n
         pass
     error = OffsetsTrimmedError(
         f"CHANGES of {source.name} from version {first}: commit {number} deleted rows that have no offsets, and the "
-        f"lake no longer has snapshot {action.snapshot_id} with them; the first version that is there is {number + 1}"
+        f"lake no longer has snapshot {action.snapshot_id} with them; the first available version is {number + 1}"
     )
     raise ChangesUnavailableError(error, number + 1)
 
@@ -125,9 +124,9 @@ def require_available_rows(source: TableState, changes: Sequence[CommitDiff], fi
         last_lost_version = max(last_lost_version, int(trimmed.among(lost_offsets).versions.max(initial=0)))
     if not last_lost_version:
         return
-    advice = f"the first version that is there is {last_lost_version + 1}"
+    advice = f"the first available version is {last_lost_version + 1}"
     if last_lost_version >= source.version:
-        advice = f"none of its versions is there until more is committed, as version {last_lost_version + 1}"
+        advice = f"no version is available until the next commit, version {last_lost_version + 1}"
     error = OffsetsTrimmedError(
         f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit "
         f"{last_lost_version}; {advice}"

@@ -86,8 +86,8 @@ def range_of_times(
         if first:
             return first, last
         raise OffsetsTrimmedError(
-            f"CHANGES of {state.name} from {start_us} µs: records of commits before {reached} are no longer kept, so "
-            f"that the first of that time is not known; the first version that is there is {reached}"
+            f"CHANGES of {state.name} from {start_us} µs: records of commits before {reached} have expired, so the "
+            f"first commit of that time is unknown; the first available version is {reached}"
         )
     return first, last
 
@@ -121,11 +121,11 @@ def plan_changes(
     is_net: bool = False,
     after_us: int | None = None,
 ) -> ChangesPlan:
-    """Plan a scan of the changes of the commits ``first`` to ``last``. ``is_net`` omits log table rows that were added
-    and removed within the range.
+    """Plan a scan of the changes of the commits ``first`` to ``last``.
 
-    Raises `OffsetsTrimmedError` with the first commit from which on all changes are available, `SnapshotExpiredError`
-    as `state_at` does, and `InvalidOptionError` for a commit whose changes are not recorded row by row.
+    ``is_net`` omits log table rows that were added and removed within the range. Raises `OffsetsTrimmedError` with the
+    first commit from which on all changes are available, `SnapshotExpiredError` as `state_at` does, and
+    `InvalidOptionError` for a commit whose changes are not recorded row by row.
     """
     if last < max(first, FIRST):
         return ChangesPlan(state, ())
@@ -166,11 +166,10 @@ def in_changelog(plan: ChangesPlan) -> ChangesPlan:
 def plan_deleted(
     table: TableHandle, state: TableState, first: int, last: int, below: Mapping[int, int]
 ) -> tuple[ChangesScanTask, ...]:
-    """Plan a scan of the log table rows below some offsets that the commits ``first`` to ``last`` deleted, including
-    dropped partitions.
+    """Plan a scan of the log table rows that the commits ``first`` to ``last`` deleted or dropped.
 
-    Raises `OffsetsTrimmedError` if commits or rows are no longer retained or deleted rows have no offsets, and
-    `InvalidOptionError` for a commit whose deletions are not recorded.
+    Only rows ``below`` some offsets are included. Raises `OffsetsTrimmedError` if commits or rows are no longer
+    retained or deleted rows have no offsets, and `InvalidOptionError` for a commit whose deletions are not recorded.
     """
     if last < max(first, FIRST):
         return ()
@@ -180,9 +179,9 @@ def plan_deleted(
         for commit in commits:
             if any(action.files for action in deletions_in(commit.record)):
                 raise OffsetsTrimmedError(
-                    f"commit {commit.record.number} deleted rows of {state.name} that have no offsets, so that nobody "
-                    "knows whether this stream told of them; start it with a new checkpointLocation, or go on behind "
-                    "the deletion with skipChangeCommits=true"
+                    f"commit {commit.record.number} deleted rows of {state.name} that have no offsets, so it is "
+                    "unknown whether this stream returned them; use a new checkpointLocation, or skip the deletion "
+                    "with skipChangeCommits=true"
                 )
         deletions = (
             (bucket, CommitRanges.of(parts)) for bucket, parts in sorted(diff_commits(commits, lost)[1].items())
@@ -259,9 +258,7 @@ def _truncation_tasks(
 def _plan_truncated_rows(
     table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
 ) -> list[ChangesScanTask]:
-    """Return the scan tasks of a log table's rows, except those ``added`` within the range, which a net change
-    omits.
-    """
+    """Return the scan tasks of a log table's rows, without those ``added`` within the range of a net change."""
     rows = find_truncated_rows(table, before)
     if not rows.is_sure or (added and not older.contain(rows.files)):
         raise not_row_level_error(before, last.record, "removed all rows at once")
@@ -333,8 +330,9 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
-    """Return the state after the range. If that has expired, return the requested state, which has the same information
-    unless the table was truncated in between.
+    """Return the state after the range, or the requested state if that has expired.
+
+    The requested state has the same information unless the table was truncated in between.
     """
     if last == state.version:
         return state
@@ -363,7 +361,7 @@ def _expired_commits_error(state: TableState, first: int, reached: int) -> Chang
     if archive := usable_archive(state):
         reached = min(reached, archive.first_commit)
     error = OffsetsTrimmedError(
-        f"CHANGES of {state.name} from version {first}: its record is no longer kept; the first version that is there "
-        f"is {reached}"
+        f"CHANGES of {state.name} from version {first}: its record has expired; the first available version is "
+        f"{reached}"
     )
     return ChangesUnavailableError(error, reached)

@@ -45,8 +45,7 @@ def require_row_level_changes(
     is_net: bool = False,
     is_emptied: bool = False,
 ) -> Mapping[int, Rows]:
-    """Require that the records name the rows that each commit added and removed, or that the lake has the rows of
-    dropped partitions.
+    """Require that all changes are known row by row, from the records or, for dropped partitions, from the lake.
 
     Returns commit number → rows that only the lake names. Raises `ChangesUnavailableError`. For a net change, a deleted
     row without an offset may have been added in the same range, at an offset that it has lost; then its file must
@@ -69,7 +68,7 @@ def require_row_level_changes(
             raise not_row_level_error(as_of_state, commit.record, reason)
         for action in (action for part in commit.record.attempts for action in part.actions):
             if isinstance(action, ResetLake) and action.starts:
-                raise not_row_level_error(as_of_state, commit.record, "gave up rows that only the lake had")
+                raise not_row_level_error(as_of_state, commit.record, "discarded rows that only the lake had")
             if not isinstance(action, TieredSnapshot):
                 continue
             before = before if before is not None else _previous_snapshot(table, as_of_state, action, first)
@@ -86,9 +85,7 @@ def require_row_level_changes(
 
 
 def _require_no_replaced_rows(as_of_state: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
-    """Require that no commit truncated the table or adopted the rows of a lake table. Raises
-    `ChangesUnavailableError`.
-    """
+    """Require that no commit truncated the table or adopted a lake table. Raises `ChangesUnavailableError`."""
     first = commits[0].record
     emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
     truncating = next((commit.record for commit in commits if commit.record.number == emptied), None)
@@ -145,17 +142,15 @@ def not_row_level_error(as_of_state: TableState, record: Record, reason: str) ->
     added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
     operation = operation_of(record.actions, added, is_keyed=bool(as_of_state.primary_key))
     error = InvalidOptionError(
-        f"CHANGES of {as_of_state.name}: commit {record.number} ({operation}) {reason}, which is no change of single "
-        f"rows; begin at version {record.number + 1}, or compare the table VERSION AS OF "
+        f"CHANGES of {as_of_state.name}: commit {record.number} ({operation}) {reason}, which is not a row-level "
+        f"change; start at version {record.number + 1}, or compare the table VERSION AS OF "
         f"{max(record.number - 1, 1)} and of {record.number}"
     )
     return ChangesUnavailableError(error, record.number + 1)
 
 
 class PreexistingFiles:
-    """The files of the lake snapshot from before the commit ``first``, loaded on demand. No row in them was added
-    later.
-    """
+    """The lake files from before the commit ``first``, loaded on demand. No row in them was added later."""
 
     def __init__(self, table: TableHandle, first: int) -> None:
         self._table, self._first = table, first

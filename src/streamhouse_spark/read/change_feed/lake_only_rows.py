@@ -87,9 +87,7 @@ class _Search:
         return self._lake.ancestors(self._recorded) if self._recorded is not None else iter(())
 
     def newest_and_oldest_first(self) -> Iterator[LakeSnapshot]:
-        """Yield the latest snapshot, then the others from the oldest on. A Paimon lake must read the chain one by
-        one.
-        """
+        """Yield the latest snapshot, then the others from the oldest on, which a Paimon lake must read one by one."""
         newest_first = self.snapshots()
         yield from islice(newest_first, 1)
         yield from reversed(list(newest_first))
@@ -122,8 +120,7 @@ EXPIRED_ERRORS = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
 def find_rows_lost_by_record(
     table: TableHandle, number: int, tiered: TieredSnapshot, dropped: PartitionDropRows | None
 ) -> Rows | None:
-    """Return the rows with offsets that a record lost and that ``dropped`` does not name. ``tiered`` is its lake
-    snapshot.
+    """Return the rows with offsets that the record of ``tiered`` lost and ``dropped`` does not name.
 
     None if they are no longer known, or include rows without offsets that ``dropped`` does not name.
     """

@@ -86,18 +86,18 @@ def truncation_scan_tasks(
 ) -> Iterator[ChangesScanTask]:
     """Yield the rows as deletions of the commit that truncated the table. ``source`` is the state before it."""
 
-    def of_commit(runs: OffsetRuns) -> CommitRanges:
+    def make_ranges(runs: OffsetRuns) -> CommitRanges:
         return CommitRanges.of([CommitRange(runs, commit.record.number, commit.time_us)])
 
     for bucket, runs in sorted(rows.cold.items()):
         cold = LakeOnlyRows(snapshot_id, bucket, runs)
-        yield from plan_lake_tasks(source, cold, of_commit(runs), is_deleted=True)
+        yield from plan_lake_tasks(source, cold, make_ranges(runs), is_deleted=True)
     for bucket, runs in sorted(rows.hot.items()):
-        yield ChangesScanTask(LogScanTask(whole_range(source, bucket, runs.range)), of_commit(runs), True)
+        yield ChangesScanTask(LogScanTask(whole_range(source, bucket, runs.range)), make_ranges(runs), True)
     for name, runs in sorted(rows.files.items()):
         assert snapshot_id is not None
         task = FileRowsScanTask(name, snapshot_id, runs.num_rows * row_bytes(source, 0))
-        yield ChangesScanTask(task, of_commit(runs), True)
+        yield ChangesScanTask(task, make_ranges(runs), True)
 
 
 def _read_live_rows(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:

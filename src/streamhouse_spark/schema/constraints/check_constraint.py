@@ -73,7 +73,9 @@ def parse_checks(properties: Mapping[str, str], schema: TableSchema) -> tuple[Ch
             )
         condition = parse_expression(text, schema, f"constraint '{name}' CHECK")
         if condition.type != pa.bool_():
-            raise InvalidOptionError(f"constraint '{name}' CHECK ({text}) is no condition; compare it with something")
+            raise InvalidOptionError(
+                f"constraint '{name}' CHECK ({text}) is not a condition; compare it with something"
+            )
         checks[name.casefold()] = Check(name, text, condition)
     return tuple(checks.values())
 

@@ -79,9 +79,7 @@ def _compare(part: Part, left: Any, right: Any) -> Any:
 
 
 def _align_decimals(first: Part, second: Part, left: Any, right: Any) -> tuple[Any, Any]:
-    """Return exact numbers in one type; next to a constant that the column's type can hold, that is the column's
-    type.
-    """
+    """Return exact numbers in one type: the column's type if it can hold the constant next to it."""
     for constant, part, values, is_left in ((first, second, right, True), (second, first, left, False)):
         if constant.operator == "constant" and (scalar := _scalar_of(constant.value, part.type)) is not None:
             return (scalar, values) if is_left else (values, scalar)

@@ -82,9 +82,7 @@ def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any
 
 
 def cast_function(source: pa.DataType, target: pa.DataType) -> str:
-    """Return the function of a cast. Raises `UnsuitableError` for casts whose result depends on the machine or
-    session.
-    """
+    """Return the function of a cast. Raises `UnsuitableError` if its result depends on machine or session."""
     if source == target:
         return "as same"
     if source in _DATES and target == pa.date32():
@@ -202,9 +200,7 @@ def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument
 
 
 def to_float(values: Any, kind: pa.DataType) -> Any:
-    """Convert numbers to the nearest floats. Decimals are converted through text, because Arrow's own cast is
-    inexact.
-    """
+    """Convert numbers to the nearest floats, decimals through text because Arrow's own cast is inexact."""
     exact = pc.cast(values, pa.string()) if pa.types.is_decimal(values.type) else values
     return exact if exact.type == kind else pc.cast(exact, kind, safe=False)
 

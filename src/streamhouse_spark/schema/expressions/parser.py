@@ -124,7 +124,7 @@ class SqlTokens:
         column = self._schema.find(name)
         if column is None:
             names = ", ".join(self._schema.names[:30])
-            self.refuse(f"names a column '{name}' that is not there; the columns are {names}", at)
+            self.refuse(f"names an unknown column '{name}'; the columns are {names}", at)
         if column.size is not None and column.size.kind == "char":
             self.refuse(f"names '{column.name}' of type CHAR(n), whose texts end in blanks", at)
         return column

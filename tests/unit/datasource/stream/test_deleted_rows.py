@@ -180,7 +180,7 @@ class TestStreamsOfChanges:
             append(table, number)
         for number in range(1, deleted + 1):
             table.storage.delete(commit_key(table.uuid, number))
-        with pytest.raises(OffsetsTrimmedError, match=f"record is no longer kept; .* is {deleted + 1}$"):
+        with pytest.raises(OffsetsTrimmedError, match=f"record has expired; .* is {deleted + 1}$"):
             query.run(wh)
 
 

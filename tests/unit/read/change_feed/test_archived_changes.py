@@ -278,6 +278,6 @@ class TestCommits:
         assert first > 4
         for number in range(1, table.refresh().archive.last_commit + 1):
             table.storage.delete(commit_key(table.uuid, number))
-        with pytest.raises(OffsetsTrimmedError, match=rf"the first version that is there is {first}$"):
+        with pytest.raises(OffsetsTrimmedError, match=rf"the first available version is {first}$"):
             changes(table, 2, table.state.version)
         assert changes(table, first, table.state.version)

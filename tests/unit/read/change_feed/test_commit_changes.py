@@ -126,12 +126,12 @@ def test_records_that_are_gone(table):
     newest = table.refresh().version
     for number in range(1, 12):
         table.storage.delete(commit_key(table.uuid, number))
-    with pytest.raises(OffsetsTrimmedError, match=r"from version 11: .* first version that is there is 12$"):
+    with pytest.raises(OffsetsTrimmedError, match=r"from version 11: .* first available version is 12$"):
         changes(table, 11, newest)
-    with pytest.raises(OffsetsTrimmedError, match=r"from version 2: .* first version that is there is 12$"):
+    with pytest.raises(OffsetsTrimmedError, match=r"from version 2: .* first available version is 12$"):
         changes(table, 2, 5)
     assert [c["id"] for c in changes(table, 12, 14)] == [10, 11, 12]
-    with pytest.raises(OffsetsTrimmedError, match=r"first version that is there is 12$"):
+    with pytest.raises(OffsetsTrimmedError, match=r"first available version is 12$"):
         range_of_times(table.storage, table.refresh(), 0, None, includes=(True, True))
 
 

@@ -99,7 +99,7 @@ def test_of_a_set_and_an_unset_of_one_property_the_last_counts(table, alter):
         (
             {"change": "update_position", "path": ["id"], "position": {"after": "ID"}},
             SchemaMismatchError,
-            "cannot stand behind itself",
+            "cannot follow itself",
         ),
         (
             {"change": "update_position", "path": ["name", "x"], "position": "first"},

@@ -153,7 +153,7 @@ def test_a_table_like_another_hands_out_numbers_of_its_own(catalog):
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({"CURRENT_DEFAULT": "rand()", "EXISTS_DEFAULT": "1"}, "is no constant"),
+        ({"CURRENT_DEFAULT": "rand()", "EXISTS_DEFAULT": "1"}, "is not a constant"),
         ({"__COLLATIONS": {"id": "icu.UNICODE_CI"}}, "COLLATE"),
     ],
 )
