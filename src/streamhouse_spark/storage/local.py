@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageRefusedError,
+)
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects
 from streamhouse_spark.storage.local_commit_lock import LocalCommitLock
 
@@ -194,13 +200,11 @@ class LocalStorage:
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> str:
-        """Return the path of a key. Raises `StorageRefusedError` for one that would lead out of this folder, which no
-        code of the package makes: such keys stand in damaged or forged files.
+        """Return the path of a key. Raises `CorruptDataError` for a key outside of this folder: only damaged or forged
+        files have such keys.
         """
         if "\0" in key or (".." in key and ".." in key.split("/")):
-            raise StorageRefusedError(
-                f"the key {key[:200]!r} leads out of {self._root}; restore the file that names it"
-            )
+            raise CorruptDataError(f"the key {key[:200]!r} leads out of {self._root}; restore the file that names it")
         return f"{self._root}/{key}"
 
     def _open_temporary(self, path: str) -> tuple[str, int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
@@ -66,12 +66,16 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
     """List the data files of a snapshot in the partitions of ``chosen``, all by default, each with its deletes.
 
     Reads all delete manifests, unless no data file is left. Raises `LakeMismatchError` for unsupported files and
-    deletes, `SnapshotExpiredError`.
+    deletes, `SnapshotExpiredError`, `CorruptDataError` if manifests do not have as many files as the manifest list says.
     """
+    read_files: list[DataFile] = []  # by the library's threads
 
     def is_in_scan(entry: ManifestEntry) -> bool:
         file = entry.data_file
-        return chosen is None or file.content != DataFileContent.DATA or chosen.test(file)
+        if file.content != DataFileContent.DATA:
+            return True
+        read_files.append(file)
+        return chosen is None or chosen.test(file)
 
     planner = ManifestGroupPlanner(table.metadata, table.io, AlwaysTrue(), case_sensitive=False)
     with lake_metadata(table.location()):
@@ -93,6 +97,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
                 f"lake table {table.location()} has equality deletes, which cannot be read here: {error}; "
                 "compact the table with the engine that wrote them"
             ) from error
+    _require_all_files(table, data, len(read_files))
     for task in tasks:
         if task.file.file_format != FileFormat.PARQUET:
             raise LakeMismatchError(
@@ -100,6 +105,19 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
                 "is read here; rewrite it with the engine that wrote it"
             )
     return tasks
+
+
+def _require_all_files(table: Table, manifests: Sequence[ManifestFile], num_files: int) -> None:
+    """Raise `CorruptDataError` unless the manifests have as many live files as the manifest list says. A flipped bit may
+    turn the status of an entry, and Avro has no checksum.
+    """
+    counts = [count for m in manifests for count in (m.added_files_count, m.existing_files_count)]
+    expected = sum(count for count in counts if count is not None)
+    if None not in counts and num_files != expected:
+        raise CorruptDataError(
+            f"lake table {table.location()}: its manifests have {num_files} files, expected {expected} by the manifest "
+            "list; restore its metadata, or rebuild the lake from the log (streamhouse retier)"
+        )
 
 
 def is_only_of(delete: DataFile, location: str) -> bool:
