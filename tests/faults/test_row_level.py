@@ -177,7 +177,7 @@ def test_each_record_of_others_is_read_once_more_and_only_where_its_bucket_is_wr
 def test_too_many_changes_are_not_looked_through(monkeypatch):
     monkeypatch.setattr(conflict_detection, "CHANGES_MAX", 3)
     assert calls_of_a_commit([Write({4: 1, 5: 1, 6: 1})])
-    with pytest.raises(CommitConflictError, match="4 changes are too many to look through"):
+    with pytest.raises(CommitConflictError, match="4 concurrent changes exceed the limit"):
         calls_of_a_commit([Write({4: 1, 5: 1, 6: 1, 7: 1})])
 
 

@@ -203,7 +203,7 @@ ELSEWHERE = {
     "publish or drop the branches, and copy the warehouse then": (
         "unit/table/branching/test_branches.py::test_a_warehouse_with_branches_is_moved_and_not_copied"
     ),
-    "expired meanwhile; choose a later version": (
+    "expired concurrently; choose a later version": (
         "unit/table/test_tags.py::test_a_tag_that_has_not_seen_an_expiry_is_refused"
     ),
     "of them are still found by their offsets": (
@@ -364,7 +364,7 @@ NO_ADVICE = {
     "restore it from an older metadata file",
     "has no tag",
     "is the lake of table",
-    "was faster than that of",
+    "committed before that of",
     "belong to queries",
     "rows are upserted, not appended",
     "its rows by key are known up to",

@@ -235,7 +235,7 @@ def test_merge_engines_that_make_something_else_of_rows(spark, make, engine, com
     more = {"table_merge__engine_versioned_ver__column": "n"} if engine == "versioned" else {}
     name = make(table_merge__engine=engine, **more)
     spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1)")
-    with pytest.raises(PySparkException, match=rf"table.merge-engine is {engine}\) makes something else"):
+    with pytest.raises(PySparkException, match=rf"table.merge-engine is {engine}\) would change the effect"):
         spark.sql(STATEMENTS[command].format(name))
     assert rows(spark, name) == {1: ("a", 1)}
 

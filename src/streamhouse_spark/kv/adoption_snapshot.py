@@ -76,7 +76,7 @@ def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
     columns = [arrow_chunking.one_array(rows.column(state.schema.names.index(name))) for name in state.primary_key]
     names = ", ".join(state.primary_key)
     if any(column.null_count for column in columns):
-        raise LakeMismatchError(f"{state.name} cannot be made: rows have a null in the primary key ({names})")
+        raise LakeMismatchError(f"{state.name} cannot be created: rows have a null in the primary key ({names})")
     keys = encode_keys(columns)
     order = pc.sort_indices(keys)
     ordered = keys.take(order)
@@ -85,8 +85,8 @@ def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
         place = order[pc.index(doubled, value=True).as_py()].as_py()
         example = {name: python_value(column[place]) for name, column in zip(state.primary_key, columns, strict=True)}
         raise LakeMismatchError(
-            f"{state.name} cannot be made: {num_doubled} rows have a primary key ({names}) that another row of their "
-            f"bucket has, for example {example}; delete them, or choose another key"
+            f"{state.name} cannot be created: {num_doubled} rows have a primary key ({names}) that another row of "
+            f"their bucket has, for example {example}; delete them, or choose another key"
         )
     return arrow_chunking.take_rows(rows, order.to_numpy().astype(np.int64), distinct=True)
 

@@ -87,7 +87,7 @@ class ConflictChecker:
         self._num_changes += len(split.offsets)
         if self._num_changes > CHANGES_MAX:
             raise changed_since_read_error(
-                state, f"{self._num_changes} changes are too many to look through, {CHANGES_MAX} are not"
+                state, f"{self._num_changes} concurrent changes exceed the limit of {CHANGES_MAX}"
             )
         for changes in self._read_rows(state, split, records, only_keys=True):
             hits = batch.has(encode_keys(changes.batch.columns))

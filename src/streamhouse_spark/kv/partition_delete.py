@@ -107,8 +107,8 @@ class PartitionDelete:
                 continue
             return sum(deletions.num_rows for deletions in staged.values())
         raise CommitConflictError(
-            f"{self.log.state.name}: other processes of this host were ahead {TRIES_MAX} times in a row; nothing was "
-            "deleted, drop the partition again"
+            f"{self.log.state.name}: lost {TRIES_MAX} races in a row against other processes of this host; nothing "
+            "was deleted, drop the partition again"
         )
 
     def _stage_deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:

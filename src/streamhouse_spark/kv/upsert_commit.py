@@ -208,8 +208,8 @@ class _UpsertPlan(DependentPlan):
             except StaleStateError:
                 self._log.refresh()
         raise CommitConflictError(
-            f"{self._log.state.name}: other processes of this host were ahead {TRIES_MAX} times in a row; nothing was "
-            "written, write again",
+            f"{self._log.state.name}: lost {TRIES_MAX} races in a row against other processes of this host; nothing "
+            "was written, write again",
         )
 
     @property

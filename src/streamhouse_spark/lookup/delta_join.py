@@ -303,13 +303,13 @@ def _resolve_source(
     candidates = sources.get(column.name.casefold(), [])
     if len(candidates) > 1:
         raise InvalidOptionError(
-            f"column '{column.name}' of {target.name} could be that of {join.left.name} or of {join.right.name}; set "
-            "prefix= to begin the names of the right table's columns otherwise"
+            f"column '{column.name}' of {target.name} is ambiguous between {join.left.name} and {join.right.name}; "
+            "set prefix= to begin the names of the right table's columns otherwise"
         )
     if not candidates:
         if column.name.casefold() not in {c.name.casefold() for c in join.columns}:
             raise SchemaMismatchError(
-                f"column '{column.name}' of {target.name} is none of the join, which has "
+                f"column '{column.name}' of {target.name} is not in the join, which has "
                 f"{', '.join(c.name for c in join.columns)}"
             )
         raise SchemaMismatchError(

@@ -80,8 +80,8 @@ class Lookup:
         key_rows = self._keyed.keys(keys, shape)
         if key_rows.nbytes > arrow_chunking.KEYS_BYTES_MAX:
             raise InvalidOptionError(
-                f"a lookup in {shape.name} asks for {key_rows.nbytes} bytes of keys, and "
-                f"{arrow_chunking.KEYS_BYTES_MAX} are the most; look them up in several calls"
+                f"a lookup in {shape.name} has {key_rows.nbytes} bytes of keys, expected at most "
+                f"{arrow_chunking.KEYS_BYTES_MAX}; look them up in several calls"
             )
         key_rows = key_rows.combine_chunks()
         if insert_if_absent and key_rows.num_rows:

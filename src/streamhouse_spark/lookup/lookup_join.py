@@ -151,8 +151,8 @@ def require_no_clash(names: Sequence[str], added: Sequence[str], table: str) -> 
     clashes = [name for name in added if name.casefold() in folded]
     if clashes:
         raise InvalidOptionError(
-            f"column '{clashes[0]}' of {table} has the name of another column of the join; set prefix= to begin the "
-            "names of the table's columns otherwise, or leave it out of columns="
+            f"column '{clashes[0]}' of {table} has the name of another column of the join; set prefix= to rename the "
+            "table's columns, or leave it out of columns="
         )
 
 

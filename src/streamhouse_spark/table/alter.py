@@ -93,7 +93,9 @@ def _new_constraints(state: TableState, after: AlteredTable) -> tuple[Check, ...
 def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
     """Remove stored transactions; see `Table.forget_transactions`."""
     if not is_text_list(app_ids):
-        raise InvalidOptionError(f"application ids of {table.name} are {app_ids!r}, expected texts")
+        raise InvalidOptionError(
+            f"application ids of {table.name} are {app_ids!r}, expected strings; pass a list of strings"
+        )
     if any(app_id.startswith(IDENTITY_NUMBERS) for app_id in app_ids):
         raise InvalidOptionError(
             f"{table.name}: application ids that begin with {IDENTITY_NUMBERS} say how many numbers of an identity "

@@ -65,7 +65,7 @@ class Prices:
         names = [field.name for field in fields(cls) if field.name != "name"]
         for name, value in overrides.items():
             if name not in names:
-                raise InvalidOptionError(f"unknown price {quote(name)}; there are {', '.join(names)}")
+                raise InvalidOptionError(f"unknown price {quote(name)}, expected one of {', '.join(names)}")
             if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
                 raise InvalidOptionError(f"price {name}: found {quote(value)}, expected US dollars, at least 0")
         return replace(cls(), **overrides, name="given, else those of " + cls().name) if overrides else cls()

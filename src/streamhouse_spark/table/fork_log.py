@@ -96,8 +96,8 @@ def begin_history(source: TableHandle, state: TableState, path: TablePath) -> Co
     log.commit(lambda current, _: (Rename(current.name),))
     if not write_floor(storage, state.table_uuid, 1, state.version):
         raise CommitConflictError(
-            f"the copy of {source.name} to {state.name} took so long that cleaning deleted what it had written: a log "
-            "without a name is abandoned when it is older than the grace. Nothing has the new name; run it again"
+            f"the copy of {source.name} to {state.name} took longer than the grace period, and cleaning deleted it "
+            "as abandoned. Nothing has the new name; run it again"
         )
     write_checkpoint(storage, log.state, floor_index=1, floor=state.version)
     copies = [key for key in list_referenced_keys(state) if key.startswith(commits_prefix(state.table_uuid))]

@@ -161,8 +161,10 @@ def optimize(
     files = {split.location for split in splits}  # not files of later rounds: with a busy writer it would never end
     total = last = lake.cluster(how, files=files, dry_run=dry_run, run=run)
     if total is None or last is None:
-        kind = "a primary key, in whose order its files are" if state.primary_key else "a Paimon lake"
-        raise InvalidOptionError(f"table {table.name} has {kind}; optimize is for Iceberg lakes of tables without one")
+        kind = "a primary key, by which its files are sorted" if state.primary_key else "a Paimon lake"
+        raise InvalidOptionError(
+            f"cannot optimize table {table.name}: it has {kind}; optimize supports Iceberg tables without a primary key"
+        )
     while last.snapshot is not None:
         last = lake.cluster(how, files=files, run=run) or CompactReport()
         total = _add_reports(total, last)
@@ -183,11 +185,11 @@ def expire_snapshots(
     Raises `InvalidOptionError` for less than one snapshot or a time in the future, `CommitConflictError`.
     """
     if type(retain_last) is not int or retain_last < 1:
-        raise InvalidOptionError(f"retain_last is {retain_last!r}, expected at least 1: the newest is in use")
+        raise InvalidOptionError(f"retain_last is {retain_last!r}, expected at least 1: the latest snapshot is in use")
     now_ms = table.storage.now_ms()
     keep_ms = SNAPSHOTS_KEPT_MS if older_than_ms is None else now_ms - older_than_ms
     if keep_ms < 0:
-        raise InvalidOptionError(f"older_than lies {-keep_ms} ms in the future; give a time that has passed")
+        raise InvalidOptionError(f"older_than is {-keep_ms} ms in the future; give a time that has passed")
     tagged = list_tagged_snapshots(table)
     return lake.expire(
         keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged, claim=make_expiry_claim(table)
@@ -201,8 +203,8 @@ def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = Fa
     report = lake.rewrite_manifests(dry_run=dry_run)
     if report is None:
         raise InvalidOptionError(
-            f"table {table.name} has a {table.properties.datalake_format} lake, whose manifests are not rewritten; "
-            "only those of Iceberg are"
+            f"cannot rewrite manifests of table {table.name}: it has a {table.properties.datalake_format} lake; only "
+            "manifests of Iceberg are rewritten"
         )
     return report
 
@@ -231,8 +233,8 @@ def make_expiry_claim(table: TableHandle) -> Claim:
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
             if state.lake is not None and state.lake.snapshot_id in doomed and state.deletions:
                 raise CommitConflictError(
-                    f"rows of {state.name} were deleted in a lake snapshot that was about to be expired, and no round "
-                    "has deleted them in the lake yet; nothing was expired, tier the table and try again"
+                    f"rows of {state.name} were deleted in a lake snapshot that was about to expire, and no round "
+                    "has applied the deletes yet; nothing was expired, tier the table and try again"
                 )
             tag_names = {tag.lake_snapshot: name for name, tag in state.tags.items()}
             if named := sorted(tag_names[snapshot] for snapshot in doomed if snapshot in tag_names):

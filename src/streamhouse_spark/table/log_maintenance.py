@@ -151,7 +151,7 @@ def _require_lake_complete(table: TableHandle, lake: LakeTable, newest: LakeSnap
         )
     if lost:
         raise LakeRolledBackError(
-            f"{table.name}: the lake table went back behind the recorded offsets (bucket: found, recorded) {lost}; "
-            "nothing was trimmed. Bring the lake back to its newest snapshot, or build it anew from the log "
+            f"{table.name}: the lake table was rolled back below the recorded offsets (bucket: found, recorded) "
+            f"{lost}; nothing was trimmed. Bring the lake back to its newest snapshot, or build it anew from the log "
             "(streamhouse retier)",
         )

@@ -71,9 +71,9 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
         return _count_rows(table, chosen) if dry_run else _delete_by_key(table, chosen)
     if not table.properties.datalake_enabled:
         raise InvalidOptionError(
-            f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false): its rows are "
-            "a log, from which none can be taken out of the middle; set table.datalake.enabled to true and drop the "
-            "partition from the lake, or let table.log.ttl trim the log"
+            f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false), and rows "
+            "cannot be removed from the middle of a log; set table.datalake.enabled to true and drop the partition "
+            "from the lake, or let table.log.ttl trim the log"
         )
     if state.former_partitionings:
         return _count_rows(table, chosen) if dry_run else DropPartitionReport(_delete_rows(table, chosen))

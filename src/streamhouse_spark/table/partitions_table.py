@@ -145,8 +145,8 @@ def _count_older_files(
     for file in files:
         if not pin.state.former_partitionings:
             raise LakeMismatchError(
-                f"{pin.state.name}$partitions: lake file {file.location} does not say its partition, it was written by "
-                "another engine with other partition columns; rewrite it with that engine"
+                f"{pin.state.name}$partitions: lake file {file.location} has no partition values, because another "
+                "engine wrote it with other partition columns; rewrite it with that engine"
             )
         split = LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.position_deletes)
         rows = pending_deletes.rows if parse_file_offsets(file.location) is not None else {}

@@ -71,8 +71,8 @@ def require_partitioned_by(state: TableState, fields: Sequence[PartitionField]) 
     """Raise `CommitConflictError` if the table is no longer partitioned by ``fields``."""
     if state.parsed.partition_fields != tuple(fields):
         raise CommitConflictError(
-            f"table {state.name} is partitioned by {join_fields(state.parsed.partition_fields) or 'nothing'} now, and "
-            f"partitions by {join_fields(fields)} were to be replaced; nothing was written, try again"
+            f"table {state.name} is now partitioned by {join_fields(state.parsed.partition_fields) or 'nothing'}, "
+            f"expected {join_fields(fields)}; nothing was written, try again"
         )
 
 

@@ -108,8 +108,8 @@ def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: boo
         if record.time_ms <= timestamp_ms:
             return rollback_to_version(table, record.number, dry_run=dry_run)
     raise SnapshotExpiredError(
-        f"{table.name} as of {timestamp_ms} ms: no commit of that time or before is kept; choose a later time, see "
-        f"{table.name}$history"
+        f"{table.name} as of {timestamp_ms} ms: no commit of that time or before is retained; choose a later time, "
+        f"see {table.name}$history"
     )
 
 
@@ -256,8 +256,8 @@ def _find_deleted_since(
                 raise _unsupported_error(now, target, "its lake was built anew since")
     if expected != target.version:
         raise SnapshotExpiredError(
-            f"{now.name}: commits {target.version + 1} to {expected} are no longer kept, and a rollback to commit "
-            f"{target.version} needs them; choose a later commit of {now.name}$history"
+            f"{now.name}: commits {target.version + 1} to {expected} are no longer retained, and a rollback to "
+            f"commit {target.version} needs them; choose a later commit of {now.name}$history"
         )
     since = {bucket: OffsetRuns.union(bucket_runs) for bucket, bucket_runs in parts.items()}
     ever = {
@@ -455,8 +455,8 @@ def _drops_unlogged_rows(
 
 def _changed_error(state: TableState, now: TableState, change: str) -> CommitConflictError:
     return CommitConflictError(
-        f"{state.name} changed while a rollback that had seen commit {now.version} was running: {change}; nothing was "
-        "written, run it again if these changes may go too"
+        f"{state.name} changed while a rollback that had read commit {now.version} was running: {change}; nothing "
+        "was written, run it again if these changes may be rolled back too"
     )
 
 

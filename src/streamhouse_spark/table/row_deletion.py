@@ -118,7 +118,7 @@ def commit_rewrite(
         if marked is None or not marked.segments:
             return deletions
         if sum(deletion.num_rows for deletion in deletions) < old.num_rows:
-            raise changed_since_read_error(state, "rows that it replaces were removed by others")
+            raise changed_since_read_error(state, "rows that it replaces were deleted concurrently")
         if has_dropped_partitions(state, base):
             raise changed_since_read_error(state, "a partition was dropped")
         return (*deletions, make_append_action(state, marked, time_ms))
@@ -192,7 +192,7 @@ def make_delete_actions(
             )
         if newer and runs.within(OffsetRange(0, state.buckets[bucket].start)):
             raise changed_since_read_error(
-                state, f"rows of bucket {bucket} were deleted by others, and their places are forgotten"
+                state, f"rows of bucket {bucket} were deleted concurrently, and their positions are no longer recorded"
             )
         if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
             live_rows[bucket] = held
@@ -200,7 +200,7 @@ def make_delete_actions(
         require_same_files(state, read, files)
         if newer:
             raise changed_since_read_error(
-                state, "rows of lake files were deleted by others, and their places are forgotten"
+                state, "rows of lake files were deleted concurrently, and their positions are no longer recorded"
             )
         return (DeleteRows(live_rows, files, read.lake_snapshot_id),)
     return (DeleteRows(live_rows),) if live_rows else ()

@@ -60,13 +60,13 @@ def _require_supported(state: TableState) -> None:
     require_no_branch(state, "changing the partitioning")
     if VIEW in state.properties:
         raise InvalidOptionError(
-            f"{state.name} is a materialized view, which stays partitioned as it was made; make another view, with the "
+            f"{state.name} is a materialized view, whose partitioning cannot be changed; make another view, with the "
             "partitions that you want"
         )
     if state.parsed.datalake_format != "iceberg":
         raise InvalidOptionError(
-            f"table {state.name} is for a lake in the format {state.parsed.datalake_format}, whose partition keys are "
-            "fixed when its table is created; create a new table, and copy the rows"
+            f"table {state.name} has a {state.parsed.datalake_format} lake, whose partition keys are fixed when its "
+            "table is created; create a new table, and copy the rows"
         )
 
 

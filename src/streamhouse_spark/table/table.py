@@ -86,8 +86,8 @@ class Table(Versions):
         """The writer of primary-key tables. Raises `InvalidOptionError` for a log table."""
         if not self.state.primary_key:
             raise InvalidOptionError(
-                f"table {self.name} has no primary key: it takes append(rows) and delete(where=...); upserts, lookups "
-                "and deletions by key need a table that was created with primary_key=[...]"
+                f"table {self.name} has no primary key: it supports append(rows) and delete(where=...); upserts, "
+                "lookups and deletions by key need a table that was created with primary_key=[...]"
             )
         from streamhouse_spark.write.upsert import PrimaryKeyTable
 
@@ -168,7 +168,7 @@ class Table(Versions):
         `streamhouse_spark.table.row_deletion.delete_matching`.
         """
         if keys is not None and where is not None:
-            raise InvalidOptionError("delete was given keys and where; give one of them")
+            raise InvalidOptionError("delete has both keys and where; give one of them")
         if where is None:
             return self.keyed.delete(keys, transaction=transaction)
         from streamhouse_spark.table.row_deletion import delete_matching

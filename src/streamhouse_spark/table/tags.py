@@ -126,7 +126,9 @@ def _parse_tag_name(name: str) -> str:
 
 def _require_free_name(state: TableState, name: str) -> None:
     if find_branch(state, name) is not None:
-        raise InvalidOptionError(f"{state.name} has a branch {name!r}, and one name means one version; choose another")
+        raise InvalidOptionError(
+            f"{state.name} has a branch {name!r}, and a tag cannot have the name of a branch; choose another"
+        )
     if name in state.tags:
         raise InvalidOptionError(
             f"{state.name} has a tag {name!r} already, of version {state.tags[name].version}; drop it first, or choose "
@@ -172,8 +174,8 @@ def _require_live(state: TableState, target: TableState, segments: Iterable[Segm
     needed = {(s.uuid, s.commit if s.uuid is None else 0) for s in segments}
     if state.lake_location != target.lake_location or not needed <= live:
         raise SnapshotExpiredError(
-            f"{state.name} as of commit {target.version} cannot get a tag: rows that it reads were merged, trimmed or "
-            "removed since, and their old files may go any moment; choose a later commit of "
+            f"{state.name} as of commit {target.version} cannot be tagged: rows that it reads were compacted, "
+            "trimmed or removed since, and their old files may be deleted at any time; choose a later commit of "
             f"{state.name}$history, and tag versions while they are new"
         )
 
@@ -198,6 +200,6 @@ def _require_lake_snapshot(table: TableHandle, name: str, target: TableState) ->
 
 def _expired_error(name: str, version: int, lake_snapshot: int | None) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"{name} as of commit {version} cannot get a tag: its lake snapshot {lake_snapshot} was expired meanwhile; "
+        f"{name} as of commit {version} cannot be tagged: its lake snapshot {lake_snapshot} was expired concurrently; "
         "choose a later version"
     )

@@ -1,8 +1,8 @@
 """Adoption of an existing lake table: its rows become the history of a new table without being rewritten.
 
 The new table's log starts at offset 0 after that history. The steps are: write the first record of an unnamed log; for
-a primary-key table stage key-value snapshots (`kv.adoption_snapshot`); claim the lake (`lake.iceberg.adopt`,
-`lake.paimon_adopt`); record the tiered snapshot; write the name's pointer. **Commit point:** the pointer, as for any
+a primary-key table stage key-value snapshots (`kv.adoption_snapshot`); claim the lake (`lake.iceberg.adoption`,
+`lake.paimon.adoption`); record the tiered snapshot; write the name's pointer. **Commit point:** the pointer, as for any
 created table. A crash before it leaves a lake claimed by an unnamed table. The next adoption drops that table by a
 record in its log, which also stops a stalled adopter, and takes over the lake.
 """
@@ -121,8 +121,8 @@ def _detect_format(
     )
     if iceberg and paimon:
         raise InvalidOptionError(
-            f"there are an Iceberg table and a Paimon table {source} in {storage.url}/{LAKE_PREFIX}; "
-            f"say which one by {_FORMAT}"
+            f"{source} is an Iceberg table and a Paimon table in {storage.url}/{LAKE_PREFIX}; say which one by "
+            f"{_FORMAT}"
         )
     return "paimon" if paimon else "iceberg"
 
@@ -173,8 +173,8 @@ class _Adopter:
         if self._is_deleted(owner):
             return None
         raise LakeMismatchError(
-            f"the {self.kind} at {candidate.location} belongs to table {owner}, which this warehouse does not have; "
-            "drop that table in its own warehouse, and clean up there"
+            f"the {self.kind} at {candidate.location} belongs to table {owner}, which is not in this warehouse; drop "
+            "that table in its own warehouse, and clean up there"
         )
 
     def _is_deleted(self, owner: str) -> bool:
@@ -271,7 +271,7 @@ class _Adopter:
 
         def pair(state: TableState, time_ms: int) -> Sequence[Action]:
             if state.dropped:
-                raise CommitConflictError(f"another adoption of the {lake.kind} was faster than that of {self.path}")
+                raise CommitConflictError(f"another adoption of the {lake.kind} committed before that of {self.path}")
             if state.recorded_lake is not None:
                 return ()
             return (*_make_adopt_actions(state, time_ms, adopted), TieredSnapshot(held.id, dict(held.offsets), time_ms))

@@ -19,7 +19,9 @@ def property_texts(path: object, properties: Mapping[str, object]) -> dict[str, 
     try:
         return {str(key): str(value) for key, value in properties.items()}
     except ValueError as error:  # a number with thousands of digits, also in a list
-        raise InvalidOptionError(f"table {path}: a property cannot be a text ({error}); shorten it") from error
+        raise InvalidOptionError(
+            f"table {path}: a property cannot be formatted as text ({error}); shorten it"
+        ) from error
 
 
 def check_warehouse(location: object, settings: object) -> None:

@@ -100,20 +100,20 @@ def _require_clonable(source: TableHandle, now: TableState, base: TableState) ->
     require_no_branch(now, "cloning")
     if ADOPTED in base.properties:
         raise InvalidOptionError(
-            f"table {now.name} was made of a lake table that was there before, whose rows are not in its log; copy its "
-            "rows instead (CREATE TABLE … AS SELECT)"
+            f"table {now.name} adopted a lake table, whose rows are not in its log; copy its rows instead (CREATE "
+            "TABLE … AS SELECT)"
         )
     if base.lake is None:
         return
     if base.former_partitionings != now.former_partitionings:
         raise InvalidOptionError(
-            f"the partitioning of {now.name} was changed after commit {base.version}, and its lake may have the new "
-            "one already; clone a later version"
+            f"the partitioning of {now.name} was changed after commit {base.version}, and its lake may already have "
+            "the new one; clone a later version"
         )
     newer = (schema for schema_id, schema in now.schemas.items() if schema_id not in base.schemas)
     if any(schema.plain_columns != base.schema.plain_columns for schema in newer):
         raise InvalidOptionError(
-            f"columns of {now.name} changed after commit {base.version}, and its lake may have the new ones already; "
+            f"columns of {now.name} changed after commit {base.version}, and its lake may already have the new ones; "
             "clone a later version, and roll the clone back"
         )
     lake = source.open_lake()

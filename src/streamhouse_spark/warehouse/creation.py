@@ -75,21 +75,20 @@ def create_action(
     texts = property_texts(path, properties or {})
     if ADOPTED in texts:
         raise InvalidOptionError(
-            f"table {path}: the property {ADOPTED} says that a table was made of a lake table, and is set by "
-            "adopting one (adopt_table); leave it out"
+            f"table {path}: the property {ADOPTED} is reserved for adopted lake tables (adopt_table); leave it out"
         )
     if BRANCH in texts:
         raise InvalidOptionError(f"table {path}: the property {BRANCH} is a branch's; make one with create_branch")
     if adopted is not None:
         if has_constraints(texts):
             raise InvalidOptionError(
-                f"table {path}: nobody checked the rows of the adopted lake table; adopt it without constraints, then "
+                f"table {path}: rows of the adopted lake table are not validated; adopt it without constraints, then "
                 "add these by ALTER TABLE … ADD CONSTRAINT"
             )
         if has_generated(texts):
             raise InvalidOptionError(
-                f"table {path}: nobody computed generated columns, or numbers, of rows of the adopted lake table; "
-                "adopt it without, or create a new table with them and copy the rows"
+                f"table {path}: rows of the adopted lake table have no generated columns or identity values; adopt "
+                "it without them, or create a new table with them and copy the rows"
             )
         texts[ADOPTED] = adopted
     if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):

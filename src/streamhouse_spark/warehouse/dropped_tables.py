@@ -67,6 +67,6 @@ def find_dropped_table(dropped: Sequence[DroppedTable], path: TablePath, uuid: s
         hint = f"did you mean {near}?" if near else f"dropped tables there: {names or 'none'}"
     which = f"{path} ({uuid})" if uuid is not None else str(path)
     raise TableNotFoundError(
-        f"no dropped table {which} in {url} that could be brought back; {hint}. Cleaning deletes the files of dropped "
-        "tables once the grace is over"
+        f"no dropped table {which} in {url} can be restored; {hint}. Cleaning deletes the files of dropped tables "
+        "once the grace is over"
     )

@@ -347,7 +347,7 @@ class Warehouse:
         self._require()
         if to is None and uuid is None and self.exists(name):
             raise TableExistsError(
-                f"table {path} exists in {self.url}; bring the dropped one back under another name with to="
+                f"table {path} exists in {self.url}; restore the dropped one under another name with to="
             )
         table = find_dropped_table(self.dropped_tables(), path, uuid, self.url)
         names.create_database(self._storage, target.database, self._world)

@@ -71,7 +71,8 @@ def write_csv(rows: pa.Table) -> bytes:
         pa.csv.write_csv(rows.combine_chunks(), sink)  # Arrow writes a header for an empty chunk
     except pa.ArrowException as error:
         raise InvalidOptionError(
-            f"the rows cannot be CSV: {error}; choose other columns (columns=), or another form (application/json)"
+            f"the rows cannot be written as CSV: {error}; choose other columns (columns=), or another format "
+            "(application/json)"
         ) from error
     return sink.getvalue()
 
@@ -120,7 +121,7 @@ def _parse_variant(text: str, name: str) -> dict[str, bytes] | None:
         return variant_of(parse_json(text), name)
     except (ValueError, RecursionError) as error:
         shown = text[:_SHOWN_CHARS_MAX]
-        raise SchemaMismatchError(f"column '{name}' has {shown!r}, which is no JSON ({error}); quote it") from error
+        raise SchemaMismatchError(f"column '{name}' has {shown!r}, which is not JSON ({error}); quote it") from error
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:

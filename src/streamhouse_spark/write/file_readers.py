@@ -228,7 +228,7 @@ def _read_lines(lines: bytes, reader: JsonReader | None) -> Iterator[pa.RecordBa
     if reader is not None:
         rows = reader.read(lines)
     elif not can_be_parsed_at_once(lines):
-        raise SchemaMismatchError("the rows are no JSON objects; send one per line")
+        raise SchemaMismatchError("the rows are not JSON objects; send one per line")
     else:
         block = pa.json.ReadOptions(block_size=max(len(lines) + 1, 1024))
         rows = pa.json.read_json(io.BytesIO(lines), read_options=block)

@@ -49,7 +49,7 @@ class JsonReader:
                 rows.append(parse_json(line))
             except (ValueError, RecursionError) as error:
                 raise SchemaMismatchError(
-                    f"the line {line[:_SHOWN_CHARS_MAX]!r} is no JSON object ({error}); send one per line"
+                    f"the line {line[:_SHOWN_CHARS_MAX]!r} is not JSON ({error}); send one object per line"
                 ) from error
         return decode_rows(rows, self.schema, self.defaults)
 
@@ -110,9 +110,11 @@ def json_objects(body: bytes) -> list[str]:
         objects = list(_split_objects(text))
     except (ValueError, IndexError, RecursionError) as error:
         problem = "the array does not end" if isinstance(error, IndexError) else error
-        raise SchemaMismatchError(f"the body is no JSON: {problem}; send an array of objects") from error
+        raise SchemaMismatchError(f"request body is not JSON: {problem}; send an array of objects") from error
     if not all(element.startswith("{") for element in objects):
-        raise SchemaMismatchError('the body is JSON, and no rows; send an array of objects, such as [{"id": 1}]')
+        raise SchemaMismatchError(
+            'request body is valid JSON but not an array of objects; send an array of objects, such as [{"id": 1}]'
+        )
     return objects
 
 

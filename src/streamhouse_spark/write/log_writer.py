@@ -99,7 +99,7 @@ class LogTableWriter:
 
     def _no_keys(self) -> InvalidOptionError:
         return InvalidOptionError(
-            f"table {self._table.name} has no primary key, so its writer deletes nothing by key; use delete(where=...) "
+            f"table {self._table.name} has no primary key, so its writer cannot delete by key; use delete(where=...) "
             "of the table"
         )
 
@@ -137,8 +137,8 @@ class LogTableWriter:
         table = self._table
         if state.primary_key:
             raise InvalidOptionError(
-                f"table {table.name} has the primary key {', '.join(state.primary_key)}, and an append could make two "
-                "rows of one key; use upsert(rows)"
+                f"table {table.name} has the primary key {', '.join(state.primary_key)}, and an append could "
+                "duplicate keys; use upsert(rows)"
             )
         with self._lock:
             if (

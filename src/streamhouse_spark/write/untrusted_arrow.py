@@ -57,7 +57,8 @@ def require_sound(source: pa.NativeFile, limits: IpcLimits | None = None) -> Non
         size_bytes += batch.size_bytes(message)
         if limits is not None and (rows > limits.rows or size_bytes > limits.bytes):
             raise SchemaMismatchError(
-                f"the Arrow data has more than {limits.rows:,} rows, or more than {limits.bytes >> 20} MiB once it is "
+                f"the Arrow data has more than {limits.rows:,} rows, or more than {limits.bytes >> 20} MiB "
+                "uncompressed; send the rows in several requests"
                 "not compressed; send the rows in several requests"
             )
 

@@ -156,8 +156,8 @@ class PrimaryKeySchema:
         num_bytes = sum(columns[place].nbytes for place in places)
         if num_bytes > arrow_chunking.KEYS_BYTES_MAX:
             raise InvalidOptionError(
-                f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, and "
-                f"{arrow_chunking.KEYS_BYTES_MAX} are the most; nothing was written, write it in several batches"
+                f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, expected at most "
+                f"{arrow_chunking.KEYS_BYTES_MAX}; nothing was written, write it in several batches"
             )
         chosen = [arrow_chunking.one_array(c) if place in places else c for place, c in enumerate(columns)]
         return self.layout.keys(chosen)
@@ -294,7 +294,8 @@ class PrimaryKeyTable:
         required = [c.name for c in value_columns if not c.nullable and c.default is None]
         if required:
             raise SchemaMismatchError(
-                f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
+                f"column '{required[0]}' of {shape.name} is NOT NULL without a default, so rows cannot be inserted "
+                "by key alone; give the column a default"
             )
         named = keys.rename_columns(list(shape.key_schema.names))  # the caller may have older names
         rows = pad_columns(named, shape.schema, with_defaults=True)
@@ -409,9 +410,8 @@ def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool)
     """
     if properties.merge_engine != "last_row":
         raise InvalidOptionError(
-            f"table {name}: UPDATE, DELETE and MERGE say what a row becomes, and the table's merge engine "
-            f"({MERGE_ENGINE} is {properties.merge_engine}) makes something else of it; use INSERT INTO, or a table "
-            "without a merge engine"
+            f"table {name}: its merge engine ({MERGE_ENGINE} is {properties.merge_engine}) would change the effect "
+            "of UPDATE, DELETE and MERGE; use INSERT INTO, or a table without a merge engine"
         )
     if deletes and properties.delete_behavior != "allow":
         raise InvalidOptionError(
@@ -475,8 +475,8 @@ def resolve_targets(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> t
     missing = [c.name for c in omitted if not c.nullable and c.default is None]
     if missing:
         raise SchemaMismatchError(
-            f"column '{missing[0]}' of {shape.name} is NOT NULL and not among the columns of the partial update: "
-            "where a key is new it would be null; write whole rows, or give the column a default"
+            f"column '{missing[0]}' of {shape.name} is NOT NULL and not among the columns of the partial update, so "
+            "it would be null in a new row; write whole rows, or give the column a default"
         )
     return tuple(name for name in shape.schema.names if name in chosen)
 

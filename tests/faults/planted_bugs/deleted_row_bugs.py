@@ -222,7 +222,7 @@ def rows_are_trimmed_beside_a_replacement() -> None:
     def trim() -> None:
         table.log.commit(lambda state, _: [Trim(dict.fromkeys(state.buckets, 1))])
 
-    with pytest.raises(CommitConflictError, match="were removed by others"):
+    with pytest.raises(CommitConflictError, match="were deleted concurrently"):
         replace_rows(table, lambda row: True, lambda row: row, meanwhile=trim)
 
 
@@ -513,7 +513,7 @@ DELETED_ROW_BUGS = (
         Patch(masks, "drop_applied_deletes", lambda original, held: original(held=dict.fromkeys(held, 1 << 60))),
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 5]"),
     PlantedBug("replaced rows are not deleted", DELETING(lambda: ())).found_by(
-        some_rows_are_replaced, "CommitConflictError: ...rows that it replaces were removed by others"
+        some_rows_are_replaced, "CommitConflictError: ...rows that it replaces were deleted concurrently"
     ),
     PlantedBug(
         "rows of a dropped partition are replaced", Patch(row_deletion, "has_dropped_partitions", lambda: False)

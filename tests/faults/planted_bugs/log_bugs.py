@@ -698,7 +698,8 @@ LOG_BUGS = (
         Patch(CommitLog, "_advance", store_state_then_outcomes),
     ).found_by(appends_together_and_an_interrupt, "acknowledged batch 8: rows are stored {8000: 2, 8001: 2} times"),
     PlantedBug(
-        "a write by key does not see its neighbours' rows", Patch(WriteOverlay, "overlay_values", lambda found: found)
+        "a write by key does not see its neighbours' rows",
+        Patch(WriteOverlay, "overlay_values", lambda stored_values: stored_values),
     ).found_by(
         keyed_groups.writes_together, "found ...(0, 4, 1, 1, 'first', 0), ...expected ...(0, 4, 1, 1, 'a', 2), "
     ),

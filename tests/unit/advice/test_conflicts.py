@@ -241,7 +241,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "COMMIT_CONFLICT", "columns were altered .* write again", "nothing was written, write again"
     ),
     writing_by_key_beside_quick_processes: Advice(
-        "COMMIT_CONFLICT", "ahead 100 times .* write again", "nothing was written, write again"
+        "COMMIT_CONFLICT", "lost 100 races .* write again", "nothing was written, write again"
     ),
     dropping_a_partition_beside_quick_processes: Advice(
         "COMMIT_CONFLICT", "drop the partition again", "nothing was deleted, drop the partition again"

@@ -310,7 +310,7 @@ def test_variants_as_json_and_csv(run, warehouse, tmp_path):
     assert '{"a": [1, 2.5, "x", null]}' in run("head", "v").stdout
     error = run("append", "v", "-", "--format", "csv", stdin="id,v\n7,{\n", code=1).stderr
     assert error.startswith("SCHEMA_MISMATCH: ")
-    assert "column 'v' has '{', which is no JSON" in error
+    assert "column 'v' has '{', which is not JSON" in error
 
 
 def test_rows_that_head_and_tail_print_are_taken_by_append(run, warehouse):

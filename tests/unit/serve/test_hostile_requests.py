@@ -74,7 +74,7 @@ def test_a_bad_row_that_json_cannot_show_is_named_all_the_same(client):
 
 def test_lists_have_no_form_in_csv(client):
     client.post(ROWS, json=[{"id": 1, "l": [1]}])
-    assert "cannot be CSV" in message(client.get(ROWS, headers={"Accept": "text/csv"}))
+    assert "cannot be written as CSV" in message(client.get(ROWS, headers={"Accept": "text/csv"}))
     answer = client.get(f"{ROWS}?columns=id", headers={"Accept": "text/csv"})
     assert (answer.status_code, answer.text) == (200, '"id"\n1\n')
 

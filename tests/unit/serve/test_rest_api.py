@@ -89,7 +89,7 @@ def test_upserts_deletes_and_lookups(client):
 @pytest.mark.parametrize(
     ("path", "body", "headers", "status", "text"),
     [
-        (ROWS, b"{", {}, 400, "no JSON"),
+        (ROWS, b"{", {}, 400, "not JSON"),
         (ROWS, b"[1]", {}, 400, "array of objects"),
         (ROWS, b'[{"id": "x"}]', {}, 400, "id"),
         (ROWS, b'[{"absent": 1}]', {}, 400, "absent"),

@@ -155,8 +155,8 @@ BAD = [
     ('{"id": 1, "k": {"2026-01-31": []}}', "array of pairs"),
     ('{"id": 1, "u": {"q": 1}}', "with the names a, b"),
     ('{"id": 1, "t": "\\ud800"}', "t"),
-    ('{"id": 1} {"id": 2}', "no JSON"),
-    ('{"id": 1} null', "no JSON"),
+    ('{"id": 1} {"id": 2}', "not JSON"),
+    ('{"id": 1} null', "not JSON"),
     ("null", "object"),
     ("7", "object"),
 ]

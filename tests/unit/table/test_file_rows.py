@@ -392,7 +392,7 @@ class TestConflicts:
     @pytest.mark.parametrize(
         ("engine", "number", "reason"),
         [
-            pytest.param(("iceberg", "plain"), 1, "their places are forgotten", id="iceberg"),
+            pytest.param(("iceberg", "plain"), 1, "their positions are no longer recorded", id="iceberg"),
             pytest.param(("paimon", "plain"), 4, "may have other files", id="paimon"),
         ],
         indirect=["engine"],

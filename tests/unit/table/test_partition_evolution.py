@@ -173,7 +173,7 @@ class TestTheRecord:
 
     def test_tables_that_cannot(self, wh):
         paimon = wh.create_table("d.p", DDL, partition_by=["day"], properties={"table.datalake.format": "paimon"})
-        with pytest.raises(InvalidOptionError, match="paimon, whose partition keys are fixed"):
+        with pytest.raises(InvalidOptionError, match="paimon lake, whose partition keys are fixed"):
             paimon.set_partitioning(["region"])
         made = wh.create_table("d.q", DDL, partition_by=["region"], properties={"table.datalake.format": "paimon"})
         made.append(paimon.to_arrow())

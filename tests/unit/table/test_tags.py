@@ -141,7 +141,7 @@ def test_a_tag_that_has_not_seen_an_expiry_is_refused(wh, clock, other_process, 
         assert expire(rival).snapshots
 
     monkeypatch.setattr(tags, "write_tagged", late)
-    with pytest.raises(SnapshotExpiredError, match="expired meanwhile; choose a later version"):
+    with pytest.raises(SnapshotExpiredError, match="expired concurrently; choose a later version"):
         table.create_tag("a", version=at)
     assert table.tags() == []
     table.create_tag("a")
@@ -158,7 +158,7 @@ def test_an_expiry_of_another_engine_knows_of_no_tag(wh, clock, other_process, m
         assert rival.open_lake().expire(keep_last=1, keep_ms=0).snapshots
 
     monkeypatch.setattr(tags, "write_tagged", late)
-    with pytest.raises(SnapshotExpiredError, match="expired meanwhile; choose a later version"):
+    with pytest.raises(SnapshotExpiredError, match="expired concurrently; choose a later version"):
         table.create_tag("a", version=at)
     assert table.tags() == []
 
@@ -191,7 +191,7 @@ def test_what_an_expiry_that_died_was_about_to_take_gets_no_tag(wh, clock, other
     with pytest.raises(KeyboardInterrupt):
         expire(rival)
     monkeypatch.undo()
-    with pytest.raises(SnapshotExpiredError, match="expired meanwhile; choose a later version"):
+    with pytest.raises(SnapshotExpiredError, match="expired concurrently; choose a later version"):
         table.create_tag("a", version=at)
     write_checkpoint(table.storage, table.state)
     marked = other_process().table("d.t").state.expiring

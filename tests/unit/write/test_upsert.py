@@ -193,7 +193,7 @@ class TestWrites:
             table.alter_properties({"primary.key": "name"})
         assert table.state.version == 1
         for call in (lambda: plain.upsert([row(1)]), lambda: plain.delete([1]), lambda: plain.lookup([1])):
-            with pytest.raises(InvalidOptionError, match="has no primary key: it takes append"):
+            with pytest.raises(InvalidOptionError, match="has no primary key: it supports append"):
                 call()
         strict = wh.create_table("strict", "id INT, must INT NOT NULL, n INT", primary_key=["id"])
         with pytest.raises(SchemaMismatchError, match=r"'must' of default\.strict is NOT NULL and not among"):

@@ -66,7 +66,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
     """List the data files of a snapshot in the partitions of ``chosen``, all by default, each with its deletes.
 
     Reads all delete manifests, unless no data file is left. Raises `LakeMismatchError` for unsupported files and
-    deletes, `SnapshotExpiredError`, `CorruptDataError` if manifests do not have as many files as the manifest list says.
+    deletes, `SnapshotExpiredError`, `CorruptDataError` if the manifests have other numbers of files than their list.
     """
     read_files: list[DataFile] = []  # by the library's threads
 
@@ -108,8 +108,8 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
 
 
 def _require_all_files(table: Table, manifests: Sequence[ManifestFile], num_files: int) -> None:
-    """Raise `CorruptDataError` unless the manifests have as many live files as the manifest list says. A flipped bit may
-    turn the status of an entry, and Avro has no checksum.
+    """Raise `CorruptDataError` unless the manifests have as many live files as their list says. Avro has no checksum, and
+    a flipped bit may change the status of an entry.
     """
     counts = [count for m in manifests for count in (m.added_files_count, m.existing_files_count)]
     expected = sum(count for count in counts if count is not None)

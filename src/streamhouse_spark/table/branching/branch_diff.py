@@ -106,7 +106,7 @@ def require_same_branch(state: TableState, branch: Branch) -> None:
     """Raise `TableNotFoundError` unless the table still names this branch."""
     if branch.tag not in state.tags:
         require_branch(state, branch.name)
-        raise TableNotFoundError(f"branch {branch.name!r} of {state.name} was dropped; another has its name now")
+        raise TableNotFoundError(f"branch {branch.name!r} of {state.name} was dropped; another branch has its name now")
 
 
 def describe_divergence(state: TableState, base: TableState) -> str | None:

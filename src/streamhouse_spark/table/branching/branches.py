@@ -131,7 +131,9 @@ def _require_free_name(state: TableState, name: str, dropped: Branch | None) -> 
             "first, or choose another name"
         )
     if name in state.tags:
-        raise InvalidOptionError(f"{state.name} has a tag {name!r}, and one name means one version; choose another")
+        raise InvalidOptionError(
+            f"{state.name} has a tag {name!r}, and a branch cannot have the name of a tag; choose another"
+        )
 
 
 def _require_branchable(state: TableState) -> None:
@@ -141,9 +143,9 @@ def _require_branchable(state: TableState) -> None:
     if VIEW in state.properties:
         why = "its rows are those of its query"
     elif properties.identity is not None:
-        why = "it has an identity column, of which branch and table would give the same numbers"
+        why = "it has an identity column, for which branch and table would allocate the same values"
     elif state.properties.get(MERGE_ENGINE, "last_row").strip().lower() != "last_row":
-        why = f"its merge engine ({MERGE_ENGINE}) makes another row of a published one than the branch has"
+        why = f"its merge engine ({MERGE_ENGINE}) would merge published rows again"
     else:
         return
     raise InvalidOptionError(

@@ -129,7 +129,7 @@ def _require_publishable(state: TableState, changes: BranchChanges) -> None:
         table_state.lake.snapshot_id if table_state.lake is not None else None for table_state in (changes.base, state)
     )
     if changes.files and not have_same_files(state.lake_history, before, now):
-        raise changes.conflict_error("files of the lake of which it deleted rows may have been written again")
+        raise changes.conflict_error("lake files of which it deleted rows may have been rewritten")
 
 
 # -- the rows of a branch ----------------------------------------------------------------------------------------------

@@ -173,8 +173,8 @@ class RecordAccumulator:
         """Wait until the outcome of all queued rows is known. Raises the first failure since the last flush."""
         if self.taker == threading.get_ident():
             raise InvalidOptionError(
-                f"the writer of {self._name} is flushed or closed by a callback of one of its futures, which would "
-                "wait for itself; do it in another thread"
+                f"the writer of {self._name} cannot be flushed or closed by a callback of one of its futures, which "
+                "would deadlock; do it in another thread"
             )
         with self._done:
             up_to = self._end_bytes
@@ -222,8 +222,8 @@ class RecordAccumulator:
             return 0 if newest is None else newest + 1
         if newest is not None and sequence <= newest:
             raise InvalidOptionError(
-                f"sequence {sequence} was sent to the writer of {self._name} after {newest}; sequences grow from one "
-                "send to the next"
+                f"sequence {sequence} was sent to the writer of {self._name} after {newest}; sequences must increase "
+                "from one send to the next"
             )
         return sequence
 
@@ -233,9 +233,9 @@ class RecordAccumulator:
 
     def _full_error(self, num_bytes: int) -> WriterFullError:
         return WriterFullError(
-            f"{self._end_bytes - self._done_bytes} bytes of {self._name} wait for the store, and with {num_bytes} more "
-            f"they would be more than in_flight_bytes_max ({self._limits.in_flight_bytes_max}); nothing was taken, "
-            "send these rows again"
+            f"{self._end_bytes - self._done_bytes} bytes of {self._name} are in flight, and with {num_bytes} more "
+            f"they would exceed in_flight_bytes_max ({self._limits.in_flight_bytes_max}); nothing was taken, send "
+            "these rows again"
         )
 
 

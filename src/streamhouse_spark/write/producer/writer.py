@@ -111,7 +111,7 @@ class SenderThread:
                 pass
         except BaseException as error:
             logger.exception("the thread of the writer of %s ended", self.name)
-            reason = f"the thread of the writer of {self.name} ended; look which rows are stored: {error!r}"
+            reason = f"the thread of the writer of {self.name} ended; check which rows are stored: {error!r}"
             self._reject(self.accumulator.stop(reason), reason, WriterStoppedError(reason))
         finally:
             self.accumulator.taker = None
@@ -126,8 +126,8 @@ class SenderThread:
             self.accumulator.complete(batch, error)
             return
         reason = (
-            f"an earlier batch of the writer of {self.name} failed, and nothing of these rows was written; open "
-            f"another writer, whose last_sequence says where to go on. The failure: {error}"
+            f"an earlier batch of the writer of {self.name} failed, and these rows were not written; open another "
+            f"writer and continue after its last_sequence. The failure: {error}"
         )
         self._reject(self.accumulator.stop(reason), reason, error)
 
@@ -262,7 +262,7 @@ class Writer:
             return None
         producer = self._sender_thread.sender.producer
         if producer is None:
-            raise InvalidOptionError("sequence is for writers with a producer_id; give one, or leave it out")
+            raise InvalidOptionError("sequence needs a writer with a producer_id; give one, or leave it out")
         if producer.stored_sequence is None or sequence > producer.stored_sequence:
             return None
         stored: Future[BucketOffsets] = Future()

@@ -85,7 +85,7 @@ def test_a_round_that_deletes_other_rows_of_the_file(table, branch, engine):
     assert branch.delete(where=[("id", "=", 2)]) == 1
     tier(table)
     if engine.format == "paimon":
-        with pytest.raises(CommitConflictError, match="may have been written again since commit"):
+        with pytest.raises(CommitConflictError, match="may have been rewritten since commit"):
             table.fast_forward("fix")
         return
     table.fast_forward("fix")
@@ -97,7 +97,7 @@ def test_files_that_another_engine_wrote_again_are_a_conflict(table, branch, eng
     engine.rewrite()
     tier(table)
     before = ids(table.to_arrow())
-    with pytest.raises(CommitConflictError, match="may have been written again since commit"):
+    with pytest.raises(CommitConflictError, match="may have been rewritten since commit"):
         table.fast_forward("fix")
     assert ids(table.to_arrow()) == before == [0, 2, 3, 4, 5, 9]
 

@@ -406,6 +406,6 @@ def test_a_publication_that_others_forestalled_by_a_drop(wh, other_process, monk
         return staged_rows(*given, **how)
 
     monkeypatch.setattr(publication, "stage_branch_rows", meanwhile)
-    with pytest.raises(TableNotFoundError, match="another has its name now"):
+    with pytest.raises(TableNotFoundError, match="another branch has its name now"):
         table.fast_forward("audit")
     assert ids(table) == list(range(6))

@@ -407,7 +407,7 @@ def test_a_thread_that_ends_answers_everybody(table, monkeypatch):
     future = writer.send({"id": 1})
     with pytest.raises(WriterStoppedError, match="SystemExit"):
         writer.close()
-    with pytest.raises(WriterStoppedError, match="look which rows are stored"):
+    with pytest.raises(WriterStoppedError, match="check which rows are stored"):
         future.result()
 
 
@@ -530,7 +530,7 @@ def test_sequences_are_counted_and_a_later_writer_knows_the_last(table):
         writer.send({"id": 3})
         writer.send({"id": 4}, sequence=40)
         writer.send({"id": 5})
-        with pytest.raises(InvalidOptionError, match="sequences grow"):
+        with pytest.raises(InvalidOptionError, match="sequences must increase"):
             writer.send({"id": 6}, sequence=41)
     assert writer.last_sequence == 41
     assert ids(table) == [0, 1, 2, 3, 4, 5]
