@@ -267,9 +267,7 @@ def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple
 
 
 def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[str, str]) -> ReadTarget:
-    """Return the target of a batch read or a stream. Spark asks for the schema without saying which; the options
-    tell.
-    """
+    """Return the target of a batch read or a stream: Spark asks for the schema without saying which."""
     from streamhouse_spark.datasource.read.table_reference import resolve_batch_target, resolve_stream_target
 
     try:

@@ -1,4 +1,4 @@
-"""`streamhouse_spark.lookup_join`: each task looks its rows' keys up in the tablets of its host, without a shuffle."""
+"""`streamhouse_spark.lookup_join`: each task looks up keys in the tablets of its host, without a shuffle."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def join_by_lookup(
     prefix: str,
     max_staleness_ms: int | None,
 ) -> DataFrame:
-    """Join as `streamhouse_spark.lookup_join` does. Everything that can be refused is refused here, before
-    Spark runs.
-    """
+    """Join as `streamhouse_spark.lookup_join` does. All arguments are validated before Spark runs."""
     table = connection.table(str(parse_table_name(name).require_table("join with")))
     fields = df.schema.fields
     plan = LookupPlan.of(table.state, [field.name for field in fields], on, columns, how, prefix)
