@@ -1,4 +1,4 @@
-"""Parts that INSERT OVERWRITE of partitions, REPLACE WHERE, `overwrite` and `overwritePartitions` replace."""
+"""The part of a table that INSERT OVERWRITE, REPLACE WHERE, `overwrite` and `overwritePartitions` replace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 def parse_overwrite_filter(connection: Connection, name: str, text: str) -> ReplacedPart:
-    """Return the part that Java describes. Raises `InvalidOptionError` for a condition that is not understood whole."""
+    """Parse the part that Java describes. Raises `InvalidOptionError` for a condition that is not fully supported."""
     request = json.loads(text)
     read = None
     if "pin" in request:

@@ -1,6 +1,6 @@
-"""Procedures of the lake, run in the process beside the driver. Each is a method of the Python API.
+"""Procedures of the lake. Each is a method of the Python API.
 
-What writes much has it written by tasks of Spark: see `streamhouse_spark.datasource.catalog.procedures.spark_jobs`.
+Large writes run as Spark tasks, see `streamhouse_spark.datasource.catalog.procedures.spark_jobs`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def optimize(connection: Connection, arguments: Mapping[str, Any], jobs: SparkJo
 
 
 def _open_writable_lake(table: Table) -> LakeTable:
-    """Return the lake to write, as `Table.lake` has it. Raises `DifferentHistoryError`."""
+    """Open the lake for writing, as `Table.lake` does. Raises `DifferentHistoryError`."""
     lake = table.open_lake()
     newest_snapshot(table.log, lake)
     return lake

@@ -1,6 +1,6 @@
-"""``CALL streamhouse.system.…``: operations in one process beside the driver, which has no session.
+"""``CALL streamhouse.system.…``: procedures run in a process on the driver's host, which has no Spark session.
 
-Those that write many files of a lake have them written by jobs of the statement.
+Procedures that write many lake files run Spark jobs of the statement for that.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _SPARK_JOB: Final = Parameter(
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """One procedure: its description for SHOW PROCEDURES, and the function of its bound arguments."""
+    """A procedure: its description for SHOW PROCEDURES, and its function."""
 
     name: str
     description: str
     parameters: tuple[Parameter, ...]
     result: str
-    """The columns of its rows, as Spark DDL."""
+    """Columns of the result, as Spark DDL."""
     run: Callable[[Connection, Mapping[str, Any]], Rows] | None = None
     run_in_jobs: Callable[[Connection, Mapping[str, Any], SparkJobs], Rows] | None = None
-    """In place of `run`, if tasks of Spark may write its files."""
+    """Used instead of `run` if Spark tasks may write the procedure's files."""
 
     def rows(self, connection: Connection, arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
         if self.run_in_jobs is not None:
@@ -68,12 +68,12 @@ class Procedure:
 
 
 def procedures(_connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer SHOW PROCEDURES, with all that is needed to bind a CALL."""
+    """Answer SHOW PROCEDURES, with everything needed to bind a CALL."""
     return {"procedures": [procedure.to_json() for procedure in PROCEDURES.values()]}
 
 
 def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer CALL. Raises `InvalidOptionError` for an unknown procedure or argument, and for an impossible value."""
+    """Run a CALL. Raises `InvalidOptionError` for an unknown procedure or argument, and for an invalid value."""
     name = str(args["name"])
     procedure = PROCEDURES.get(name.lower())
     if procedure is None:
@@ -107,7 +107,7 @@ def _table_status(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
 
 
 def _status_or_error(connection: Connection, name: str) -> Sequence[Any]:
-    """Return a table's row of status; for a damaged table, the error. One table must not hide the others."""
+    """Return a table's status row, or the error of a damaged table, so that one table does not hide all others."""
     try:
         return _status(connection.table(name))
     except StreamhouseError as error:
