@@ -1,4 +1,4 @@
-"""The stream of flights: files that appear over time, and a Structured Streaming job that writes their rows."""
+"""The stream of flights: files that appear over time, and a Structured Streaming query that writes their rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TRIGGER: Final = "1 second"
 
 
 class FlightStream:
-    """Releases flights at an even pace over ``duration_s`` and streams them into ``air.flights``.
+    """Releases flights evenly over ``duration_s`` and streams them into ``air.flights``.
 
-    ``folder`` gets the files of the source, complete in ``source``, and Spark's checkpoint.
+    ``folder`` holds the source files, all of them in ``source`` at the end, and Spark's checkpoint.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class FlightStream:
 
     @property
     def batches(self) -> int:
-        """Number of finished micro-batches."""
+        """Number of completed micro-batches."""
         progress = self._query.lastProgress if self._query is not None else None
         return 0 if progress is None else int(progress["batchId"]) + 1
 
@@ -93,9 +93,7 @@ class FlightStream:
             self._failure = error
 
     def _feed(self) -> None:
-        """Release one file, and the rest at an even pace once it is in the table: until then Spark is only
-        warming up.
-        """
+        """Release one file, then the rest evenly after it is in the table, because Spark needs time to start."""
         self._release(self._files[0])
         while self._query.lastProgress is None and self._query.isActive:
             if self._stop.wait(0.1):
