@@ -81,7 +81,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Made on the driver and pickled from there: executors may have another environment.
+        # Captured on the driver and pickled: executors may have another environment.
         self._environ = {k: v for k, v in os.environ.items() if k == WAREHOUSE_VARIABLE}
         self.keeps_traceback = any(map(is_internal, options))
 

@@ -38,7 +38,7 @@ def _remove_earlier_demo(warehouse: Warehouse) -> None:
     try:
         tables = warehouse.tables()
     except WarehouseNotFoundError:
-        return  # absent, or no warehouse: creating the table refuses a foreign directory
+        return  # absent or not a warehouse: table creation rejects a foreign directory
     if not tables:
         return
     foreign = [name for name in tables if name != TABLE or warehouse.table(name).properties.comment != COMMENT]

@@ -36,7 +36,7 @@ def load_flights(limit: int | None = None) -> pa.Table:
     Raises `MissingExtraError` if the package is not installed.
     """
     schema = TableSchema.of(DDL).arrow
-    # The package itself is not imported: it needs pandas and setuptools, its data does not.
+    # Read the data file without importing the package, which needs pandas and setuptools.
     with zipfile.ZipFile(_data_file()) as archive, archive.open("flights.csv") as file:
         options = pa.csv.ConvertOptions(
             column_types={field.name: field.type for field in schema}, strings_can_be_null=True, null_values=["", "NA"]

@@ -37,7 +37,7 @@ class FlightStream:
         self._waiting = folder / "waiting"
         self.source.mkdir()
         self._waiting.mkdir()
-        # One file a trigger, more or less: files that arrive meanwhile go into the next micro-batch.
+        # About one file per trigger: files that arrive meanwhile go into the next micro-batch.
         self._files = list(write_chunks(flights, self._waiting, max(1, round(duration_s))))
         self._stop = new_event()
         self._failure: OSError | None = None
@@ -89,7 +89,7 @@ class FlightStream:
     def _feed_safely(self) -> None:
         try:
             self._feed()
-        except OSError as error:  # raised again by `check`, in the thread that watches
+        except OSError as error:  # raised again by `check` in the watching thread
             self._failure = error
 
     def _feed(self) -> None:

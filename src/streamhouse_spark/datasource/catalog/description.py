@@ -27,7 +27,7 @@ def describe_properties(table: TableHandle) -> dict[str, str]:
         **state.properties,
         "provider": PROVIDER,
         "location": log_url(table),
-        "is_managed_location": "true",  # so that SHOW CREATE TABLE leaves the location out
+        "is_managed_location": "true",  # SHOW CREATE TABLE then omits the location
         **_log_status(state),
         **_openlineage_names(table),
     }

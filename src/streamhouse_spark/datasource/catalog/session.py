@@ -27,7 +27,7 @@ def configure_session(
     jar = str(jar_path())
     active = SparkSession.getActiveSession()
     options = {key: str(value) for key, value in builder._options.items()}  # noqa: SLF001 - it cannot be asked otherwise
-    if active is not None:  # its JVM has read spark.jars long ago
+    if active is not None:  # its JVM has already read spark.jars
         active.sql(f"ADD JAR '{jar}'")
     else:
         use_python(sys.executable, options, os.environ)

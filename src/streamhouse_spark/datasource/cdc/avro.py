@@ -62,7 +62,7 @@ class AvroSchemas:
         """Fetch schemas, and return the ids without one, with the reason. Raises as `SchemaRegistry.schema`."""
         assert self.registry is not None, "only events with ids lack schemas"
         refused = {}
-        # The ids of a registry are small, and those in damaged bytes mostly large or negative.
+        # Registry ids are small; ids in damaged bytes are mostly large or negative.
         for place, number in enumerate(sorted(numbers, key=lambda number: (number < 0, number))):
             if number < 0 or place >= _ASKED_MAX:
                 refused[number] = f"its schema {number} was not asked for: a batch may have {_ASKED_MAX} new ones"

@@ -92,7 +92,7 @@ class SchemaRegistry:
     def _request(self, number: int) -> RegistrySchema:
         request = urllib.request.Request(f"{self.url}/schemas/ids/{number}", headers={"Accept": _ACCEPTED})  # noqa: S310 - `of`
         if self.authorization is not None:
-            request.add_unredirected_header("Authorization", self.authorization)  # another host does not get it
+            request.add_unredirected_header("Authorization", self.authorization)  # not sent on redirects
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as before
                 body = answer.read(_ANSWER_BYTES_MAX + 1)

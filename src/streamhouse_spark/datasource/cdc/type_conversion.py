@@ -104,7 +104,7 @@ def convert_text(text: Column, kind: t.DataType) -> Column:
                 ),
             )
             return f.when(_has_unique_keys(text, kind), f.map_from_entries(pairs))
-        case t.VariantType():  # sources send their columns of JSON as texts
+        case t.VariantType():  # sources send JSON columns as text
             return f.try_parse_json(text)
         case t.BinaryType():
             return f.try_to_binary(text, f.lit("base64"))
@@ -131,7 +131,7 @@ def describe_fault(path: str, text: Column, kind: t.DataType) -> Column | None:
         case t.MapType():
             pair_type = t.StructType().add("key", kind.keyType).add("value", kind.valueType)
             inside = _first_item_fault(text, lambda pair: describe_fault(path, pair, pair_type))
-            if isinstance(kind.keyType, t.StringType):  # the JVM's function has looked at them
+            if isinstance(kind.keyType, t.StringType):  # the JVM function has checked them
                 return inside
             twice = f.when(~_has_unique_keys(text, kind), f.lit(f"column '{path}.key' is the same value twice"))
             return twice if inside is None else f.coalesce(inside, twice)

@@ -35,7 +35,7 @@ def join_by_lookup(
     plan = LookupPlan.of(table.state, [field.name for field in fields], on, columns, how, prefix)
     key_types = spark_versions.arrow_schema_of(StructType([fields[place] for place in plan.on_places])).types
     plan.on.require_types(key_types, table.name)
-    Lookup(table.keyed).state(max_staleness_ms)  # refuses a value that is no number of milliseconds
+    Lookup(table.keyed).state(max_staleness_ms)  # validates max_staleness_ms
     schema = StructType([*fields, *spark_versions.spark_schema_of(pa.schema(plan.fields)).fields])
     return df.mapInArrow(_make_task(connection, table, plan, max_staleness_ms), schema)
 

@@ -87,8 +87,8 @@ def resolve_starting_offsets(
 
 def _resolve_starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec, earliest: int) -> int:
     if spec.kind == "full":
-        # Without a lake, expired rows are gone and not missed.
-        # Of a table with a primary key the lake has no changes.
+        # Without a lake, expired rows are deliberately gone.
+        # The lake of a primary-key table has no changes.
         return state.first_offset(bucket) if state.lake is not None and not state.primary_key else earliest
     if spec.kind == "latest":
         return log.end

@@ -93,7 +93,7 @@ def _snapshots_at(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | 
     for bucket, offset in sorted(begin.offsets.items()):
         snapshot = state.snapshots.get(bucket)
         if offset == state.first_offset(bucket):
-            continue  # it had none then: a snapshot holds one change at least
+            continue  # no snapshot then: a snapshot has at least one change
         if snapshot is None or snapshot.offset != offset:
             return None
         snapshots.append(snapshot)

@@ -142,9 +142,7 @@ def plan_backlog(
                 f"{CATCH_UP_ADVICE}, or begin at startingOffsets={other}"
             )
         splits[piece.split.bucket] = piece.split
-    starts = {
-        bucket: max(start, state.buckets[bucket].start) for bucket, start in starts.items()
-    }  # behind skipped rows
+    starts = {bucket: max(start, state.buckets[bucket].start) for bucket, start in starts.items()}  # after skipped rows
     begin = StreamOffset(table.uuid, starts, truncation=newest, history=state.anchors.rows)
     chosen, is_whole = _limit_segments(splits)
     return InitialBacklog(begin, chosen, state, is_whole)

@@ -97,7 +97,7 @@ class RealTimeBatch:
         """Raise if the table lacks a batch before this one. Returns whether the table knows the query."""
         mark = self._mark
         stored = find_stored_version(state.transactions, state.past_transactions, mark.app_id)
-        if stored == 0 or (stored is None and self.number == 0):  # an older version of this package, or the first batch
+        if stored == 0 or (stored is None and self.number == 0):  # an older version's mark, or the first batch
             return stored is not None
         name = f"{self.table.name} ({self.table.uuid})"
         verb = "upsert" if state.primary_key else "append"

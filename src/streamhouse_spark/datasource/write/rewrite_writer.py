@@ -88,7 +88,7 @@ class LogRewriteWriter(DataSourceArrowWriter):
             batches = chain([] if first is None else [first], iterator)
             staged = self._plan.message(self._require_no_identity_values(batch) for batch in batches)
             return RewriteCommitMessage(staged, _NOTHING, _NOTHING)
-        rows = pa.Table.from_batches([first, *iterator])  # Spark hands over a bounded part
+        rows = pa.Table.from_batches([first, *iterator])  # parts are bounded in size
         kinds = rows[KIND]
         inserted, updated = (rows.filter(pc.equal(kinds, kind)) for kind in ("insert", "update"))
         refuse_given(self._plan.identity, inserted, self._plan.table)

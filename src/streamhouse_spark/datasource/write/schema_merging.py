@@ -26,7 +26,7 @@ def merge_frame_columns(table: Table, frame: StructType, row_kind_column: str | 
     for action in _make_add_columns(table, state, frame, row_kind_column):
         if isinstance(action, SetSchema):
             schemas = {**state.schemas, action.schema_id: action.schema}
-            # Another writer's next schema may get this id; their properties tell the writes of either apart.
+            # A concurrent writer's schema may get the same id; a new properties object distinguishes the states.
             state = replace(state, schema_id=action.schema_id, schemas=schemas, properties=dict(state.properties))
     return state
 

@@ -119,7 +119,7 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
             )
         else:
             staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(self._plan)
-            from streamhouse_spark.table.overwrite import commit_replacement  # it reads, as other writes do not
+            from streamhouse_spark.table.overwrite import commit_replacement  # imports the read modules
 
             fields = replaced.fields if replaced.condition is None else None
             commit_replacement(table, staged, choose, self._transaction, replaced.read, fields)
@@ -215,7 +215,7 @@ def _plan_staging(
         options.merge_schema
         and (merged := merge_frame_columns(table, frame, options.row_kind_column)) is not table.state
     ):
-        _require_writable_rows(connection, table, merged, frame, options)  # before a column is added
+        _require_writable_rows(connection, table, merged, frame, options)  # before adding columns
         merge_columns(table, frame, options.row_kind_column)
     if table.state.primary_key:
         from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan

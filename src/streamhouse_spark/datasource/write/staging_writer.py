@@ -263,7 +263,7 @@ def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -
     if fits and all(len(bucket_segments) == 1 for bucket_segments in inline.values()):
         return staged
     if staged.schema_id not in table.state.schemas:
-        table.refresh()  # another process of this driver planned the write, and saw a newer schema
+        table.refresh()  # another process on the driver planned the write with a newer schema
     rows = (
         (bucket, _concat_tables(table, staged, bucket_segments)) for bucket, bucket_segments in sorted(inline.items())
     )

@@ -224,7 +224,7 @@ class KeyedStagingPlan:
         Raises `CommitConflictError` if their columns or the defaults in them changed.
         """
         filled_schema = schema
-        if self.write.columns is not None:  # the others' defaults are those of the commit
+        if self.write.columns is not None:  # other columns get their defaults at commit
             column_ids = {column.id for column in self.row_schema.columns}
             filled_schema = TableSchema(tuple(column for column in schema.columns if column.id in column_ids))
         if not has_same_meaning(self.schema, schema) or not same_defaults(self.schema, filled_schema, self.missing):
@@ -330,7 +330,7 @@ def commit_intents(
         table, plan, segments, complete_preparations(messages), transaction, read=read, choose=choose
     )
     for uuid in {s.segment.uuid for s in segments if s.segment.uuid is not None}:
-        with suppress(StorageError):  # no record names it: cleaning takes it, if not now
+        with suppress(StorageError):  # an orphan: cleaning deletes it later
             table.storage.delete(segment_key(table.uuid, uuid))
     return offsets
 

@@ -66,7 +66,7 @@ def database_exists(warehouse: Warehouse, name: str) -> bool:
 def _is_stored(warehouse: Warehouse, name: str) -> bool:
     try:
         return warehouse.database_exists(name)
-    except WarehouseNotFoundError:  # CREATE DATABASE will make it
+    except WarehouseNotFoundError:  # CREATE DATABASE creates the warehouse
         return False
 
 

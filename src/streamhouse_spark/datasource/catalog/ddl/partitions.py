@@ -89,7 +89,7 @@ def _partition_index(state: TableState, name: str) -> int:
 
 def _read_partition_columns(table: TableHandle, pin: ReadSnapshot) -> Iterator[pa.Table]:
     columns = Projection.of(pin.state.schema, pin.state.partition_by, None)
-    if pin.state.primary_key or pin.state.deletions:  # a partition without rows is none, and rows may have been deleted
+    if pin.state.primary_key or pin.state.deletions:  # empty partitions do not count
         yield read_pin(table, pin, columns)
         return
     files = scan_pinned(table, pin, ScanRequest(pin.state.partition_by)).files if pin.lake is not None else ()

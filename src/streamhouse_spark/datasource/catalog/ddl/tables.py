@@ -91,9 +91,7 @@ def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[s
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
     schema, column_defaults = split_defaults(args["schema"])
-    defaults = (
-        {} if args.get("as_select") else column_defaults
-    )  # defaults of the tables that a query reads are not its rows'
+    defaults = {} if args.get("as_select") else column_defaults  # defaults of a query's source tables do not apply
     buckets = _merge_bucket_properties(
         path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema))
     )

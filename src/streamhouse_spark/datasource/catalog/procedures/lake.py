@@ -27,8 +27,8 @@ Rows: TypeAlias = Sequence[Sequence[Any]]
 
 def tier(connection: Connection, arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     table = connection.table(parse_table_argument(arguments["table"]))
-    table.open_lake()  # says so where there is none
-    if arguments["dry_run"]:  # with a primary key, these are changes
+    table.open_lake()  # raises if there is no lake
+    if arguments["dry_run"]:  # rows count as changes in a primary-key table
         return [(table.name, sum(bucket_lags(table.refresh()).values()), 0, 0, 0, 0, True)]
     report = tier_table(table, make_round_runner(jobs, table, spark_job=arguments["spark_job"]))
     return [(table.name, report.rows, report.files, len(report.snapshots), report.conflicts, report.healed_rows, False)]

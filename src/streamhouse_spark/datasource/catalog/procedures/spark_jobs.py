@@ -47,7 +47,7 @@ class SparkJobs:
     ) -> None:
         for opened in (self._stream, self._socket):
             if opened is not None:
-                with suppress(OSError):  # the driver went, or the job ended
+                with suppress(OSError):  # the driver or the job has ended
                     opened.close()
 
     @property

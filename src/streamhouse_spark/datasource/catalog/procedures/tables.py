@@ -107,7 +107,7 @@ def set_partitioning(connection: Connection, arguments: Mapping[str, Any]) -> Se
 
 def _parse_partition(text: str) -> dict[str, str]:
     """Return the values of a JSON object as text."""
-    try:  # numbers stay as they are written: a float would be another decimal
+    try:  # numbers stay text: a float could change a decimal
         values = json.loads(
             text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_require_unique_names
         )

@@ -75,7 +75,7 @@ def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str
     }
     with subprocess.Popen(
         [sys.executable, "-m", PROGRAM],
-        stdin=subprocess.PIPE,  # open as long as this process waits: the other ends with it
+        stdin=subprocess.PIPE,  # closes with this process, which ends the child
         stdout=subprocess.PIPE,
         env=_child_environment(),
         text=True,

@@ -85,7 +85,7 @@ def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Ma
     table = connection.table_by_uuid(pin.table, pin.uuid)
     state = table.refresh()
     start, end = (_require_offset(table, pin, args[name]) for name in ("start", "end"))
-    if state.schemas.get(pin.schema_id or 0) != state.schema:  # a new constraint, or partitioning, keeps the columns
+    if state.schemas.get(pin.schema_id or 0) != state.schema:  # constraints and partitioning may change
         raise InvalidOptionError(
             f"the columns of {pin.table} changed since its stream of CHANGES began; start the query again"
         )

@@ -99,7 +99,7 @@ def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]
             named("account.oauth2.client.id", settings["adls.client-id"]),
             named("account.oauth2.client.secret", setting="adls.client-secret"),
         ]
-    if authority := settings.get("adls.blob-storage-authority"):  # an emulator of the blobs' own endpoint
+    if authority := settings.get("adls.blob-storage-authority"):  # an emulator of the Blob endpoint
         hadoop_settings += [
             HadoopSetting("fs.azure.abfs.endpoint", authority),
             HadoopSetting("fs.azure.account.hns.enabled", "false"),
@@ -143,7 +143,7 @@ def gs_settings(settings: Mapping[str, str]) -> list[HadoopSetting]:
         connector_settings["storage.root.url"] = f"{host.rstrip('/')}/"
     if project := settings.get("gcs.project-id"):
         connector_settings |= {"requester.pays.mode": "ENABLED", "requester.pays.project.id": project}
-    if settings.get("gcs.anonymous", "").lower() == "true":  # the first is of its versions from 3 on
+    if settings.get("gcs.anonymous", "").lower() == "true":  # auth.type is the key since version 3
         connector_settings |= {
             "auth.type": "UNAUTHENTICATED",
             "auth.null.enable": "true",

@@ -28,7 +28,7 @@ from streamhouse_spark.storage.base import url_of
 
 _OF_LAKES: Final = "lake."
 _LOOKS: Final = {
-    "input.stream.type": "classic",  # others ask for an object's size before its bytes
+    "input.stream.type": "classic",  # other types request an object's size first
     "retry.limit": "2",
     "retry.throttle.limit": "2",
 }

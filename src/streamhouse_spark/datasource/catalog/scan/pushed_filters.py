@@ -152,9 +152,7 @@ def _decode_value(value: Any, family: str) -> Any:
                 return float(value)
             case "binary" if isinstance(value, str):
                 return base64.b64decode(value, validate=True)
-            case "string" if (
-                isinstance(value, str) and "\ufffd" not in value
-            ):  # it may stand for bytes that are no text
+            case "string" if isinstance(value, str) and "\ufffd" not in value:  # may replace invalid UTF-8
                 return value
             case "boolean" if isinstance(value, bool):
                 return value

@@ -71,7 +71,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
         columns = tuple(by_folded_name[name.casefold()] for name in need["columns"])
         table_columns = tuple(name for name in columns if name in self._table_columns)
         read = self._table_columns if self._is_binlog else table_columns
-        self._required_columns = tuple(dict.fromkeys((*self._required_columns, *read)))  # of all places of the query
+        self._required_columns = tuple(dict.fromkeys((*self._required_columns, *read)))  # of all scans of the query
         filters = () if self._is_binlog else tuple(need["filters"])
         pruning = Pruning(parse_filters(filters, comparable_types(self._initial_schema))) if filters else Pruning()
         parts = self.plan_parts(begin, end, read or (narrowest_column(self._open_table()[1].schema),), pruning)

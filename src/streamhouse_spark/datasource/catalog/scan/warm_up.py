@@ -18,6 +18,6 @@ def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]
     is read.
     """
     if args["part"] == "lakes":
-        with suppress(ModuleNotFoundError):  # a table that has such a lake tells which library is missing
+        with suppress(ModuleNotFoundError):  # opening such a table names the missing library
             import streamhouse_spark.lake.iceberg.snapshot_reader  # noqa: F401
     return {}
