@@ -313,7 +313,7 @@ def cdc(
     if not checkpoint.strip():
         raise InvalidOptionError("checkpoint is empty, expected a directory or URL")
     if not events.isStreaming:
-        raise InvalidOptionError("events is no streaming frame; read the events by spark.readStream")
+        raise InvalidOptionError("events is not a streaming DataFrame; read the events with spark.readStream")
     from streamhouse_spark.datasource.cdc.apply import plan_cdc, start
     from streamhouse_spark.datasource.cdc.type_conversion import ValueForms
     from streamhouse_spark.datasource.session_warehouse import connect_session

@@ -177,8 +177,8 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             return None
         if not overwrite:
             raise InvalidOptionError(
-                f"replaceWhere of a write to {name} says which rows the new ones replace, and mode append replaces "
-                "none; use mode('overwrite'), or leave it out"
+                f"replaceWhere requires mode('overwrite'), but the write to {name} uses mode('append'); use "
+                "mode('overwrite'), or leave replaceWhere out"
             )
         from streamhouse_spark.datasource.write.overwrite_writer import parse_replace_where
 

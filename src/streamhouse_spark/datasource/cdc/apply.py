@@ -115,7 +115,7 @@ def plan_cdc(
 def _require_last_row(state: TableState) -> None:
     if not state.primary_key:
         raise InvalidOptionError(
-            f"table {state.name} has no primary key, by which changes are applied; make one with it"
+            f"table {state.name} has no primary key, by which changes are applied; create it with PRIMARY KEY"
         )
     engine = parse_keyed_properties(state.properties, state.schema, state.partition_by).merge_engine
     if engine not in ("last_row", "versioned"):

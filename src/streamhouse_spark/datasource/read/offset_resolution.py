@@ -33,8 +33,8 @@ def require_complete_offsets(state: TableState, options: ReadOptions | StreamRea
     adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED and state.truncation is None
     if is_full and adopts_rows and not options.read_change_feed:
         raise InvalidOptionError(
-            f"{state.name} was made of a lake table, whose rows have no offsets and are not streamed: say "
-            "startingOffsets=earliest for the rows that were added since, and read those from before once, in batch"
+            f"{state.name} was adopted from a lake table, whose rows have no offsets and cannot be streamed; set "
+            "startingOffsets=earliest to read the rows added since, and read the adopted rows once, in batch"
         )
 
 

@@ -323,16 +323,16 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
             or self._last_compared[0] is not now
             or self._last_compared[1] != self._required_columns
         ):
-            advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
+            advice = "restart the query: it continues from its checkpoint with the current columns"
             require_same_columns(self._initial_schema, now, self._required_columns, f"a stream of {table.name}", advice)
             self._last_compared = (now, self._required_columns)
         if now is self._last_schema:
             return table, state
         known_ids = {column.id for column in (self._last_schema or self._initial_schema).columns}
         if added := [column.name for column in now.columns if column.id not in known_ids]:
-            text = "%s: this stream goes on without the columns %s, which were added; restart the query to read them"
+            text = "%s: this stream continues without the added columns %s; restart the query to read them"
             if self._added_columns is not None:
-                text = "%s: the columns %s were added; this stream ends before the first rows that have them"
+                text = "%s: the columns %s were added; this stream ends before the first rows with them"
             logger.warning(text, table.name, ", ".join(added))
         self._last_schema = now
         return table, state
@@ -454,10 +454,10 @@ def require_same_rows(table_name: str, start_truncation: int, end_truncation: in
     text = f"{table_name} was truncated or overwritten by commit {end_truncation}, after this stream read rows of it"
     if strict:
         raise OffsetsTrimmedError(
-            f"{text}: what it made of them is out of date; start it with a new checkpointLocation, or go on behind "
-            "the truncation with failOnDataLoss=false",
+            f"{text}: its results are stale; start it with a new checkpointLocation, or continue after the truncation "
+            "with failOnDataLoss=false",
         )
-    logger.warning("%s: going on with the rows behind", text)
+    logger.warning("%s: continuing with the rows after it", text)
 
 
 def position_commit(offset: StreamOffset) -> int:

@@ -92,9 +92,9 @@ class AddedColumns:
         """Return the error for a query that has processed all rows it may read."""
         where = f"offsets {self._end}" if self._end is not None else "its beginning"
         return SchemaMismatchError(
-            f"{table_name}: {', '.join(self._new_names)} came to the columns, and this stream, which began without, "
-            f"has processed all that was written before, up to {where}; start the query again from its checkpoint: it "
-            "goes on there, with the columns as they are now (schemaEvolutionMode=addNewColumns)",
+            f"{table_name}: columns {', '.join(self._new_names)} were added, and this stream, which started without "
+            f"them, has processed all earlier rows, up to {where}; restart the query from its checkpoint: it "
+            "continues there with the current columns (schemaEvolutionMode=addNewColumns)",
             condition=CONDITION,
         )
 

@@ -224,7 +224,7 @@ def _parse_check(path: TablePath, change: Mapping[str, Any], properties: Mapping
 
 def _require_settable(path: TablePath, name: str) -> None:
     if name in _OF_SPARK or name.startswith((*SHOWN_PREFIXES, "option.")):
-        raise InvalidOptionError(f"ALTER TABLE {path}: {name} is shown of a table and cannot be changed; leave it out")
+        raise InvalidOptionError(f"ALTER TABLE {path}: {name} is read-only and cannot be changed; leave it out")
 
 
 def _describe_new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ def parse_overwrite_filter(connection: Connection, name: str, text: str) -> Repl
     condition = build_condition(request["filters"], connection.table(name).state.schema)
     if condition is None:
         raise InvalidOptionError(
-            f"table {name}: the condition of the rows to replace is not understood whole; it may compare columns with "
-            "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), joined by AND, OR and NOT, floats by = and IN "
-            "alone; use MERGE, or DELETE and INSERT"
+            f"table {name}: the condition of the rows to replace is not fully supported; it may compare columns with "
+            "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), combined with AND, OR and NOT, and floats only "
+            "with = and IN; use MERGE, or DELETE and INSERT"
         )
     return ReplacedPart(Filter(condition, columns=filter_columns(request["filters"])), read)

@@ -45,7 +45,7 @@ def fast_forward(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     name, branch = parse_table_argument(arguments["table"]), arguments["branch"]
     if branch.strip().lower() != "main":
         raise InvalidOptionError(
-            f"fast_forward of {name}: branch is {branch!r}, and 'main', the table itself, alone goes forward; say "
+            f"fast_forward of {name}: branch is {branch!r}, expected 'main', the table itself; run "
             f"fast_forward('{name}', 'main', '<the branch to publish>')"
         )
     report = connection.table(name).fast_forward(arguments["to"])

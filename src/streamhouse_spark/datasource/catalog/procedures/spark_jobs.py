@@ -75,7 +75,8 @@ class SparkJobs:
         answer = self._request({"description": description, "tasks": list(tasks)})
         if answer is None:
             raise StreamhouseError(
-                f"{description}: the Spark job ended early; nothing of it counts", condition="JOB_ENDED"
+                f"{description}: the Spark job ended early; nothing of it was committed, run it again",
+                condition="JOB_ENDED",
             )
         return [decode_outcome(text) for text in answer["outcomes"]]
 

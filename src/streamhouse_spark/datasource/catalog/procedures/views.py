@@ -89,7 +89,7 @@ def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str
         finally:
             process.kill()
     if not reply.endswith("\n"):
-        raise StreamhouseError(f"{verb} {name}: its process ended early; nothing of it counts", condition="JOB_ENDED")
+        raise StreamhouseError(f"{verb} {name}: its process ended early; run it again", condition="JOB_ENDED")
     answer = json.loads(reply)
     if "error" in answer:
         raise StreamhouseError(answer["error"]["message"], condition=answer["error"]["condition"])

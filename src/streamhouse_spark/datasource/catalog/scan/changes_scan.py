@@ -87,7 +87,7 @@ def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Ma
     start, end = (_require_offset(table, pin, args[name]) for name in ("start", "end"))
     if state.schemas.get(pin.schema_id or 0) != state.schema:  # constraints and partitioning may change
         raise InvalidOptionError(
-            f"the columns of {pin.table} changed since its stream of CHANGES began; start the query again"
+            f"the columns of {pin.table} changed since its stream of CHANGES started; restart the query"
         )
     cache_state(state)
     batch = replace(
@@ -122,7 +122,7 @@ def _resolve_range(table: TableHandle, state: TableState, requested_range: Mappi
     if requested_range["by"] == "version":
         return resolve_version_range(state, start, end, includes=includes)
     if end is not None and end < start:
-        raise InvalidOptionError(f"CHANGES of {state.name} end before they begin; turn the two times round")
+        raise InvalidOptionError(f"CHANGES of {state.name} end before they start; swap the two times")
     return range_of_times(table.storage, state, start, end, includes=includes)
 
 
@@ -136,7 +136,9 @@ def resolve_version_range(
     first = _require_version(state, start)
     last = state.version if end is None else _require_version(state, end)
     if end is not None and last < first:
-        raise InvalidOptionError(f"CHANGES of {state.name} from version {first} to {last}: turn the two versions round")
+        raise InvalidOptionError(
+            f"CHANGES of {state.name} from version {first} to {last} end before they start; swap the two versions"
+        )
     return first + (not includes[0]), last - (end is not None and not includes[1])
 
 

@@ -33,7 +33,7 @@ def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     source_options = args["options"]
     name = parse_table_name(table_option(source_options, "read"))
     if name.suffix not in _ROWS:
-        raise InvalidOptionError(f"${name.suffix} is read in Python alone")
+        raise InvalidOptionError(f"${name.suffix} is only read in Python")
     table = connection.table(str(name.path))
     options = parse_read_options(source_options)
     resolve_batch_target(table, name.suffix, options)

@@ -66,8 +66,8 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
     if uri is None:
         reason = file_systems.unreadable_reason(location) if scheme in REMOTE else f"none is known for {scheme}"
         raise InvalidOptionError(
-            f"a stream of {name} in real-time mode follows the log by a file system of Spark, and none reaches "
-            f"{location}: {reason}. Where that cannot be helped, {MICRO_BATCH_ADVICE}"
+            f"a stream of {name} in real-time mode reads the log through a Spark file system, and none reaches "
+            f"{location}: {reason}. Correct that, or {MICRO_BATCH_ADVICE}"
         )
     hadoop_settings = [*file_systems.settings_for([location]), *_log_read_settings(location)]
     return LogFolder(
