@@ -1,4 +1,4 @@
-"""The functions to call with a Spark session. PySpark is imported when one of them is called, not before."""
+"""Functions that take a Spark session. They import PySpark when called."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @validate_arguments
 def register(spark: SparkSession) -> SparkSession:
-    """Make ``format("streamhouse")`` known to a session; returns it.
+    """Register ``format("streamhouse")`` with a session and return the session.
 
-    Not needed where the package was installed before the session started: Spark then finds the data source itself.
+    Not needed if the package was installed before the session started, because Spark then finds the data source itself.
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     from streamhouse_spark.datasource.source import StreamhouseDataSource
@@ -43,19 +43,19 @@ def configure(
     catalog: str = "streamhouse",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession.Builder:
-    """Give a session the SQL catalog of a warehouse; returns the builder.
+    """Configure a session with the SQL catalog of a warehouse and return the builder.
 
     ::
 
         spark = streamhouse_spark.configure(SparkSession.builder, warehouse=W).getOrCreate()
         spark.sql("SELECT count(*) FROM streamhouse.sales.orders")
 
-    ``catalog`` is the catalog's name in SQL; calling this again with another one adds another warehouse. ``settings``
-    are those of `Warehouse`; they become configuration of the session, so prefer the usual AWS chain for credentials.
-    Jars that the builder already has stay. A session that runs already gets the jar too.
+    ``catalog`` is the catalog's name in SQL. Call this again with another name to add another warehouse. ``settings``
+    are those of `Warehouse`. They become session configuration, so prefer the default AWS credential chain for
+    credentials. The builder's jars are kept, and a running session gets the jar too.
 
-    Where the master is local, as it is where the builder has none so far, workers run the Python that calls this,
-    unless ``PYSPARK_PYTHON`` or ``spark.pyspark.python`` says another. So name another master before.
+    With a local master, which is the default, workers run the calling Python unless ``PYSPARK_PYTHON`` or
+    ``spark.pyspark.python`` names another. Set any other master before this call.
 
     Raises `InvalidOptionError` for a name that SQL cannot use and for unknown settings.
     """
@@ -76,14 +76,14 @@ def tier(
 ) -> dict[str, TieringReport]:
     """Move rows from the hot logs into the lakes; returns a report per table.
 
-    When it returns, every row that was committed before the call is in the lake, whatever the table's freshness, in one
-    or more lake snapshots. ``tables`` are names; without it, all tables that have a lake. ``settings`` are those of
-    `Warehouse`. Safe at any time, beside other calls and services. A failing table does not stop the others: its error
-    is raised once they are done.
+    When it returns, every row committed before the call is in the lake, in one or more lake snapshots, regardless of
+    the table's freshness. ``tables`` are names; by default all tables with a lake are tiered. ``settings`` are those of
+    `Warehouse`. Safe to run concurrently with other calls and services. A failing table does not stop the others: its
+    error is raised after they are done.
 
     Raises:
-        TableNotFoundError, WarehouseNotFoundError: a table or the warehouse is not there.
-        InvalidOptionError: a table that was named has no lake.
+        TableNotFoundError, WarehouseNotFoundError: a table or the warehouse does not exist.
+        InvalidOptionError: a named table has no lake.
         LakeMismatchError, LakeRolledBackError: another engine changed the lake table.
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
@@ -105,14 +105,14 @@ def optimize(
     dry_run: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> CompactReport:
-    """Lay a table's rows in the lake out by columns, as ``table.lake.optimize`` does; tasks of Spark write the files.
+    """Lay out a table's lake rows by columns, as ``table.lake.optimize`` does, with Spark tasks that write the files.
 
-    ``order_by`` is ``a, b`` or ``zorder(a, b)``, ``where`` a condition in SQL: only files that may hold its rows are
-    written again. One task writes the files of one bucket and partition, a gigabyte of them at most. **Commit point:**
-    the lake's, of 16 gigabytes each; a job that fails or is cancelled commits nothing of these, and its files are
-    orphans for cleaning. Rows, their offsets and older snapshots stay. Works with Spark Connect.
+    ``order_by`` is ``a, b`` or ``zorder(a, b)``. ``where`` is a condition in SQL: only files that may contain matching
+    rows are rewritten. A task writes the files of one bucket and partition, at most one gigabyte. **Commit point:** the
+    lake's commits, of 16 gigabytes each. A failed or cancelled job commits nothing of the current one, and its files
+    are orphans. Rows, their offsets and older snapshots are unchanged. Works with Spark Connect.
 
-    Raises what that raises, and `InvalidOptionError` for a condition that is not understood.
+    Raises as ``table.lake.optimize`` does, and `InvalidOptionError` for a condition that cannot be parsed.
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("settings", settings)
@@ -137,34 +137,34 @@ def lookup_join(
     max_staleness_ms: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Join a batch or a stream with the current rows of a table that has a primary key, by looking them up.
+    """Join a batch or a stream with the current rows of a primary-key table, by key lookups.
 
     ::
 
         orders = spark.readStream.format("streamhouse").option("warehouse", W).load("sales.orders")
         with_names = streamhouse_spark.lookup_join(orders, "sales.customers", on={"customer": "id"}, columns=["name"])
 
-    Each task looks up the keys of its rows, an Arrow batch at a time, in the tablets of its host: nothing is shuffled,
-    broadcast or kept as state of the query. The first task on a host reads the table's log into the local cache.
+    Each task looks up the keys of its rows, one Arrow batch at a time, in the tablets of its host. Nothing is shuffled,
+    broadcast or kept as query state. The first task on a host reads the table's log into the local cache.
 
-    ``on`` names the columns that must be equal: a list where they are called the same on both sides, or a mapping of
-    columns of ``df`` to columns of the table. They are the whole primary key, or its first columns, where a row of
-    ``df`` then comes once for each row of the table that has them. Null keys match nothing. ``columns`` are those
-    to add, by default all that ``on`` does not name, each with ``prefix`` before its name. ``how`` is ``"left"``, with
-    nulls where there is no row, or ``"inner"``. The order of the rows stays.
+    ``on`` names the columns that must be equal: a list if they have the same names on both sides, or a mapping of
+    columns of ``df`` to columns of the table. They are the whole primary key, or its first columns; with a prefix, a
+    row of ``df`` is returned once per matching row. Null keys match nothing. ``columns`` are the columns to add, by
+    default all that ``on`` does not name, each prefixed with ``prefix``. ``how`` is ``"left"``, with nulls for rows
+    without a match, or ``"inner"``. The order of the rows is preserved.
 
-    **Freshness:** a batch gets the rows that are current when it is looked up: every write committed before, on remote
-    storage as of up to a second before, or up to ``max_staleness_ms``. Two batches of one query may see different rows
-    of the table, and a micro-batch that is replayed may see newer ones than at first. Where results have to follow
-    changes of the table, use `delta_join`.
+    **Freshness:** a batch sees the rows that are current at its lookup: every write committed before, on remote storage
+    with a delay of up to a second, or of up to ``max_staleness_ms``. Two batches of a query may see different rows of
+    the table, and a replayed micro-batch may see newer ones. If results must follow changes of the table, use
+    `delta_join`.
 
-    ``warehouse`` is a directory or URL; without it the environment variable STREAMHOUSE_WAREHOUSE counts, else the
+    ``warehouse`` is a directory or URL. It defaults to the environment variable STREAMHOUSE_WAREHOUSE, then to the
     session's catalog ``streamhouse``. ``settings`` are those of `Warehouse`. Works with Spark Connect.
 
     Raises, before anything runs:
-        TableNotFoundError, WarehouseNotFoundError: the table or the warehouse is not there.
-        SchemaMismatchError: a column is not there, ``on`` is not how the primary key begins, or types differ.
-        InvalidOptionError: the table has no primary key, names clash (set ``prefix``), or ``how`` is none.
+        TableNotFoundError, WarehouseNotFoundError: the table or the warehouse does not exist.
+        SchemaMismatchError: a column does not exist, ``on`` is not a prefix of the primary key, or types differ.
+        InvalidOptionError: the table has no primary key, names clash (set ``prefix``), or ``how`` is invalid.
     """
     require_part("df", df, "a DataFrame", "mapInArrow")
     require_texts("settings", settings)
@@ -192,7 +192,7 @@ def delta_join(
     max_offsets_per_trigger: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Keep a table equal to the join of two tables with primary keys, by a stream of the changes of both.
+    """Keep a table equal to the join of two primary-key tables, with a stream of the changes of both.
 
     ::
 
@@ -200,35 +200,35 @@ def delta_join(
             spark, "sales.orders", "sales.payments", on="order_id", into="sales.paid_orders", checkpoint=C, warehouse=W
         )
 
-    For each change of one side the matching rows of the other are looked up, and the joined rows are upserted into
-    ``into`` or deleted from it. The query keeps no rows as its state, however large the tables are and however long ago
-    the other side changed; each host keeps the rows of the three tables in its local cache.
+    For each change of one side, the query looks up the matching rows of the other side and upserts the joined rows into
+    ``into`` or deletes them. It keeps no state, however large the tables are and however old a match is. Each host
+    caches the rows of the three tables locally.
 
-    **What the tables need.** ``on``, a list of names or a mapping of columns of ``left`` to columns of ``right``, are
-    the first columns of both primary keys, or all: that is the index that finds the other side's rows. ``into`` exists
-    already, with the columns of the left key and then those of the right key that are not in ``on`` as its primary key;
-    any others of its columns have the name and type of a column of ``left``, or of ``right`` with ``prefix`` before it.
-    If it does not exist, the error has the statement that creates it. ``columns`` limits the written columns, and a
-    column of ``into`` that it leaves out is refused: whole rows are written. ``how="left"`` also keeps rows of ``left``
-    that have no partner, and needs ``on`` to be the whole primary key of ``right``.
+    **Requirements.** ``on``, a list of names or a mapping of columns of ``left`` to columns of ``right``, names a
+    prefix of both primary keys, or all of them: it is the index for the lookups. ``into`` must exist. Its primary key
+    is the columns of the left key followed by those of the right key that are not in ``on``. Its other columns have the
+    name and type of a column of ``left``, or of ``right`` with ``prefix`` before the name. If it does not exist, the
+    error contains the statement that creates it. ``columns`` limits the written columns; it must name all columns of
+    ``into``, because whole rows are written. ``how="left"`` also keeps rows of ``left`` without a match. It requires
+    ``on`` to be the whole primary key of ``right``.
 
     **Guarantees.** Rows of ``into`` are always computed from the current rows of both sides. When the stream has
-    handled all changes, ``into`` is exactly the join of both tables, whatever was replayed or restarted meanwhile and
-    however the sides changed at the same time; each micro-batch is stored once. In between, ``into`` may show a row of
-    one side beside an older or newer one of the other. Nothing else may write into it: a second delta join is refused.
+    processed all changes, ``into`` is exactly the join of both tables, regardless of replays, restarts and concurrent
+    changes. Each micro-batch is stored once. In between, ``into`` may show a row of one side with an older or newer row
+    of the other. No other writer may write to ``into``: a second delta join is rejected.
 
-    ``trigger`` is that of Spark, such as ``{"availableNow": True}`` or ``{"processingTime": "10 seconds"}``.
-    ``max_offsets_per_trigger`` limits the changes of each side in a micro-batch (PySpark 4.2 or newer). ``warehouse``
+    ``trigger`` is Spark's, such as ``{"availableNow": True}`` or ``{"processingTime": "10 seconds"}``.
+    ``max_offsets_per_trigger`` limits the changes of each side per micro-batch (PySpark 4.2 or newer). ``warehouse``
     and ``settings`` are as for `lookup_join`. Truncating or overwriting a side ends the query.
 
-    **The logs of both sides** are kept for the query, as far as it has not handled them: it is a named consumer of each
-    (``delta_join.left.…``, ``delta_join.right.…``), recorded when it begins and at most every 30 s, by its checkpoint.
-    A query that does not run holds back trimming for the time to live of the log and a week; `Table.move_consumer` with
-    None, or ``CALL streamhouse.system.drop_consumer``, ends that. Where a log was trimmed before the query begins, it
-    begins with the rows of that side.
+    **The logs of both sides** are retained until the query has processed them: it is a named consumer of each
+    (``delta_join.left.…``, ``delta_join.right.…``), recorded at its start and at most every 30 s, by its checkpoint. A
+    stopped query holds back trimming for the log's time to live plus a week. `Table.move_consumer` with None, or ``CALL
+    streamhouse.system.drop_consumer``, ends that. If a log was trimmed before the query starts, the query starts with
+    the rows of that side.
 
     Raises, before anything runs:
-        TableNotFoundError, WarehouseNotFoundError: a table or the warehouse is not there.
+        TableNotFoundError, WarehouseNotFoundError: a table or the warehouse does not exist.
         SchemaMismatchError, InvalidOptionError: the tables cannot be joined so, or ``into`` cannot hold the join.
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
@@ -267,54 +267,53 @@ def cdc(
     trigger: Mapping[str, Any] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Keep a table equal to one of another database, by a stream of its change events.
+    """Keep a table equal to a table of another database, with a stream of its change events.
 
     ::
 
         events = spark.readStream.format("kafka").option("subscribe", "shop.public.orders").load()
         query = streamhouse_spark.cdc(events, "shop.orders", checkpoint=C, warehouse=W, times="micros")
 
-    ``events`` is a streaming frame with the text of an event in the column ``value``, as Kafka's source gives it.
-    ``into`` exists, with the source's primary key. Columns are found by name. Inserts, updates and snapshots become
-    upserts, and deletes become deletes; an update that changes the key deletes the old one. A null ``value``
-    (Kafka's tombstone) is passed over, and so are heartbeats and changes of schemas.
+    ``events`` is a streaming DataFrame with the text of an event in the column ``value``, as Kafka's source returns it.
+    ``into`` must exist, with the source's primary key. Columns match by name. Inserts, updates and snapshots become
+    upserts, and deletes become deletes. An update that changes the key also deletes the old key. Null values (Kafka's
+    tombstones), heartbeats and schema changes are skipped.
 
-    **Order.** Of the events of a key in a micro-batch the last one counts, by the columns ``position``, ``offset`` by
-    default, which is right for Kafka: all events of a key are in one of its partitions. Micro-batches come in the order
-    of the source.
+    **Order.** Of a key's events in a micro-batch, the last one wins, ordered by the columns ``position``. The default,
+    ``offset``, is correct for Kafka, where all events of a key are in one partition. Micro-batches follow the order of
+    the source.
 
-    **Guarantees.** Each micro-batch is one commit record of ``into``, stored once whatever is repeated. A batch with an
-    event that cannot be read (no JSON, no key, a value that is none of its column's type, a null in a NOT NULL column,
-    a truncation) or whose row the table refuses (a constraint, a text that is too long) is not written, and the query
-    ends, unless ``dead_letter`` names a table that takes such events with the reason; it is made if it is not there. A
-    column that the table lacks ends the query too, unless ``new_columns`` is ``ignore``.
+    **Guarantees.** Each micro-batch is one commit record of ``into`` and is stored once. A batch is not written, and
+    the query fails, if an event cannot be read (no JSON, no key, a value that is not of its column's type, a null in a
+    NOT NULL column, a truncation) or its row is rejected by the table (a constraint, a text that is too long). With
+    ``dead_letter``, such events go to that table with the reason; the table is created if it does not exist. A column
+    that the table lacks also fails the query, unless ``new_columns`` is ``ignore``.
 
-    **Values.** ``times`` is the unit of timestamps that are numbers, and ``decimals`` the form of decimals, at any
-    depth of the columns. Both are required for ``debezium-json`` where the table has such columns. An event that has
-    its schema around it (``schemas.enable=true``) is read by that schema; ``schema`` says that all events have theirs.
-    Dates are days or ``yyyy-mm-dd``, binary values base64. A value that its column would round or cut is an error.
+    **Values.** ``times`` is the unit of numeric timestamps, and ``decimals`` the encoding of decimals, at any nesting
+    depth. Both are required for ``debezium-json`` if the table has such columns. An event with an embedded schema
+    (``schemas.enable=true``) is read by that schema; ``schema`` says that all events have one. Dates are days or
+    ``yyyy-mm-dd``, binary values base64. A value that its column would round or truncate is an error.
 
-    **Avro.** With ``debezium-avro`` the column ``value`` has bytes, in Confluent's wire format. ``registry`` is the URL
-    of the registry with their schemas, and ``registry_auth`` a user with a password, or a token. The driver asks for a
-    schema once, when an event has its id. Where the registry is away the query ends, after half a minute, with nothing
-    of the batch written. ``avro_schema`` is the schema of events that are Avro and nothing else.
+    **Avro.** With ``debezium-avro``, the column ``value`` has bytes in Confluent's wire format. ``registry`` is the URL
+    of the schema registry, and ``registry_auth`` a user and password, or a token. The driver fetches a schema once,
+    when an event has its id. If the registry is unavailable for half a minute, the query fails and nothing of the batch
+    is written. ``avro_schema`` is the schema of events in plain Avro.
 
-    The events are read in the JVM, by the package's jar, which the session needs (`configure`).
+    The package's jar, which the session needs (`configure`), parses the events in the JVM.
 
-    ``trigger`` is that of Spark, such as ``{"availableNow": True}``. ``warehouse`` and ``settings`` are as for
-    `lookup_join`.
+    ``trigger`` is Spark's, such as ``{"availableNow": True}``. ``warehouse`` and ``settings`` are as for `lookup_join`.
 
     Raises, before anything runs:
-        TableNotFoundError, WarehouseNotFoundError: the table or the warehouse is not there.
-        InvalidOptionError: the table has no primary key or another merge engine than ``versioned``, or an argument is
-            missing or wrong.
+        TableNotFoundError, WarehouseNotFoundError: the table or the warehouse does not exist.
+        InvalidOptionError: the table has no primary key or a merge engine other than ``versioned``, or an argument is
+            missing or invalid.
     """
     require_part("events", events, "a streaming DataFrame", "isStreaming")
     require_texts("settings", settings)
     if not checkpoint.strip():
         raise InvalidOptionError("checkpoint is empty, expected a directory or URL")
     if not events.isStreaming:
-        raise InvalidOptionError("events is no streaming frame; read the events by spark.readStream")
+        raise InvalidOptionError("events is not a streaming DataFrame; read the events with spark.readStream")
     from streamhouse_spark.datasource.cdc.apply import plan_cdc, start
     from streamhouse_spark.datasource.cdc.type_conversion import ValueForms
     from streamhouse_spark.datasource.session_warehouse import connect_session
@@ -339,7 +338,7 @@ def materialize(
     properties: Mapping[str, str] | None = None,
     step_rows: int | None = None,
 ) -> MaterializedTable:
-    """Keep a query as a table, and refresh it from what changed in its sources; returns its handle.
+    """Materialise a query as a table that is refreshed from changes of its sources; returns its handle.
 
     ::
 
@@ -348,28 +347,29 @@ def materialize(
         )
         view.refresh()
 
-    The table is made if it is not there, and refreshed. The query reads tables of the session's catalog
+    The table is created if it does not exist, and refreshed. The query reads tables of the session's catalog
     ``streamhouse`` as ``database.table``. A `RefreshService` keeps the view no older than ``freshness``.
 
-    **Guarantees.** A refresh is one commit of the table. It holds the rows that changed and the versions of the
-    sources, which ``$lineage`` of the table shows: readers see the query's answer at one version of each source.
-    A crash before the commit changes nothing, and of two refreshes at once one counts; without new rows none commits.
-    Where the changes of a source do not tell all (it was truncated, restored, trimmed, or lost rows without a primary
-    key), the whole query is computed once and what differs is written; the report says why. Rows pass the driver.
+    **Guarantees.** A refresh is one commit of the table. It contains the changed rows and the versions of the sources,
+    which ``$lineage`` shows: readers see the query's result at one version of each source. A crash before the commit
+    changes nothing. Of two concurrent refreshes one commits, and a refresh without new rows commits nothing. If the
+    changes of a source are incomplete (it was truncated, restored, trimmed, or lost rows without a primary key), the
+    whole query is computed once and the differences are written; the report gives the reason. The rows pass through the
+    driver.
 
-    **Steps.** With ``step_rows`` a refresh takes about so many rows, or changes, of its sources a commit, or more where
-    no version between can be read; a crash loses one step. A view that is there keeps its number.
+    **Steps.** With ``step_rows``, a refresh processes about that many rows or changes of its sources per commit, or
+    more if no version in between can be read. A crash loses one step. An existing view keeps its number.
 
-    **Queries:** projections, filters, inner, left, full, semi and anti joins, GROUP BY with any aggregate that does
-    not depend on the order of rows, HAVING, DISTINCT, UNION, WITH and subqueries in FROM, EXISTS and IN in WHERE.
-    With ``mode="full"`` the whole query, whatever it is, is computed at each refresh, and the difference written.
+    **Queries:** projections, filters, inner, left, full, semi and anti joins, GROUP BY with any aggregate that does not
+    depend on the order of rows, HAVING, DISTINCT, UNION, WITH, subqueries in FROM, and EXISTS and IN in WHERE. With
+    ``mode="full"`` any query is supported: each refresh computes it completely and writes the differences.
 
-    The primary key is that of the query's rows if it is NOT NULL, else ``_key``, and ``_ord`` where rows may be equal.
+    The primary key is that of the query's rows if it is NOT NULL, else ``_key``, and ``_ord`` if rows may be equal.
 
     Raises, before anything is written:
-        InvalidOptionError: a part of the query cannot be kept by changes; the text names it.
-        TableExistsError: there is a table of the name that is not this view.
-        TableNotFoundError, WarehouseNotFoundError: a source or the warehouse is not there.
+        InvalidOptionError: a part of the query cannot be maintained incrementally; the text names it.
+        TableExistsError: a table of that name exists and is not this view.
+        TableNotFoundError, WarehouseNotFoundError: a source or the warehouse does not exist.
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("properties", properties)
@@ -382,18 +382,17 @@ def materialize(
 
 
 class TieringService:
-    """Keeps the lakes of a warehouse as fresh as their tables say, in micro-batches.
+    """Keeps the lakes of a warehouse as fresh as their tables require, in micro-batches.
 
-    A table is tiered so that no row waits longer than its ``table.datalake.freshness``; among several, the one whose
-    oldest row is due first goes first, and up to four tables are worked on at once. New tables are found within
-    seconds. An error of one table is logged, shown by `status` and tried again after a growing pause; the others go on.
-    Each table is also maintained: every ten minutes small segments are merged, the log is trimmed and unneeded files
-    are deleted. If the table's properties say so, lake files are compacted after ten rounds and old snapshots expired
-    after fifty. That runs in this process, one table in a thread; its errors are shown by `status`, and tiering goes
-    on.
+    A table is tiered so that no row waits longer than its ``table.datalake.freshness``. The table whose oldest row is
+    due first goes first, and up to four tables are processed concurrently. New tables are discovered within seconds. An
+    error of one table is logged, shown by `status` and retried with backoff; all other tables continue. Each table is
+    also maintained: every ten minutes small segments are compacted, the log is trimmed and unneeded files are deleted.
+    If the table's properties enable it, lake files are compacted after ten rounds and old snapshots expired after
+    fifty. Maintenance runs in this process, one table in a thread; `status` shows its errors, and tiering continues.
 
-    Several services, on one host or on many, may serve one warehouse: they divide the tables by claims, and the fenced
-    lake commit keeps them right even where two work on one table.
+    Several services, on one host or on many, may serve one warehouse. They divide the tables by claims, and the fenced
+    lake commit keeps them correct even if two process one table.
     """
 
     @validate_arguments
@@ -410,13 +409,13 @@ class TieringService:
         views: bool = False,
         on_view: Callable[[ViewStatus], None] | None = None,
     ) -> None:
-        """``tables`` None serves all tables that have a lake. ``on_report`` is called in a worker thread after each
-        round that moved rows, ``on_lineage`` with the events of OpenLineage of each round that writes.
-        ``maintenance_ms`` is the time between two maintenances of a table.
+        """If ``tables`` is None, serve all tables with a lake. ``on_report`` is called in a worker thread after each
+        round that moved rows, ``on_lineage`` with the OpenLineage events of each round that writes. ``maintenance_ms``
+        is the interval between maintenance runs of a table.
 
-        With ``views`` a thread of its own refreshes materialised tables, all or those among ``tables``, as
-        `RefreshService` does; ``warehouse`` is then that of the session's catalog ``streamhouse``. ``on_view`` is
-        called in it when a step of a refresh begins, and when it has ended.
+        With ``views``, a separate thread refreshes materialised tables, all or those in ``tables``, as `RefreshService`
+        does. ``warehouse`` is then that of the session's catalog ``streamhouse``. That thread calls ``on_view`` at the
+        start and end of each refresh step.
         """
         require_part("spark", spark, "a SparkSession", "dataSource")
         require_texts("settings", settings)
@@ -442,10 +441,10 @@ class TieringService:
         )
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Serve until `stop` is called, ``stop`` is set or, in the main thread, SIGTERM comes.
+        """Serve until `stop` is called, ``stop`` is set or, in the main thread, SIGTERM arrives.
 
-        Returns when the rounds under way have ended, and the step of a refresh. Raises `TableNotFoundError` at once for
-        a named table that is not there.
+        Returns after the rounds and the refresh step in progress have ended. Raises `TableNotFoundError` immediately
+        for a named table that does not exist.
         """
         from streamhouse_spark.service.endpoint import export_service_metrics
         from streamhouse_spark.views.view_metrics import view_measures
@@ -455,42 +454,46 @@ class TieringService:
             self._service.run(stop)
 
     def stop(self) -> None:
-        """End `run`; from any thread. Repeating it is harmless."""
+        """End `run`. Thread-safe and idempotent."""
         if self._views is not None:
             self._views.stop()
         self._service.stop()
 
     def status(self) -> list[TableStatus]:
-        """How each table stands, for a live view; from any thread."""
+        """Return the status of each table. Thread-safe."""
         return self._service.status()
 
     def view_status(self) -> list[ViewStatus]:
-        """Return the status of each materialised table; an empty list without ``views``. From any thread."""
+        """Return the status of each materialised table, or an empty list without ``views``. Thread-safe."""
         return [] if self._views is None else self._views.status()
 
     def health(self) -> ServiceHealth:
-        """Return how the service is: its last turn, whether it can list tables. From any thread, without a request."""
+        """Return the health of the service: its last loop iteration, and whether it can list tables. Thread-safe,
+        without I/O.
+        """
         return self._service.health()
 
 
 class RefreshService:
-    """Keeps the materialised tables of a warehouse as fresh as they say: one after the other, the longest due first.
+    """Keeps the materialised tables of a warehouse as fresh as they require, one at a time, the longest overdue first.
 
-    A view is refreshed each ``freshness``; where that takes longer, all the time. Of a refresh in steps others come
-    between the steps. An error of one view is logged, shown by `status` and tried again after a growing pause. One that
-    is paused is left as it is. Several services may serve one warehouse: they divide the views by claims.
+    A view is refreshed every ``freshness``, or continuously if a refresh takes longer. Other views are refreshed
+    between the steps of a stepped refresh. An error of one view is logged, shown by `status` and retried with backoff.
+    Paused views are skipped. Several services may serve one warehouse: they divide the views by claims.
     """
 
     @validate_arguments
     def __init__(self, spark: SparkSession, warehouse: str, views: Sequence[str] | None = None) -> None:
-        """``warehouse`` is that of the session's catalog ``streamhouse``; ``views`` None serves all views of it."""
+        """``warehouse`` must be that of the session's catalog ``streamhouse``. If ``views`` is None, serve all
+        views.
+        """
         require_part("spark", spark, "a SparkSession", "dataSource")
         from streamhouse_spark.views.service import session_views
 
         self._service = session_views(spark, warehouse, views)
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Refresh until `stop` is called or ``stop`` is set. Returns when the step under way has ended."""
+        """Refresh until `stop` is called or ``stop`` is set. Returns after the step in progress has ended."""
         from streamhouse_spark.metrics.otel import export_until_exit
         from streamhouse_spark.views.view_metrics import view_measures
 
@@ -498,9 +501,9 @@ class RefreshService:
             self._service.run(stop)
 
     def stop(self) -> None:
-        """End `run`; from any thread. Repeating it is harmless."""
+        """End `run`. Thread-safe and idempotent."""
         self._service.stop()
 
     def status(self) -> list[ViewStatus]:
-        """How each view stands; from any thread."""
+        """Return the status of each view. Thread-safe."""
         return self._service.status()

@@ -168,7 +168,7 @@ ELSEWHERE = {
     "drop it first, or choose another name": (
         "unit/table/test_tags.py::test_a_name_that_is_taken_is_free_once_it_was_dropped"
     ),
-    "since its stream of CHANGES began; start the query again": (
+    "since its stream of CHANGES started; restart the query": (
         "unit/datasource/catalog/scan/test_changes_scan.py::test_a_batch_has_the_columns_that_its_stream_began_with"
     ),
     "so it is unknown whether this stream returned them; use a new": (
@@ -261,13 +261,13 @@ ELSEWHERE = {
     "set the option txnAppId to a name": (
         "spark/test_stream_write.py::test_without_any_identity_the_stream_is_refused"
     ),
-    "start the query again from its checkpoint": (
+    "restart the query from its checkpoint": (
         "spark/test_stream_evolution.py::test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it"
     ),
     "make the DataFrame again and start it from its checkpoint": (
         "spark/test_stream_evolution.py::test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it"
     ),
-    "go on without them with failOnDataLoss=false": (
+    "continue without them with failOnDataLoss=false": (
         "unit/datasource/stream/test_bootstrap.py::test_rows_that_were_deleted_meanwhile"
     ),
     "before …; start it with a new checkpointLocation": "unit/advice/test_tables.py::a_stream_from_a_truncated_table",

@@ -26,6 +26,6 @@ CURRENT = {"state", "schema", "properties", "partition_by", "num_buckets"}
 @pytest.mark.parametrize("path", PINNED)
 def test_modules_that_read_a_pin_do_not_read_the_tables_current_state(path):
     attributes = [node for node in walk(parse_sources()[path]) if isinstance(node, ast.Attribute)]
-    of_tables = [node for node in attributes if ast.unparse(node.value) in ("table", "self._table", "asked.table")]
+    of_tables = [node for node in attributes if ast.unparse(node.value) in ("table", "self._table", "request.table")]
     assert of_tables
     assert [f"{node.lineno}: {ast.unparse(node)}" for node in of_tables if node.attr in CURRENT] == []

@@ -347,7 +347,7 @@ class TestRefusals:
         made = wh.create_table("cdc.keyless", DDL)
         with pytest.raises(InvalidOptionError, match="has no primary key"):
             sh.cdc(source.stream(), made.name, warehouse=wh.url, checkpoint=str(tmp_path / "c"))
-        with pytest.raises(InvalidOptionError, match="is no streaming frame"):
+        with pytest.raises(InvalidOptionError, match="is not a streaming DataFrame"):
             sh.cdc(spark.range(3), made.name, warehouse=wh.url, checkpoint=str(tmp_path / "c"))
 
 

@@ -271,7 +271,7 @@ def test_what_is_refused(spark, keyed, make, wh):
 
     refused(keyed, "FROM VERSION 7", r"INVALID_OPTION: \S+ has no version 7: its newest is 6")
     refused(keyed, "FROM VERSION 2 TO VERSION 7", "INVALID_OPTION: .* has no version 7")
-    refused(keyed, "FROM VERSION 5 TO VERSION 2", "INVALID_OPTION: .* turn the two versions round")
+    refused(keyed, "FROM VERSION 5 TO VERSION 2", "INVALID_OPTION: .* swap the two versions")
     refused(keyed, "FROM VERSION 'x'", "INVALID_OPTION: .* expected a commit number")
     refused("streamhouse.dml.missing", "FROM VERSION 1", "TABLE_OR_VIEW_NOT_FOUND")
     with pytest.raises(PySparkException, match=r"INVALID_OPTION: option maxRows of .* is unknown"):

@@ -36,9 +36,7 @@ def test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it(sp
         query.processAllAvailable()
         source.add_columns("note string")
         source.append([{**row, "note": "x"} for row in rows(50, 50)])
-        with pytest.raises(
-            PySparkException, match=r"COLUMNS_ADDED: .*: note came to the columns.*start the query again"
-        ):
+        with pytest.raises(PySparkException, match=r"COLUMNS_ADDED: .*: columns note were added.*restart the query"):
             query.awaitTermination()
     finally:
         query.stop()

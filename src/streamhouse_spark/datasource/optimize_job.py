@@ -1,7 +1,7 @@
-"""Optimizing on Spark: tasks on the executors write the groups of files, the driver plans and commits them.
+"""Optimize on Spark: tasks write groups of lake files, the driver plans and commits them.
 
-As tiering does, it works with a classic session and with Spark Connect, without a shuffle, and commits only files whose
-description came back: those of a failed, repeated or cancelled task are orphans for the lake's cleaning.
+Works with classic sessions and Spark Connect, without a shuffle. Only files whose description came back are committed.
+Files of a failed, repeated or cancelled task are orphans, which lake maintenance removes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DESCRIPTION = "spark.job.description"
 def optimize_table(
     spark: SparkSession, connection: Connection, name: str, order_by: str, *, where: str | None, dry_run: bool
 ) -> CompactReport:
-    """See `streamhouse_spark.optimize`."""
+    """Optimize a table. See `streamhouse_spark.optimize`."""
     table = connection.table(name)
     chosen = None if where is None else parse_filter(parse_where(where, table.state.schema.arrow))
     lake, run = table.open_lake(), spark_groups(spark, connection, f"optimize {table.name}")
@@ -41,9 +41,9 @@ def optimize_table(
 
 
 def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> RunGroups:
-    """Return a function that has groups written by one Spark job, a task for each of them, the largest first.
+    """Return a function that writes groups in one Spark job, one task per group, largest first.
 
-    Spark's pages show ``doing`` and the number of groups, but for a session of Spark Connect.
+    Spark's UI shows ``doing`` and the number of groups, except with Spark Connect.
     """
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[Rewritten]:

@@ -1,4 +1,4 @@
-"""The warehouse of a call with a Spark session."""
+"""The warehouse of a Spark session."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ def connect_session(
 ) -> Connection:
     """Connect to ``warehouse``, else to that of the environment, else to that of the session's catalog ``streamhouse``.
 
-    The last comes with the settings of the catalog; ``settings`` override them. Raises `InvalidOptionError` if there is
-    none.
+    The catalog's settings come with it; ``settings`` override them. Raises `InvalidOptionError` if there is none.
     """
     options = dict(settings or {})
     if warehouse is None and not os.environ.get(WAREHOUSE_VARIABLE):
@@ -33,8 +32,8 @@ def connect_session(
 
 
 def catalog_connection(spark: SparkSession) -> Connection:
-    """Connect to the warehouse of the session's catalog ``streamhouse``, with its settings, whatever the environment
-    says. Raises `InvalidOptionError` where there is no such catalog.
+    """Connect to the warehouse of the session's catalog ``streamhouse``, with its settings, ignoring the environment.
+    Raises `InvalidOptionError` if there is no such catalog.
     """
     warehouse = spark.conf.get(f"{_CATALOG}warehouse", None)
     if warehouse is None:

@@ -81,7 +81,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Made on the driver and pickled from there: executors may have another environment.
+        # Captured on the driver and pickled: executors may have another environment.
         self._environ = {k: v for k, v in os.environ.items() if k == WAREHOUSE_VARIABLE}
         self.keeps_traceback = any(map(is_internal, options))
 
@@ -177,8 +177,8 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             return None
         if not overwrite:
             raise InvalidOptionError(
-                f"replaceWhere of a write to {name} says which rows the new ones replace, and mode append replaces "
-                "none; use mode('overwrite'), or leave it out"
+                f"replaceWhere requires mode('overwrite'), but the write to {name} uses mode('append'); use "
+                "mode('overwrite'), or leave replaceWhere out"
             )
         from streamhouse_spark.datasource.write.overwrite_writer import parse_replace_where
 
@@ -267,9 +267,7 @@ def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple
 
 
 def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[str, str]) -> ReadTarget:
-    """Return the target of a batch read or a stream. Spark asks for the schema without saying which; the options
-    tell.
-    """
+    """Return the target of a batch read or a stream: Spark asks for the schema without saying which."""
     from streamhouse_spark.datasource.read.table_reference import resolve_batch_target, resolve_stream_target
 
     try:

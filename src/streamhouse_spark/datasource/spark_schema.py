@@ -1,7 +1,6 @@
-"""Conversion between the table's columns and Spark's: the schema of a name, the columns of ``.schema(…)``, and batches.
+"""Convert between table columns and Spark's: schemas of names, columns of ``.schema(…)``, and batches.
 
-Spark compares the schema of the first batch with its own and trusts all others, so every batch is built in exactly
-Spark's schema here.
+Spark validates only the schema of the first batch, so every batch is built in exactly Spark's schema here.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 BATCH_ROWS_MIN = 1 << 14
 BATCH_ROWS_MAX = 1 << 16
 _EXISTING_METADATA = "EXISTS_DEFAULT"
-"""The key under which Spark keeps a column's value for files that lack it, as SQL."""
+"""Metadata key of a column's value for files that lack the column, as SQL."""
 EXPRESSION_METADATA = "GENERATION_EXPRESSION"
-"""The key of a generated column's expression, as SQL."""
+"""Metadata key of a generated column's expression, as SQL."""
 SIZE_METADATA = "__CHAR_VARCHAR_TYPE_STRING"
-"""The key of the length of a text."""
+"""Metadata key of a CHAR or VARCHAR type."""
 _OF_DECLARATION = (ddl.DEFAULT_METADATA, _EXISTING_METADATA, EXPRESSION_METADATA)
-"""Keys of what a column was declared with, beside its type."""
+"""Metadata keys of a column's declaration."""
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """Return columns of any Arrow types in types that Spark has."""
+    """Return the schema with types that Spark supports."""
     return pa.schema(
         [
             pa.field(
@@ -47,8 +46,8 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
 def read_schema(available: pa.Schema, table: TableSchema, *, sizes: bool = False, defaults: bool = False) -> StructType:
     """Return the schema of a read without ``.schema(…)``, with the table's comments.
 
-    ``sizes`` adds the lengths of texts, by which Spark pads what it compares with a CHAR. ``defaults`` adds the values
-    that Spark fills in for columns that a statement leaves out; in files that lack a column it is null.
+    ``sizes`` adds CHAR and VARCHAR lengths, by which Spark pads values that it compares with a CHAR. ``defaults`` adds
+    the values that Spark fills in for columns that a statement omits. Files without the column read as null.
     """
     offered = spark_versions.spark_schema_of(available)
     for shown, field in zip(offered.fields, available, strict=True):
@@ -64,8 +63,8 @@ def read_schema(available: pa.Schema, table: TableSchema, *, sizes: bool = False
 
 
 def add_text_lengths(schema: StructType, table: TableSchema) -> StructType:
-    """Return the columns of a DataFrame with the lengths of texts where Spark looks for them: it pads what it compares
-    with a CHAR, and takes no CHAR as the type of a column.
+    """Add CHAR and VARCHAR lengths to the column metadata of a DataFrame. Spark pads values that it compares with a
+    CHAR, but rejects CHAR as a column type.
     """
     for shown in schema.fields:
         column = table.find(shown.name)
@@ -75,7 +74,7 @@ def add_text_lengths(schema: StructType, table: TableSchema) -> StructType:
 
 
 def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
-    """Return the JSON of a ``StructType`` without defaults and expressions, and the defaults of its columns, in SQL."""
+    """Return the JSON of a ``StructType`` without defaults and expressions, and the column defaults in SQL."""
     struct = json.loads(schema)
     defaults = {}
     for field in struct["fields"]:
@@ -88,9 +87,9 @@ def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
 
 
 def select_columns(requested: StructType, available: pa.Schema, name: str) -> tuple[str, ...]:
-    """Return the columns of ``available``, in the order of Spark's schema.
+    """Return the columns of ``available`` in the order of Spark's schema.
 
-    A user's own schema picks columns; it can neither rename nor cast them. Raises `SchemaMismatchError` for an unknown
+    A user schema selects columns, and can neither rename nor cast them. Raises `SchemaMismatchError` for an unknown
     column, another type, or NOT NULL for a nullable column.
     """
     by_folded_name = {field.name.casefold(): field for field in available}
@@ -115,7 +114,7 @@ def select_columns(requested: StructType, available: pa.Schema, name: str) -> tu
 
 
 def narrow_binlog_schema(requested: StructType, available: pa.Schema) -> pa.Schema:
-    """Return the schema of ``$binlog`` without columns that an earlier DataFrame lacks in its rows before and after."""
+    """Return the schema of ``$binlog`` without columns that an older DataFrame lacks in its before and after rows."""
     requested_row = next((f.dataType for f in requested if f.name.casefold() in ("before", "after")), None)
     row = available.field("after").type
     if not isinstance(requested_row, StructType) or not {f.name for f in row}.issuperset(requested_row.names):
@@ -125,7 +124,7 @@ def narrow_binlog_schema(requested: StructType, available: pa.Schema) -> pa.Sche
 
 
 class SparkColumns:
-    """Brings batches into exactly the schema that Spark expects, and a size that suits Spark."""
+    """Converts batches to exactly the schema that Spark expects, and to a suitable size."""
 
     def __init__(self, schema: StructType, columns: tuple[str, ...], name: str) -> None:
         self._schema = spark_versions.arrow_schema_of(schema)
@@ -134,7 +133,7 @@ class SparkColumns:
         self._name = name
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return the same rows in batches of 16k to 64k rows, as far as there are so many."""
+        """Yield the same rows in batches of 16k to 64k rows, if there are enough."""
         pending: list[pa.RecordBatch] = []
         pending_rows = 0
         for batch in batches:

@@ -1,7 +1,7 @@
-"""Differences between PySpark 4.1, 4.2 and 4.3. No other module asks for a version or catches an ImportError.
+"""Differences between PySpark 4.1, 4.2 and 4.3. No other module checks a version or catches an ImportError.
 
-Admission control and ``Trigger.AvailableNow`` for Python sources came with 4.2. On 4.1 Spark asks for the latest offset
-without arguments and would read everything at once, so rate limits are refused there, not ignored.
+Python sources support admission control and ``Trigger.AvailableNow`` since 4.2. On 4.1, Spark calls `latestOffset`
+without arguments and reads everything at once, so rate limits are rejected there instead of ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def spark_version() -> tuple[int, int]:
 
 HAS_ADMISSION_CONTROL = spark_version() >= ADMISSION_CONTROL_SINCE
 HAS_VIEWS = spark_version() >= VIEWS_SINCE
-"""Whether Spark's catalogs may have views. Spark before 4.2 cannot load a class that has them."""
+"""Whether Spark catalogs support views. Spark before 4.2 cannot load a class that implements them."""
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -59,19 +59,19 @@ __all__ = [
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark wants of every batch of a read with this schema."""
+    """Return the Arrow schema that Spark requires of every batch of a read with this schema."""
     if spark_version() >= (4, 2):
         return arrow_types.to_arrow_schema(schema, timezone="UTC")
     return arrow_types.to_arrow_schema(schema)
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
-    """Return the Spark schema of canonical Arrow columns; timestamps without zone are ``timestamp_ntz``."""
+    """Return the Spark schema of canonical Arrow columns. Timestamps without zone become ``timestamp_ntz``."""
     return arrow_types.from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def refuse_limits_without_admission_control(**limits: int | None) -> None:
-    """Raise `InvalidOptionError` for a rate limit that this PySpark cannot keep."""
+    """Raise `InvalidOptionError` for a rate limit that this PySpark does not support."""
     limit_names = [name for name, value in limits.items() if value is not None]
     if limit_names and not HAS_ADMISSION_CONTROL:
         raise InvalidOptionError(
@@ -81,7 +81,7 @@ def refuse_limits_without_admission_control(**limits: int | None) -> None:
 
 
 def read_limit(max_rows: int | None, max_bytes: int | None) -> Any:
-    """Return Spark's read limit object for the options. Only with `HAS_ADMISSION_CONTROL`."""
+    """Return Spark's read limit for the options. Requires `HAS_ADMISSION_CONTROL`."""
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
     if max_rows is not None:
@@ -90,9 +90,9 @@ def read_limit(max_rows: int | None, max_bytes: int | None) -> Any:
 
 
 def limit_rows_and_bytes(limit: Any, max_rows: int | None, max_bytes: int | None) -> tuple[int | None, int | None]:
-    """Return the limits of one micro-batch from Spark's limit and from the options; (None, None) is everything.
+    """Return the row and byte limit of one micro-batch; (None, None) means unlimited.
 
-    Spark hands over one limit; with both options set the other one still counts, unless everything was asked for.
+    Spark passes one limit. If both options are set, the other one applies too, unless Spark reads everything.
     """
     kind = type(limit).__name__
     if limit is None or kind == "ReadAllAvailable":
@@ -103,15 +103,15 @@ def limit_rows_and_bytes(limit: Any, max_rows: int | None, max_bytes: int | None
 
 
 def java_class(session: Any, name: str) -> Any | None:
-    """Return a class of Java, to make objects of; None where the session's JVM does not have it. Only of a classic
-    session, whose JVM is at hand.
+    """Return a Java class, or None if the session's JVM does not have it. Classic sessions only, because Spark Connect
+    has no local JVM.
     """
     resolved = functools.reduce(getattr, name.split("."), session._jvm)  # noqa: SLF001 - as PySpark's own functions do
     return None if type(resolved).__name__ == "JavaPackage" else resolved
 
 
 def java_function(function: Any, argument: Column, *more: Any) -> Column:
-    """Return the column that a function of Java makes of one and of plain values. Only in a classic session."""
+    """Return the column that a Java function computes from a column and plain values. Classic sessions only."""
     from pyspark.sql import Column
     from pyspark.sql.classic.column import _to_java_column
 

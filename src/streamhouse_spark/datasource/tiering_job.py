@@ -1,7 +1,7 @@
-"""Tiering on Spark: the tasks of a round run on the executors, the round itself is decided on the driver.
+"""Tiering on Spark: executors run the tasks of a round, the driver plans and commits it.
 
-Works with a classic session and with Spark Connect, without a shuffle. Only files whose description came back are
-committed; files of a failed or repeated attempt of a task are orphans for the lake's cleaning.
+Works with classic sessions and Spark Connect, without a shuffle. Only files whose description came back are committed.
+Files of a failed or repeated task attempt are orphans, which lake maintenance removes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[st
 
 
 def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
-    """Return a function that runs the tasks of a round as one Spark job, one Spark task for each of their groups."""
+    """Return a function that runs the tasks of a round as one Spark job, one Spark task per group."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         if not tasks:
@@ -79,7 +79,7 @@ def _task_function(
 
 
 def run_on_executor(connection: Connection, tasks_text: str) -> str:
-    """Write the files of a group of tasks; a JSON list of them in, a list of lists of files out."""
+    """Write the files of a group of tasks. Takes a JSON list of tasks, returns a JSON list of file lists."""
     warehouse = connection.warehouse()
     tasks = [TieringTask.from_json(task) for task in json.loads(tasks_text)]
     records = records_of(warehouse.storage, tasks)

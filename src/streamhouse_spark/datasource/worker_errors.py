@@ -1,8 +1,8 @@
-"""Errors that leave the data source: Spark's text shows one line of the error, the traceback goes to the worker's log.
+"""Error boundary of the data source: Spark shows one line of the error, and the traceback goes to the worker's log.
 
-Spark puts the traceback of a worker's error into the text of its own error, unless that worker's environment hides it.
-Spark ends a worker that raised, so a change of the environment here counts for one error and for no code of others.
-Errors that are not a `StreamhouseError` are defects: they keep their traceback.
+Spark adds the traceback of a worker's error to its own error text, unless the worker's environment hides it. Spark ends
+a worker after an error, so changing the environment here affects only that error. Errors other than `StreamhouseError`
+are defects and keep their traceback.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _HIDDEN: Final = "SPARK_HIDE_TRACEBACK"
 
 
 class ErrorBoundary:
-    """The boundary around the public methods of each subclass, and around the rows that they return."""
+    """Wraps the public methods of each subclass, and the row iterators that they return."""
 
     keeps_traceback = False
-    """Whether errors keep their traceback, as for batch reads and writes of the catalog: it shows the line itself, and
-    has Spark's text with this as the cause."""
+    """Whether errors keep their traceback, as for batch reads and writes of the catalog: Java shows the message itself
+    and keeps Spark's text as the cause.
+    """
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -39,7 +40,7 @@ class ErrorBoundary:
                 setattr(cls, name, _with_error_boundary(method))
 
     def with_tracebacks(self, source: ErrorBoundary) -> Self:
-        """Set whether errors keep their traceback, as for ``source``, and return this object."""
+        """Keep tracebacks if ``source`` does, and return this object."""
         self.keeps_traceback = source.keeps_traceback
         return self
 
@@ -71,15 +72,15 @@ def _boundary(part: ErrorBoundary) -> Iterator[None]:
 
 
 def _is_worker() -> bool:
-    """Tell whether Spark started this process; a user's own process keeps its environment."""
+    """Return whether Spark started this process. A user's own process keeps its environment."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 
 
 class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
-    """A stand-in for an impossible stream: its first use raises the error.
+    """Placeholder for an invalid stream, whose first use raises the error.
 
-    If ``streamReader`` raises, Spark stops a reader that does not exist, and its text is about that.
+    If ``streamReader`` itself raised, Spark would fail while stopping a reader that does not exist and hide the error.
     """
 
     def __init__(self, error: StreamhouseError) -> None:
@@ -98,4 +99,4 @@ class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
         raise self._error
 
     def stop(self) -> None:
-        """Do nothing: nothing was begun."""
+        """Do nothing: nothing was started."""

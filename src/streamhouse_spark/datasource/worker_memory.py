@@ -1,4 +1,7 @@
-"""Relief of a reused Python worker of Spark from work between two requests."""
+"""Reduce the work that a reused Python worker of Spark does between two requests.
+
+PySpark is not imported here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _num_modules = 0
 
 
 def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Do `release_memory` behind each call of the method that answers a request."""
+    """Call `release_memory` after each call of a method that answers a request."""
 
     @functools.wraps(method)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -28,14 +31,14 @@ def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def release_memory() -> None:
-    """Take all loaded objects out of garbage collection, and PySpark's archive out of the search for modules, in a
-    worker process of Spark's only.
+    """Exclude all loaded objects from garbage collection, and PySpark's archive from module search. Only in a worker
+    process.
 
-    Its daemon collects garbage after each request before it takes the next one: 70 ms with this package's modules,
-    about three times the duration of a call of the catalog. Done again only when modules were loaded since.
+    The worker daemon collects garbage after each request before it takes the next one. With this package's modules that
+    takes 70 ms, about three times as long as a catalog call. It is repeated only if modules were loaded since.
 
-    At the beginning of each request Spark before 4.3 lets every finder of modules read anew what it looks in. Those of
-    PySpark's archive, one for each of its packages, read all of the archive each: 90 ms.
+    Before 4.3, Spark invalidates all module finders at the start of each request. PySpark's archive has a finder per
+    package, and each re-reads the whole archive, which takes 90 ms in total.
     """
     if not _is_worker():
         return
@@ -49,7 +52,7 @@ def release_memory() -> None:
 
 
 def _forget_archive() -> None:
-    """Drop the finders of the archive that PySpark was loaded from. An import that needs one makes it again."""
+    """Drop the finders of the archive that PySpark was loaded from. An import that needs one recreates it."""
     loader = getattr(sys.modules.get("pyspark"), "__loader__", None)
     if not isinstance(loader, zipimporter):
         return

@@ -1,7 +1,7 @@
-"""The Python of a local Spark's workers: the one that asks for the session, unless another was named.
+"""The Python executable of local Spark workers: the one that creates the session, unless another was set.
 
-Spark starts ``python3`` of the PATH otherwise, which is another one where a script runs by a virtual environment that
-was not activated. It takes the name from the environment of its JVM, so it has to be there before that begins.
+By default Spark starts ``python3`` of the PATH, which differs if a script runs in a virtual environment that is not
+activated. Spark reads the name from the environment of its JVM, so it must be set before the JVM starts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ WORKER_VARIABLE: Final = "PYSPARK_PYTHON"
 _WORKER_OPTION: Final = "spark.pyspark.python"
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set if spark-submit started this process, which chose its Python and master already."""
+"""Set if spark-submit started this process, which has already chosen Python and master."""
 _LINE: Final = re.compile(r"\s*(?P<name>[^\s=:#]+)\s*[\s=:]\s*(?P<value>.*?)\s*")
 
 
 def use_python(executable: str, options: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
-    """Name the executable in the environment, for a session with these options. Nothing is changed if workers were
-    given another Python, if the master is not on this machine alone, and in a process that spark-submit started.
+    """Set the executable in the environment for a session with these options. Nothing changes if another Python was
+    set, if the master is not local, or if spark-submit started this process.
 
-    A master that is named to the builder later is not seen.
+    A master that is set on the builder later is not taken into account.
     """
     if WORKER_VARIABLE in environ or _SUBMITTED in environ:
         return
@@ -40,7 +40,7 @@ def _master(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
 
 
 def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in Spark's file of defaults; none if there is no file."""
+    """Return the settings in Spark's defaults file, or none without such a file."""
     home = environ.get("SPARK_HOME")
     folder = environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
     if folder is None:

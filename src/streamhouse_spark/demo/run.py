@@ -1,4 +1,4 @@
-"""The demo from beginning to end."""
+"""The demo from start to end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOOK_EVERY_MS: Final = 250
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The time in which the flights stream in, and the freshness of the lake meanwhile."""
+    """Duration of the stream of flights, and the lake's freshness."""
 
     duration_s: float
     freshness: str
@@ -49,7 +49,7 @@ FAST: Final = Pace(15, "3s")
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """One run, on a fresh ``table`` of the warehouse at ``location``."""
+    """One run, on a new ``table`` of the warehouse at ``location``."""
 
     spark: SparkSession
     location: str
@@ -60,7 +60,7 @@ class Demo:
     view: View
 
     def run(self) -> list[Proof]:
-        """Stream, tier and query at once, then prove that nothing is lost or doubled anywhere."""
+        """Stream, tier and query concurrently, then prove that no row is lost or duplicated."""
         table, flights = self.table, self.flights
         clock = table.world.clock
         self.view.say(
@@ -102,7 +102,7 @@ class Demo:
 
     @contextmanager
     def _tiering(self) -> Iterator[None]:
-        """Run the tiering service, on a thread of this driver."""
+        """Run the tiering service in a thread of this driver."""
         service = TieringService(self.spark, self.location, [TABLE], settings=self.settings)
         thread = threading.Thread(target=service.run, name="tiering", daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""The stream of flights: files that appear over time, and a Structured Streaming job that writes their rows."""
+"""The stream of flights: files that appear over time, and a Structured Streaming query that writes their rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TRIGGER: Final = "1 second"
 
 
 class FlightStream:
-    """Releases flights at an even pace over ``duration_s`` and streams them into ``air.flights``.
+    """Releases flights evenly over ``duration_s`` and streams them into ``air.flights``.
 
-    ``folder`` gets the files of the source, complete in ``source``, and Spark's checkpoint.
+    ``folder`` holds the source files, all of them in ``source`` at the end, and Spark's checkpoint.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class FlightStream:
         self._waiting = folder / "waiting"
         self.source.mkdir()
         self._waiting.mkdir()
-        # One file a trigger, more or less: files that arrive meanwhile go into the next micro-batch.
+        # About one file per trigger: files that arrive meanwhile go into the next micro-batch.
         self._files = list(write_chunks(flights, self._waiting, max(1, round(duration_s))))
         self._stop = new_event()
         self._failure: OSError | None = None
@@ -51,7 +51,7 @@ class FlightStream:
 
     @property
     def batches(self) -> int:
-        """Number of finished micro-batches."""
+        """Number of completed micro-batches."""
         progress = self._query.lastProgress if self._query is not None else None
         return 0 if progress is None else int(progress["batchId"]) + 1
 
@@ -89,13 +89,11 @@ class FlightStream:
     def _feed_safely(self) -> None:
         try:
             self._feed()
-        except OSError as error:  # raised again by `check`, in the thread that watches
+        except OSError as error:  # raised again by `check` in the watching thread
             self._failure = error
 
     def _feed(self) -> None:
-        """Release one file, and the rest at an even pace once it is in the table: until then Spark is only
-        warming up.
-        """
+        """Release one file, then the rest evenly after it is in the table, because Spark needs time to start."""
         self._release(self._files[0])
         while self._query.lastProgress is None and self._query.isActive:
             if self._stop.wait(0.1):

@@ -445,7 +445,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "OFFSETS_TRIMMED", "start with a new", "the table was restored from an older copy; start with a new"
     ),
     a_stream_from_a_truncated_table: Advice(
-        "OFFSETS_TRIMMED", "failOnDataLoss=false", "or go on behind the truncation with failOnDataLoss=false"
+        "OFFSETS_TRIMMED", "failOnDataLoss=false", "or continue after the truncation with failOnDataLoss=false"
     ),
     a_stream_whose_rows_were_trimmed: Advice(
         "OFFSETS_TRIMMED", "failOnDataLoss=false", "skip them with failOnDataLoss=false"

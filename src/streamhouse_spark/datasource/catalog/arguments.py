@@ -1,4 +1,4 @@
-"""Arguments of calls by the JVM class: names of tables, schemas."""
+"""Arguments of catalog calls: table names and schemas."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class StructJson:
 
 
 def table_path(database: object, table: object, doing: str) -> TablePath:
-    """Return the path of two names that Spark keeps apart. Raises `InvalidNameError`, also for a suffix or a branch.
+    """Return the path of a database and a table name. Raises `InvalidNameError`, also for a suffix or a branch.
 
-    Each part is checked on its own, so that no dot or ``$`` in one of them can name another table.
+    Each part is validated separately, so that a dot or ``$`` in one cannot name another table.
     """
     return parse_table_name(f"{parse_database(database)}.{table}").require_table(doing)
 
 
 def rows_path_of(args: Mapping[str, Any], doing: str) -> TablePath:
-    """Return the path in ``database`` and ``table``, which may be that of a branch."""
+    """Return the path in ``database`` and ``table``, which may name a branch."""
     return parse_table_name(f"{parse_database(args['database'])}.{args['table']}").require_rows(doing)
 
 

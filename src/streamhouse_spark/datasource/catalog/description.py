@@ -1,8 +1,8 @@
-"""The properties of a table in Spark: the table's own, and status facts under ``status.``.
+"""Properties of a table in Spark: its own, and status properties under ``status.``.
 
-Status facts are shown by DESCRIBE EXTENDED and SHOW TBLPROPERTIES, and never set; a CREATE TABLE that repeats them, as
-SHOW CREATE TABLE prints it, leaves them out. So it is with ``openlineage.``, the names by which OpenLineage's listener
-in Spark calls the table.
+DESCRIBE EXTENDED and SHOW TBLPROPERTIES show the status properties. They cannot be set, and CREATE TABLE ignores them,
+because SHOW CREATE TABLE prints them. The same applies to ``openlineage.``, the names that OpenLineage's Spark listener
+gives the table.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from streamhouse_spark.read.system_tables import bucket_lags
 
 PROVIDER = "streamhouse"
 SHOWN_PREFIXES = ("status.", PROPERTY_PREFIX)
-"""Beginnings of properties that are shown, and never set."""
+"""Prefixes of properties that are shown but cannot be set."""
 
 
 def describe_properties(table: TableHandle) -> dict[str, str]:
-    """Return all shown properties of the state as last read; asks storage for nothing."""
+    """Return all shown properties of the last read state, without a store request."""
     state = table.state
     shown = {
         **state.properties,
         "provider": PROVIDER,
         "location": log_url(table),
-        "is_managed_location": "true",  # so that SHOW CREATE TABLE leaves the location out
+        "is_managed_location": "true",  # SHOW CREATE TABLE then omits the location
         **_log_status(state),
         **_openlineage_names(table),
     }

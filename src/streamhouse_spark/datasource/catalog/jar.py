@@ -1,4 +1,4 @@
-"""The jar of the catalog's Java classes, and the names that a session may give the catalog."""
+"""The jar of the catalog's Java classes, and valid catalog names."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def jar_path() -> Path:
-    """Return the path of the jar, for ``spark.jars`` and ``--jars``. Raises `MissingExtraError` if the installation
-    lacks it.
+    """Return the path of the jar, for ``spark.jars`` and ``--jars``. Raises `MissingExtraError` if it is not
+    installed.
     """
     path = Path(__file__).with_name(JAR_NAME)
     if not path.is_file():
@@ -29,7 +29,7 @@ def jar_path() -> Path:
 
 
 def catalog_class() -> str:
-    """Return the class of the catalog for the PySpark of this installation; without one, that for every Spark."""
+    """Return the catalog class for the installed PySpark, or the one for every Spark without PySpark."""
     if find_spec("pyspark") is None:
         return CATALOG_CLASS
     from streamhouse_spark.datasource.spark_versions import HAS_VIEWS

@@ -1,4 +1,4 @@
-"""The catalog in a Spark session's configuration."""
+"""Configure a Spark session with the catalog."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamhouse_spark.datasource.worker_python import use_python
 from streamhouse_spark.errors import InvalidOptionError
 
 _HIDDEN: Final = "(?i)secret|password|token|access[.]?key"
-"""Names of the configuration whose values Spark hides in its pages and events by itself."""
+"""Spark's default pattern of configuration keys whose values it redacts."""
 _HIDDEN_TOO: Final = "account-key"
 
 
@@ -27,7 +27,7 @@ def configure_session(
     jar = str(jar_path())
     active = SparkSession.getActiveSession()
     options = {key: str(value) for key, value in builder._options.items()}  # noqa: SLF001 - it cannot be asked otherwise
-    if active is not None:  # its JVM has read spark.jars long ago
+    if active is not None:  # its JVM has already read spark.jars
         active.sql(f"ADD JAR '{jar}'")
     else:
         use_python(sys.executable, options, os.environ)
@@ -40,7 +40,7 @@ def configure_session(
 
 
 def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the configuration keys of the catalog, without the jar."""
+    """Return the catalog's configuration, without the jar."""
     require_catalog_name(catalog)
     if not str(warehouse).strip():
         raise InvalidOptionError("no warehouse was given: say configure(builder, warehouse='<directory or URL>')")

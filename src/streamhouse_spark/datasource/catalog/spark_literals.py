@@ -1,6 +1,6 @@
-"""Values of columns in calls: JSON in Spark's internal form.
+"""Column values in catalog calls, as JSON in Spark's internal form.
 
-Dates are days, timestamps microseconds, decimals text, bytes base64; a float that is no JSON number is text.
+Dates are days, timestamps microseconds, decimals text, binary base64. NaN and infinite floats are text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamhouse_spark.core.python_values import to_ticks
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return one JSON value a row, of a column without nesting."""
+    """Return a JSON value per row of a non-nested column."""
     types = pa.types
     if types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz))
@@ -41,7 +41,7 @@ def _json_value(value: Any) -> Any:
 
 
 def parse_cell(cell: Any, data_type: pa.DataType) -> Any:
-    """Return the value of a JSON value of a column without nesting: as Python has it, dates and timestamps as Arrow."""
+    """Return the Python value of a JSON value of a non-nested column; dates and timestamps as Arrow scalars."""
     types = pa.types
     if cell is None:
         return None
@@ -55,7 +55,7 @@ def parse_cell(cell: Any, data_type: pa.DataType) -> Any:
 
 
 def is_same_cell(left: Any, right: Any) -> bool:
-    """Tell whether two JSON values of a column are one value: decimals of another scale are."""
+    """Return whether two JSON values of a column are equal; decimals compare regardless of scale."""
     if left == right or left is None or right is None:
         return bool(left == right)
     try:

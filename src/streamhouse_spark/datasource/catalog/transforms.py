@@ -1,4 +1,4 @@
-"""Partitioning in Spark's transforms and in a table's own terms: partition columns, buckets, bucket key."""
+"""Conversion between Spark's partition transforms and a table's partition fields, buckets and bucket key."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from streamhouse_spark.log.commits.state import TableState
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """``PARTITIONED BY (dt, days(ts), bucket(4, id))``: partition columns and transforms of columns, and the
-    properties that the bucket stands for.
+    """``PARTITIONED BY (dt, days(ts), bucket(4, id))``: partition columns and transforms, and the properties of the
+    bucket transform.
     """
 
     fields: tuple[str, ...] = ()
-    """Each as `parse_field` takes it."""
+    """Partition fields, as `parse_field` takes them."""
     properties: Mapping[str, str] | None = None
 
 
 def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
-    """Parse transforms. Raises `InvalidOptionError` for a transform that no table can have, with the remedy."""
+    """Parse transforms. Raises `InvalidOptionError`, with a remedy, for an unsupported transform."""
     fields: list[str] = []
     properties: dict[str, str] = {}
     for transform in transforms:
@@ -86,7 +86,7 @@ def _format_transform(transform: Mapping[str, Any]) -> str:
 
 
 def format_partitioning(state: TableState) -> list[dict[str, Any]]:
-    """Return the partitioning of a table's state in the form of `parse_partitioning`."""
+    """Return the partitioning of a state in the form that `parse_partitioning` takes."""
     transforms: list[dict[str, Any]] = [
         {
             "transform": field.transform,

@@ -1,4 +1,4 @@
-"""The changes of a micro-batch of events: decoded, checked, one for each key, and written in one record."""
+"""Apply a micro-batch of change events: decode, validate, keep the latest change per key, and commit in one record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class CdcPlan:
-    """The way of events into a table."""
+    """How the events of a query are decoded and written."""
 
     connection: Connection
     table: str
@@ -52,7 +52,7 @@ class CdcPlan:
     new_columns: NewColumns
     dead_letter: str | None
     avro: AvroSchemas | None
-    """The schemas of events in Avro."""
+    """Schemas of Avro events."""
 
 
 def plan_cdc(
@@ -69,7 +69,7 @@ def plan_cdc(
     registry_auth: Auth | None,
     avro_schema: str | None,
 ) -> CdcPlan:
-    """Plan the query and refuse everything that can be refused. See `streamhouse_spark.cdc`."""
+    """Plan the query and validate all arguments. See `streamhouse_spark.cdc`."""
     if event_format not in FORMATS:
         raise InvalidOptionError(f"format is {event_format!r}, expected one of {', '.join(FORMATS)}")
     if new_columns not in get_args(NewColumns):
@@ -115,7 +115,7 @@ def plan_cdc(
 def _require_last_row(state: TableState) -> None:
     if not state.primary_key:
         raise InvalidOptionError(
-            f"table {state.name} has no primary key, by which changes are applied; make one with it"
+            f"table {state.name} has no primary key, by which changes are applied; create it with PRIMARY KEY"
         )
     engine = parse_keyed_properties(state.properties, state.schema, state.partition_by).merge_engine
     if engine not in ("last_row", "versioned"):
@@ -134,9 +134,7 @@ def start(plan: CdcPlan, events: DataFrame, checkpoint: str, trigger: Mapping[st
 
 
 def apply(plan: CdcPlan, batch: DataFrame, batch_id: int, checkpoint: str) -> None:
-    """Write the changes of a batch, once whatever is repeated. Raises `SchemaMismatchError` before anything is
-    written.
-    """
+    """Write the changes of a batch, idempotently. Raises `SchemaMismatchError` before anything is written."""
     query_id = _query_id(batch.sparkSession, checkpoint)
     if not query_id:
         raise InvalidOptionError("cdc runs as a streaming query, whose id is not known here; start it with cdc(...)")
@@ -152,8 +150,8 @@ def apply(plan: CdcPlan, batch: DataFrame, batch_id: int, checkpoint: str) -> No
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str | None:
-    """Return the id of the query whose batch runs. Spark Connect runs it in a process of its own, without properties,
-    so there it is the one that Spark wrote into the checkpoint before the first batch.
+    """Return the id of the running query. Spark Connect runs batches in a separate process without local properties;
+    there the id comes from the checkpoint, which Spark writes before the first batch.
     """
     context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     if context is not None:
@@ -163,8 +161,8 @@ def _query_id(spark: SparkSession, checkpoint: str) -> str | None:
 
 
 def _decode_and_inspect(plan: CdcPlan, batch: DataFrame) -> tuple[DataFrame, Row]:
-    """Return the decoded events, kept, and a look at all of them. Events with schemas that nobody had asked for are
-    decoded again once these are known, which is rare: an id means one schema for ever.
+    """Return the decoded events, persisted, and a summary of them. Events with unknown schema ids are decoded again
+    once the schemas are fetched. This is rare, because the schema of an id never changes.
     """
     refused: dict[int, str] = {}
     while True:
@@ -182,8 +180,8 @@ def _decode_and_inspect(plan: CdcPlan, batch: DataFrame) -> tuple[DataFrame, Row
 
 
 def _decode_events(plan: CdcPlan, batch: DataFrame, refused: Mapping[int, str]) -> DataFrame:
-    """Return ``changes`` in the table's types, the ``reason`` of bad events and their ``event`` as it came, ``names``
-    and ``unknown``; no tombstones.
+    """Return ``changes`` in the table's types, the ``reason`` and original ``event`` of bad events, ``names`` and
+    ``unknown``, without tombstones.
     """
     value = _column(plan.value)
     order = f.struct(*(_column(name).alias(name) for name in plan.position))
@@ -230,7 +228,7 @@ def _convert_change(plan: CdcPlan, change: Column) -> Column:
 
 
 def _summarise_events(decoded: DataFrame) -> Row:
-    """Return how many events are ``bad``, the ``first`` of them, all ``names`` of columns and ``unknown`` schemas."""
+    """Return the number of ``bad`` events, the ``first`` of them, all column ``names``, and ``unknown`` schema ids."""
     is_bad = f.col("reason").isNotNull()
     first = f.min_by(f.struct("reason", f.col(_POSITION).cast("string").alias("at")), f.when(is_bad, f.col(_POSITION)))
     summary = decoded.agg(
@@ -244,7 +242,7 @@ def _summarise_events(decoded: DataFrame) -> Row:
 
 
 def _require_accepted(plan: CdcPlan, summary: Row) -> None:
-    """Raise `SchemaMismatchError` for events that cannot be read and have no other place, and for new columns."""
+    """Raise `SchemaMismatchError` for bad events without a dead-letter table, and for new columns."""
     column_names = {column.name for column in plan.columns}
     new = sorted(set(summary["names"] or ()) - column_names)
     if new and plan.new_columns == "fail":
@@ -261,7 +259,7 @@ def _require_accepted(plan: CdcPlan, summary: Row) -> None:
 
 
 def _latest_changes(plan: CdcPlan, decoded: DataFrame) -> DataFrame:
-    """Return the last change of each key."""
+    """Return the latest change of each key."""
     changes = decoded.where(f.col("reason").isNull()).select(_POSITION, f.posexplode("changes").alias(_PLACE, "change"))
     rows = changes.select(
         f.col("change.kind").alias(_KIND),

@@ -1,7 +1,7 @@
-"""Events in Avro: their schemas, and the JVM's function that makes JSON of them.
+"""Avro events: their schemas, and the JVM function that converts them to JSON.
 
-The function is in the package's jar and uses the Avro library that Spark has with it. It gives values as texts that SQL
-reads, by what the schemas say of them, so all that follows is as with events in JSON.
+The function is in the package's jar and uses Spark's own Avro library. It writes values as text that SQL can parse,
+according to the schemas, so all later steps are the same as for JSON events.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _CLASS: Final = "io.streamhouse.spark.cdc.AvroEvents"
 _ASKED_MAX: Final = 1_000
-"""Ids of one batch that are asked for. Damaged bytes may have any id."""
+"""Maximum ids that one batch fetches. Damaged bytes may contain any id."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroSchemas:
-    """The schemas of a query's events: one that was given, or those of a registry, which stay known once asked for."""
+    """The schemas of a query's events: one given schema, or those of a registry, cached by id."""
 
     schema_text: str | None
     registry: SchemaRegistry | None
@@ -38,7 +38,9 @@ class AvroSchemas:
     def of(
         cls, session: SparkSession, registry: str | None, auth: Auth | None, given: str | None, world: World
     ) -> AvroSchemas:
-        """Raise `InvalidOptionError` where the session lacks the jar, and for schemas that cannot be had so."""
+        """Validate the arguments. Raises `InvalidOptionError` if the session lacks the jar, and for missing or invalid
+        schemas.
+        """
         if (registry is None) == (given is None):
             raise InvalidOptionError(
                 "events in Avro need their schemas: give the URL of their registry as registry=, or the schema of "
@@ -52,15 +54,15 @@ class AvroSchemas:
         return cls(given, None if registry is None else SchemaRegistry.of(registry, auth, world))
 
     def read(self, session: SparkSession, events: Column, refused: Mapping[int, str]) -> Column:
-        """Return for each event its ``text``, the ``reason`` why it has none, and the id of an ``unknown`` schema."""
+        """Return the ``text`` of each event, the ``reason`` why it has none, and the id of an ``unknown`` schema."""
         function = _java_class(session).read
         return spark_versions.java_function(function, events, dict(self.by_id), dict(refused), self.schema_text)
 
     def fetch(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Ask for schemas; return the ids that have none, with the reason. Raises as `SchemaRegistry.schema`."""
+        """Fetch schemas, and return the ids without one, with the reason. Raises as `SchemaRegistry.schema`."""
         assert self.registry is not None, "only events with ids lack schemas"
         refused = {}
-        # The ids of a registry are small, and those in damaged bytes mostly large or negative.
+        # Registry ids are small; ids in damaged bytes are mostly large or negative.
         for place, number in enumerate(sorted(numbers, key=lambda number: (number < 0, number))):
             if number < 0 or place >= _ASKED_MAX:
                 refused[number] = f"its schema {number} was not asked for: a batch may have {_ASKED_MAX} new ones"
@@ -74,7 +76,7 @@ class AvroSchemas:
 
 
 def _java_class(session: SparkSession) -> Any:
-    """Return the class of the function. Raises `InvalidOptionError` in a session without the jar."""
+    """Return the Java class of the function. Raises `InvalidOptionError` in a session without the jar."""
     java_class = spark_versions.java_class(session, _CLASS)
     if java_class is None:
         raise InvalidOptionError(

@@ -1,8 +1,7 @@
-"""Events of change data capture as the JVM's function reads them: what each does to which row, with texts for values.
+"""Change events as parsed by the JVM function: the effect of each event on each row, with values as text.
 
-The function is in the package's jar. It knows the formats, and what an event's own schema says of its values. So
-numbers keep their text until the type of their column is known: Spark's reader of JSON would pass them through a
-double.
+The function is in the package's jar. It implements the formats and uses the event's own schema if it has one. Numbers
+stay text until the type of their column is known, because Spark's JSON reader would convert them to double.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 EventFormat = Literal["debezium-json", "debezium-avro", "maxwell-json", "canal-json"]
 FORMATS: Final = get_args(EventFormat)
 AVRO: Final = "debezium-avro"
-"""Its events were made JSON before, by their schemas."""
+"""Its events were converted to JSON by their schemas."""
 
 UPSERT: Final = "update_after"
 DELETE: Final = "delete"
@@ -36,18 +35,18 @@ _CLASS: Final = "io.streamhouse.spark.cdc.JsonEvents"
 
 @dataclass(frozen=True, slots=True)
 class EventReader:
-    """The function that reads the texts of a query's events."""
+    """The function that parses a query's events."""
 
     spec: str
     result: StructType
-    """``changes``, an array of structs: ``kind`` (`UPSERT`, `DELETE`) and ``row``, a struct of texts by column, of
-    which a deleted row has the key alone; the ``reason`` why an event cannot be read, null for one that can; ``names``
-    of columns in the event's rows that the table lacks.
+    """``changes``, an array of structs of ``kind`` (`UPSERT`, `DELETE`) and ``row``, a struct of texts by column, of
+    which a deleted row has only the key; the ``reason`` why an event cannot be read, null for a valid event; ``names``
+    of columns in the event that the table lacks.
     """
 
     @classmethod
     def of(cls, how: EventFormat, columns: StructType, key: Sequence[str], forms: ValueForms) -> EventReader:
-        """Return the reader of events of a format, for a table with these columns and primary key."""
+        """Return the reader for a format and a table with these columns and primary key."""
         spec = {"format": how, "columns": columns.jsonValue(), "key": list(key)}
         change = StructType().add("kind", StringType()).add("row", text_type(columns))
         fields = [StructField("changes", ArrayType(change)), StructField("reason", StringType())]
@@ -55,7 +54,7 @@ class EventReader:
         return cls(json.dumps({**spec, "times": forms.times, "decimals": forms.decimals}), result)
 
     def register(self, session: SparkSession) -> str:
-        """Return the name of the function in a session. Raises `InvalidOptionError` in a session without the jar."""
+        """Register the function and return its name. Raises `InvalidOptionError` in a session without the jar."""
         name = f"streamhouse_events_{hashlib.sha256(self.spec.encode()).hexdigest()[:16]}"
         try:
             session.udf.registerJavaFunction(name, _CLASS, self.result)
@@ -67,5 +66,5 @@ class EventReader:
         return name
 
     def read(self, session: SparkSession, text: Column) -> Column:
-        """Return what the event of each text does."""
+        """Return the parsed event of each text."""
         return f.call_function(self.register(session), text, f.lit(self.spec))

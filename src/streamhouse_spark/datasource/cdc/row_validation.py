@@ -1,8 +1,8 @@
-"""Rows of events that a table would refuse, told apart before they are written.
+"""Validation of event rows against the table's rules before they are written.
 
-Spark's expressions give each value its type. What a table asks of rows beyond that, its writers alone know:
-constraints, lengths of texts, generated columns. Here the rows of a micro-batch pass the writers' own rules once more,
-in the tasks and over Arrow. Only tables that have such rules pay for it, and only where bad events have a place to go.
+Spark expressions convert each value to its type. Constraints, text lengths and generated columns are enforced by the
+writers. Here the rows of a micro-batch pass the writers' own checks in the tasks, over Arrow. Only tables with such
+rules and queries with a dead-letter table pay for this.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REASON_CHARS_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """The rules of a table's newest state."""
+    """The rules of a table's latest state."""
 
     table: str
     schema: TableSchema
@@ -44,9 +44,9 @@ class RowRules:
 
     @classmethod
     def of(cls, table: Table, columns: StructType) -> RowRules | None:
-        """Return the rules of a table for rows with these columns; None where it has none.
+        """Return the table's rules for rows with these columns, or None if it has none.
 
-        Raises `SchemaMismatchError` where the table takes no such rows any more: then no row is at fault.
+        Raises `SchemaMismatchError` if the table no longer accepts such rows at all.
         """
         state = table.state
         properties = state.parsed
@@ -60,14 +60,14 @@ class RowRules:
         return cls(table.name, schema, properties.checks, properties.generated, properties.identity, limited)
 
     def find_rejected_rows(self, rows: pa.Table) -> dict[int, str]:
-        """Return the places of the rows that the table refuses, with the reason."""
+        """Return index → reason of the rows that the table rejects."""
         reasons: dict[int, str] = {}
         self._collect_rejected(rows, np.arange(rows.num_rows), reasons)
         return reasons
 
     def _collect_rejected(self, rows: pa.Table, places: npt.NDArray[np.int64], reasons: dict[int, str]) -> None:
-        """Note the refused rows among some. Where they do not fit as a whole they are halved until a row stands alone,
-        so a few bad rows among many cost a few times the work of the whole.
+        """Collect the rejected rows. A batch that does not fit is halved until single rows remain, so a few bad rows
+        cost a few passes over the batch.
         """
         if not len(places):
             return
@@ -87,8 +87,8 @@ class RowRules:
                 reasons.setdefault(place, reason)
 
     def _convert_for_storage(self, new_rows: pa.Table) -> pa.Table:
-        """Return rows as they would be stored, but for numbers that the table hands out. Raises `SchemaMismatchError`
-        where one cannot be.
+        """Return rows as they would be stored, without identity values. Raises `SchemaMismatchError` if one cannot be
+        stored.
         """
         coerced = coerce(new_rows, self.schema, table=self.table)
         refuse_given(self.identity, coerced, self.table)
@@ -98,7 +98,7 @@ class RowRules:
 
 
 def validate_rows(rules: RowRules, kind: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give events that have no ``reason`` one where the table refuses a row of their ``changes`` of this kind."""
+    """Set the ``reason`` of valid events if the table rejects a row of their ``changes`` of this kind."""
     for batch in batches:
         reasons, changes = batch.column("reason"), batch.column("changes")
         items, events = pc.list_flatten(changes), pc.list_parent_indices(changes)

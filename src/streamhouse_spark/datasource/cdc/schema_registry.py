@@ -1,10 +1,10 @@
-"""Schemas by their ids, from a registry with Confluent's REST interface.
+"""Schemas by id, from a registry with Confluent's REST API.
 
-An id means one schema for ever, so a schema is asked for once in the life of a query, and by the driver alone: tasks
-need no way to the registry, and the credentials stay here.
+The schema of an id never changes, so each is fetched once per query, and only by the driver. Tasks need no access to
+the registry, and credentials stay on the driver.
 
-Sources: "Schema Registry API Reference" of Confluent, ``GET /schemas/ids/{id}`` and its errors. Apicurio (below
-``/apis/ccompat/v7``), Karapace and Redpanda answer it too.
+Sources: Confluent's "Schema Registry API Reference", ``GET /schemas/ids/{id}`` and its errors. Apicurio (below
+``/apis/ccompat/v7``), Karapace and Redpanda implement it too.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StorageRefusedError, quote
 
 Auth = Sequence[str] | str
-"""A user and a password, or a token."""
+"""A user and password, or a token."""
 
 _ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
 _TIMEOUT_S: Final = 10
 _PATIENCE_MS: Final = 30_000
-"""How long a registry may be away before the query ends."""
+"""How long the registry may be unavailable before the query fails."""
 _ANSWER_BYTES_MAX: Final = 8 << 20
 _NOT_FOUND: Final = range(40_400, 40_500)
-"""Codes in the body of a 404: no such schema, subject or version. Other answers with 404 come from something else."""
+"""Error codes in the body of a 404: no such schema, subject or version. Any other 404 comes from another server."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrySchema:
-    """The schema of an id, or the reason why it has none that reads an event."""
+    """The schema of an id, or the reason why the registry has no usable one."""
 
     schema: str | None
     reason: str = ""
 
 
 class _UnavailableError(Exception):
-    """No answer yet; another try may have one."""
+    """The registry did not answer; a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SchemaRegistry:
 
     @classmethod
     def of(cls, url: str, auth: Auth | None, world: World) -> SchemaRegistry:
-        """Raise `InvalidOptionError`, which shows no secret, for what is no URL or no credentials."""
+        """Validate the URL and credentials. Raises `InvalidOptionError`, which shows no secret."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidOptionError(f"registry is {quote(url)}, expected a URL such as 'https://registry:8081'")
@@ -71,8 +71,8 @@ class SchemaRegistry:
     def schema(self, number: int) -> RegistrySchema:
         """Return the schema of an id.
 
-        A registry that fails or does not answer is asked again for half a minute. Raises `StorageError` if it is still
-        away then, `StorageRefusedError` where it refuses this client, or the URL is of something else.
+        A registry that fails or does not answer is retried for 30 seconds. Raises `StorageError` if it is still
+        unavailable, and `StorageRefusedError` if it rejects the client or the URL is not a registry.
         """
         begin_ms = self.world.clock.boot_ms()
         attempt = 0
@@ -92,7 +92,7 @@ class SchemaRegistry:
     def _request(self, number: int) -> RegistrySchema:
         request = urllib.request.Request(f"{self.url}/schemas/ids/{number}", headers={"Accept": _ACCEPTED})  # noqa: S310 - `of`
         if self.authorization is not None:
-            request.add_unredirected_header("Authorization", self.authorization)  # another host does not get it
+            request.add_unredirected_header("Authorization", self.authorization)  # not sent on redirects
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as before
                 body = answer.read(_ANSWER_BYTES_MAX + 1)

@@ -1,4 +1,4 @@
-"""Values of change events: from text to the types of a table. A text that is no value gives null, and is told apart."""
+"""Convert values of change events from text to column types. Invalid text becomes null and is reported separately."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ DecimalForm = Literal["text", "base64", "schema"]
 
 @dataclass(frozen=True, slots=True)
 class ValueForms:
-    """The forms of values that their texts do not tell. What an event's own schema says goes before them."""
+    """Value encodings that the text does not reveal. An event's own schema takes precedence."""
 
     times: TimeUnit | None
-    """The unit of timestamps that are numbers."""
+    """Unit of numeric timestamps."""
     decimals: DecimalForm | None
 
     def require(self, columns: t.StructType, *, are_numbers: bool, has_event_schemas: bool) -> None:
-        """Raise `InvalidOptionError` for a wrong form, and for one that is not given and that the columns need.
+        """Raise `InvalidOptionError` for an invalid form, and for a missing one that the columns need.
 
-        ``are_numbers`` says whether events of the format may have numbers for timestamps, and bytes for decimals;
-        ``has_event_schemas`` whether their schemas say so.
+        ``are_numbers`` says whether the format may encode timestamps as numbers and decimals as bytes,
+        ``has_event_schemas`` whether schemas define the encoding.
         """
         for name, form, forms in (("times", self.times, TimeUnit), ("decimals", self.decimals, DecimalForm)):
             if form is not None and form not in get_args(forms):
@@ -57,7 +57,7 @@ class ValueForms:
 
 
 def _leaves(path: str, kind: t.DataType) -> Iterator[tuple[str, t.DataType]]:
-    """Yield the types that have no others inside them, with their paths."""
+    """Yield the non-nested types with their paths."""
     match kind:
         case t.StructType():
             parts = {field.name: field.dataType for field in kind}
@@ -73,7 +73,7 @@ def _leaves(path: str, kind: t.DataType) -> Iterator[tuple[str, t.DataType]]:
 
 
 def text_type(kind: t.DataType) -> t.DataType:
-    """Return a type with texts for values; a map is an array of its pairs."""
+    """Return the type with text in place of values; a map becomes an array of pairs."""
     match kind:
         case t.StructType():
             return t.StructType([t.StructField(field.name, text_type(field.dataType)) for field in kind])
@@ -86,7 +86,7 @@ def text_type(kind: t.DataType) -> t.DataType:
 
 
 def convert_text(text: Column, kind: t.DataType) -> Column:
-    """Return the value of a text; null for null and for a text that is no value of the type."""
+    """Return the value of a text; null for null and for text that is not a value of the type."""
     match kind:
         case t.StringType():
             return text
@@ -104,7 +104,7 @@ def convert_text(text: Column, kind: t.DataType) -> Column:
                 ),
             )
             return f.when(_has_unique_keys(text, kind), f.map_from_entries(pairs))
-        case t.VariantType():  # sources send their columns of JSON as texts
+        case t.VariantType():  # sources send JSON columns as text
             return f.try_parse_json(text)
         case t.BinaryType():
             return f.try_to_binary(text, f.lit("base64"))
@@ -112,14 +112,14 @@ def convert_text(text: Column, kind: t.DataType) -> Column:
 
 
 def _has_unique_keys(pairs: Column, kind: t.MapType) -> Column:
-    """Return whether each pair has a key of its own."""
+    """Return whether all keys of a map are distinct."""
     keys = f.transform(pairs, lambda pair: convert_text(pair["key"], kind.keyType))
     distinct = f.array_distinct(f.filter(keys, lambda key: key.isNotNull()))
     return f.size(distinct) == f.size(pairs)
 
 
 def describe_fault(path: str, text: Column, kind: t.DataType) -> Column | None:
-    """Return why a text is no value of a column, null for one that is; None where each text is one."""
+    """Return why a text is not a value of the column, null if it is one. None if any text is valid."""
     match kind:
         case t.StringType():
             return None
@@ -131,7 +131,7 @@ def describe_fault(path: str, text: Column, kind: t.DataType) -> Column | None:
         case t.MapType():
             pair_type = t.StructType().add("key", kind.keyType).add("value", kind.valueType)
             inside = _first_item_fault(text, lambda pair: describe_fault(path, pair, pair_type))
-            if isinstance(kind.keyType, t.StringType):  # the JVM's function has looked at them
+            if isinstance(kind.keyType, t.StringType):  # the JVM function has checked them
                 return inside
             twice = f.when(~_has_unique_keys(text, kind), f.lit(f"column '{path}.key' is the same value twice"))
             return twice if inside is None else f.coalesce(inside, twice)

@@ -1,7 +1,7 @@
 """`streamhouse_spark.delta_join` on Spark: the change feeds of both tables as one query into the target.
 
-The tasks read keys of changes and stage the changes that `keyed_delta` derives; the sink commits a micro-batch in one
-record. It has to be one query: two could write older rows over newer ones.
+Tasks read keys of changes and stage the changes that `DeltaPlan` derives; the sink commits a micro-batch in one record.
+It must be a single query, because two could overwrite newer rows with older ones.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 APP_ID: Final = "delta_join"
-"""The identity of all delta joins: a table takes the batches of one query under it, and refuses another query's."""
+"""Application id of all delta joins: a table accepts batches of one query under it and rejects any other query."""
 
 MapArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """The tables of a join: name and uuid."""
+    """Name and uuid of the tables of a join."""
 
     left: tuple[str, str]
     right: tuple[str, str]
@@ -62,7 +62,7 @@ def plan_delta_join(
     how: str,
     prefix: str,
 ) -> DeltaJoinPlan:
-    """Plan the query and refuse everything that can be refused. See `streamhouse_spark.delta_join`."""
+    """Plan the query and validate all arguments. See `streamhouse_spark.delta_join`."""
     sides = [connection.table(str(parse_table_name(name).require_table("join"))) for name in (left, right)]
     join = Join.of(sides[0].state, sides[1].state, on, how, prefix)
     path = parse_table_name(into).require_table("write to")
@@ -100,9 +100,9 @@ def start(
 
 
 def consumer_id(target_uuid: str, checkpoint: str, side: SideName) -> str:
-    """Return the name under which a delta join records its position in the log of a side.
+    """Return the consumer name under which a delta join records its position in the log of a side.
 
-    It has the checkpoint in it, so that a second query into the same table, which is going to be refused, does not move
+    It contains a hash of the checkpoint, so that a second query into the same table, which is rejected, does not move
     the position of the first.
     """
     query = xxhash.xxh3_64_hexdigest(checkpoint.rstrip("/").encode())
@@ -117,7 +117,7 @@ def _read_changes(
     checkpoint: str,
     max_offsets: int | None,
 ) -> DataFrame:
-    """Return the target's changes for the changes of one side."""
+    """Return the target's changes that follow from the changes of one side."""
     name, uuid = plan.names.left if side == "left" else plan.names.right
     key = plan.delta.left_key if side == "left" else plan.delta.right_key
     schema = connection.table_by_uuid(name, uuid).schema
@@ -167,7 +167,7 @@ def _make_task(connection: Connection, plan: DeltaJoinPlan, side: SideName, key:
 def _make_lookups(
     tables: Mapping[str, Table], delta: DeltaPlan, side: SideName, offsets: Mapping[int, OffsetRange]
 ) -> Lookups:
-    """Return lookups that read the logs to their tails, and must find these changes there."""
+    """Return lookups that read the logs to their end and must find these changes there."""
     columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
     lookup_by_table = {
         name: partial(
@@ -182,7 +182,7 @@ def _make_lookups(
 
 
 def _end_offsets(batch: pa.RecordBatch) -> dict[int, OffsetRange]:
-    """Return for each bucket the offsets up to the last one of the batch."""
+    """Return bucket → offsets up to the batch's last row."""
     buckets, offsets = (batch.column(place).to_numpy() for place in (0, 1))
     ends = {bucket: int(offsets[buckets == bucket].max()) + 1 for bucket in np.unique(buckets).tolist()}
     return {bucket: OffsetRange(0, end) for bucket, end in ends.items()}

@@ -1,4 +1,4 @@
-"""`streamhouse_spark.lookup_join`: each task looks its rows' keys up in the tablets of its host, without a shuffle."""
+"""`streamhouse_spark.lookup_join`: each task looks up keys in the tablets of its host, without a shuffle."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ def join_by_lookup(
     prefix: str,
     max_staleness_ms: int | None,
 ) -> DataFrame:
-    """Join as `streamhouse_spark.lookup_join` does. Everything that can be refused is refused here, before
-    Spark runs.
-    """
+    """Join as `streamhouse_spark.lookup_join` does. All arguments are validated before Spark runs."""
     table = connection.table(str(parse_table_name(name).require_table("join with")))
     fields = df.schema.fields
     plan = LookupPlan.of(table.state, [field.name for field in fields], on, columns, how, prefix)
     key_types = spark_versions.arrow_schema_of(StructType([fields[place] for place in plan.on_places])).types
     plan.on.require_types(key_types, table.name)
-    Lookup(table.keyed).state(max_staleness_ms)  # refuses a value that is no number of milliseconds
+    Lookup(table.keyed).state(max_staleness_ms)  # validates max_staleness_ms
     schema = StructType([*fields, *spark_versions.spark_schema_of(pa.schema(plan.fields)).fields])
     return df.mapInArrow(_make_task(connection, table, plan, max_staleness_ms), schema)
 

@@ -93,7 +93,7 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
                 )
             case "range":
                 if CHANGE_TYPE in target.metadata and has_lost_rows(state):
-                    from streamhouse_spark.datasource.read.changelog import plan_changelog  # it looks into the lake
+                    from streamhouse_spark.datasource.read.changelog import plan_changelog  # imports the lake modules
 
                     changes = plan_changelog(table, state, options)
                     schema = state.schema.select(self._table_columns or state.schema.names[:1])

@@ -33,8 +33,8 @@ def require_complete_offsets(state: TableState, options: ReadOptions | StreamRea
     adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED and state.truncation is None
     if is_full and adopts_rows and not options.read_change_feed:
         raise InvalidOptionError(
-            f"{state.name} was made of a lake table, whose rows have no offsets and are not streamed: say "
-            "startingOffsets=earliest for the rows that were added since, and read those from before once, in batch"
+            f"{state.name} was adopted from a lake table, whose rows have no offsets and cannot be streamed; set "
+            "startingOffsets=earliest to read the rows added since, and read the adopted rows once, in batch"
         )
 
 
@@ -87,8 +87,8 @@ def resolve_starting_offsets(
 
 def _resolve_starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec, earliest: int) -> int:
     if spec.kind == "full":
-        # Without a lake, expired rows are gone and not missed.
-        # Of a table with a primary key the lake has no changes.
+        # Without a lake, expired rows are deliberately gone.
+        # The lake of a primary-key table has no changes.
         return state.first_offset(bucket) if state.lake is not None and not state.primary_key else earliest
     if spec.kind == "latest":
         return log.end

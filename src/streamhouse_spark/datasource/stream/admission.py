@@ -57,7 +57,7 @@ def _admit_rows(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes
         )
         per_row_bytes = max(1, sum(sizes[b] for b in waiting) // sum(waiting.values()))
         turns = max(1, (max_bytes - admitted_bytes) // per_row_bytes)
-        # Counted by their own rows: others that go on in each batch must not turn the turns to the same bucket again.
+        # Rotate by the waiting buckets' own rows: progress of other buckets must not pick the same bucket again.
         fitting |= fair_shares(waiting, turns, rotation=sum(backlog[b].start for b in waiting))
     return fitting
 

@@ -93,7 +93,7 @@ def _snapshots_at(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | 
     for bucket, offset in sorted(begin.offsets.items()):
         snapshot = state.snapshots.get(bucket)
         if offset == state.first_offset(bucket):
-            continue  # it had none then: a snapshot holds one change at least
+            continue  # no snapshot then: a snapshot has at least one change
         if snapshot is None or snapshot.offset != offset:
             return None
         snapshots.append(snapshot)
@@ -102,8 +102,8 @@ def _snapshots_at(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | 
 
 def _expired_error(table_name: str, error: SnapshotExpiredError) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"{table_name}: the rows that this stream begins with were deleted before it had read them all; start it with "
-        f"a new checkpointLocation, or go on without them with failOnDataLoss=false ({error})"
+        f"{table_name}: the initial rows of this stream were deleted before it had read them all; start it with a new "
+        f"checkpointLocation, or continue without them with failOnDataLoss=false ({error})"
     )
 
 

@@ -45,19 +45,19 @@ class StreamHistory:
             self._last_valid = (table.log, position)
             return offset
         text = (
-            f"a stream of {table.name} stands at record {position.number} of attempt {position.attempt}, which the "
-            "table's log does not have: the table was restored from a backup, or is a copy, and rows at the stream's "
-            f"offsets {dict(offset.offsets)} may be others than those that it read"
+            f"a stream of {table.name} is at record {position.number} of attempt {position.attempt}, which the "
+            "table's log does not have: the table was restored from a backup, or is a copy, and the rows at the "
+            f"stream's offsets {dict(offset.offsets)} may differ from those that it read"
         )
         if not self._continues:
             raise DifferentHistoryError(
-                f"{text}. Start it with a new checkpointLocation to read the table from its beginning; or go on at "
-                "these offsets, at the log's end where it ends before, with onDifferentHistory=continue"
+                f"{text}. Start it with a new checkpointLocation to read the table from its beginning; or continue at "
+                "these offsets, capped at the log's end, with onDifferentHistory=continue"
             )
         moved_offset = self._moved_offsets.get(_position_key(offset))
         if moved_offset is None:
             moved_offset = self._moved_offsets[_position_key(offset)] = _move_offset(table, offset)
-            logger.warning("%s: going on at %s", text, dict(moved_offset.offsets))
+            logger.warning("%s: continuing at %s", text, dict(moved_offset.offsets))
         return moved_offset
 
     def has_moved(self, data: Mapping[str, Any]) -> bool:

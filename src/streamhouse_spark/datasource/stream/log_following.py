@@ -108,7 +108,7 @@ def plan_backlog(
     `DifferentHistoryError`, `InvalidOptionError`. Also raises `InvalidOptionError` for rows that only Python can read.
     """
     name = table.name
-    advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
+    advice = "restart the query: it continues from its checkpoint with the current columns"
     require_same_columns(query_schema, state.schema, columns, f"a stream of {name}", advice)
     begin = StreamHistory(continues=options.continues_in_other_history).validate_position(table, start)
     strict = options.fail_on_data_loss
@@ -142,9 +142,7 @@ def plan_backlog(
                 f"{CATCH_UP_ADVICE}, or begin at startingOffsets={other}"
             )
         splits[piece.split.bucket] = piece.split
-    starts = {
-        bucket: max(start, state.buckets[bucket].start) for bucket, start in starts.items()
-    }  # behind skipped rows
+    starts = {bucket: max(start, state.buckets[bucket].start) for bucket, start in starts.items()}  # after skipped rows
     begin = StreamOffset(table.uuid, starts, truncation=newest, history=state.anchors.rows)
     chosen, is_whole = _limit_segments(splits)
     return InitialBacklog(begin, chosen, state, is_whole)

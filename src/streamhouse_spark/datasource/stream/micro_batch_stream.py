@@ -110,7 +110,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         self._last_ends: Mapping[int, int] | None = None
         self._last_schema: TableSchema | None = None
         self._required_columns: tuple[str, ...] = () if self._has_pushdown else self._table_columns
-        """The columns whose change ends the query: those that it reads, as far as that is told."""
+        """Columns whose change ends the query: the ones it is known to read."""
         self._last_compared: tuple[TableSchema, tuple[str, ...]] | None = None
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
@@ -120,7 +120,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         self._throttle: PollThrottle | None = None
         self._last_table: tuple[TableHandle, TableState] | None = None
         self._last_end: dict[str, Any] | None = None
-        """The end of the newest batch: once that ran, what comes behind is not read."""
+        """End of the latest batch."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the cached table: tasks never poll."""
@@ -156,10 +156,10 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         ends = newest if self._added_columns is None else self._added_columns.limit_ends(newest)
         if start is None:
             self._require_readable_columns(table, ends, newest, self._last_ends)
-            self._last_ends = ends  # Spark has processed it when it asks again
+            self._last_ends = ends  # processed when Spark calls again
             beginning = self._initial
             if beginning is None and begins_with_rows(state, self._options):
-                beginning = self._initial_position(table, state)  # the first end is asked for before the beginning
+                beginning = self._initial_position(table, state)  # Spark requests the first end before the start
             initial, rows = (beginning.initial, beginning.rows) if beginning is not None else (None, None)
             rows = rows and rows.read_to(rows.num_files)
             start_point = self._start_point(state, beginning) if beginning is not None else None
@@ -183,7 +183,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         is_same = ends == dict(begin.offsets) and truncation == begin.truncation and rows is None
         if is_same and not self._history.has_moved(start) and not self._has_deletions(state, begin):
             self._require_readable_columns(table, ends, newest, ends)
-            return start  # the same text: nothing new
+            return start  # the same text means no new rows
         rows = rows and rows.read_to(rows.num_files)
         start_point = self._start_point(state, begin) if initial is not None else None
         return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, start_point).to_json()
@@ -306,7 +306,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         try:
             if table is not None and not table.refresh().dropped:
                 return self._check_columns(table)
-        except DifferentHistoryError:  # `_offset` tells it of the table that is opened again
+        except DifferentHistoryError:  # `_parse_offset` raises it for the reopened table
             pass
         return self._open_table()
 
@@ -316,23 +316,23 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         now = state.schema
         if self._added_columns is not None and table.uuid == self._table_uuid:
             self._added_columns.update(state)
-        if table.uuid != self._table_uuid:  # the offsets tell of another table
+        if table.uuid != self._table_uuid:  # parsing the offsets raises
             return table, state
         if (
             self._last_compared is None
             or self._last_compared[0] is not now
             or self._last_compared[1] != self._required_columns
         ):
-            advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
+            advice = "restart the query: it continues from its checkpoint with the current columns"
             require_same_columns(self._initial_schema, now, self._required_columns, f"a stream of {table.name}", advice)
             self._last_compared = (now, self._required_columns)
         if now is self._last_schema:
             return table, state
         known_ids = {column.id for column in (self._last_schema or self._initial_schema).columns}
         if added := [column.name for column in now.columns if column.id not in known_ids]:
-            text = "%s: this stream goes on without the columns %s, which were added; restart the query to read them"
+            text = "%s: this stream continues without the added columns %s; restart the query to read them"
             if self._added_columns is not None:
-                text = "%s: the columns %s were added; this stream ends before the first rows that have them"
+                text = "%s: the columns %s were added; this stream ends before the first rows with them"
             logger.warning(text, table.name, ", ".join(added))
         self._last_schema = now
         return table, state
@@ -390,7 +390,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         """
         if begin.history is None or not self._reports_deletions(state) or not has_lost_rows(state):
             return ()
-        from streamhouse_spark.read.change_feed.commit_changes import plan_deleted  # it looks into the lake
+        from streamhouse_spark.read.change_feed.commit_changes import plan_deleted  # imports the lake modules
 
         first = max(position_commit(begin), last_truncation(state)) + 1
         return plan_deleted(table, state, first, position_commit(end), begin.offsets)
@@ -454,10 +454,10 @@ def require_same_rows(table_name: str, start_truncation: int, end_truncation: in
     text = f"{table_name} was truncated or overwritten by commit {end_truncation}, after this stream read rows of it"
     if strict:
         raise OffsetsTrimmedError(
-            f"{text}: what it made of them is out of date; start it with a new checkpointLocation, or go on behind "
-            "the truncation with failOnDataLoss=false",
+            f"{text}: its results are stale; start it with a new checkpointLocation, or continue after the truncation "
+            "with failOnDataLoss=false",
         )
-    logger.warning("%s: going on with the rows behind", text)
+    logger.warning("%s: continuing with the rows after it", text)
 
 
 def position_commit(offset: StreamOffset) -> int:

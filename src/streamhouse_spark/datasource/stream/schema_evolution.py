@@ -53,7 +53,7 @@ class AddedColumns:
         self._seen_ends: Mapping[int, int] = initial_state.ends
         self._end: dict[int, int] | None = None
         self._new_names: tuple[str, ...] = ()
-        """The columns that it lacks, by their names at the last look; once the end is fixed, by those at that time."""
+        """Names of the columns that the query lacks, as of the last update before the end was fixed."""
 
     def update(self, state: TableState) -> None:
         """Take a newer state of the table. Raises `SchemaMismatchError` for a query that never read all columns."""
@@ -67,9 +67,7 @@ class AddedColumns:
         if self._end is not None:
             return
         added = frozenset(column.id for column in state.schema.columns) - self._column_ids
-        self._new_names = _column_names(
-            state.schema, added
-        )  # without those that are dropped again: nobody can read them
+        self._new_names = _column_names(state.schema, added)  # without columns that were dropped again
         first = first_offsets_with(state, added, self._seen_ends)
         if first:
             self._end = {bucket: first.get(bucket, end) for bucket, end in state.ends.items()}
@@ -94,9 +92,9 @@ class AddedColumns:
         """Return the error for a query that has processed all rows it may read."""
         where = f"offsets {self._end}" if self._end is not None else "its beginning"
         return SchemaMismatchError(
-            f"{table_name}: {', '.join(self._new_names)} came to the columns, and this stream, which began without, "
-            f"has processed all that was written before, up to {where}; start the query again from its checkpoint: it "
-            "goes on there, with the columns as they are now (schemaEvolutionMode=addNewColumns)",
+            f"{table_name}: columns {', '.join(self._new_names)} were added, and this stream, which started without "
+            f"them, has processed all earlier rows, up to {where}; restart the query from its checkpoint: it "
+            "continues there with the current columns (schemaEvolutionMode=addNewColumns)",
             condition=CONDITION,
         )
 

@@ -92,7 +92,7 @@ class StreamOffset:
         """Return the indices of the files of ``rows`` that a batch from here to ``end`` reads."""
         if self.rows is None or self.rows.is_read or self.truncation != end.truncation:
             return range(0)
-        # An end of PySpark 4.1 from before the log was trimmed knows of no rows: all of them belong to its batch.
+        # PySpark 4.1 may have stored the end before the log was trimmed, without rows. Its batch then has all of them.
         return range(self.rows.num_read, end.rows.num_read if end.rows is not None else self.rows.num_files)
 
     def to_json(self) -> dict[str, Any]:

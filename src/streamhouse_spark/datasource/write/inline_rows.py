@@ -1,4 +1,4 @@
-"""Rows of a stream's small batch: tasks carry them to the driver in their messages, and the commit stages them."""
+"""Rows of a small streaming batch: tasks return them in their messages, and the driver stages them at commit."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 
 _STAGED: Final = "staged"
-"""In the place of the query of a message whose rows are staged. No query has such an id: theirs are UUIDs."""
+"""Stands for the query id in messages with staged rows. Real query ids are UUIDs."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlineRows(WriterCommitMessage):
-    """All rows of one task, which the JVM made without a Python worker: it writes a pickled call of this class."""
+    """All rows of one task, serialised in the JVM without a Python worker. Java writes a pickled call of this class."""
 
     data: bytes
-    """A stream of Arrow's IPC format; nothing if the task had no row."""
+    """An Arrow IPC stream; empty if the task had no row."""
     query_id: str | None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -36,7 +36,7 @@ class InlineRows(WriterCommitMessage):
 def stage_inline_rows(
     plan: StagingPlan | KeyedStagingPlan, messages: Sequence[WriterCommitMessage | None]
 ) -> list[WriterCommitMessage | None]:
-    """Stage the carried rows in the order of the tasks: those of neighbours together, as if of one task.
+    """Stage inline rows in task order. Rows of neighbouring tasks are staged together, as if from one task.
 
     Raises `SchemaMismatchError` for values that do not fit.
     """

@@ -1,4 +1,4 @@
-"""The part of a table that a write of Spark replaces: tasks look at its rows, the driver commits."""
+"""The part of a table that a Spark write replaces: tasks collect its partitions, the driver commits."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from streamhouse_spark.table.rewrite_validation import (
 
 @dataclass(frozen=True, slots=True)
 class ReplacedPart:
-    """The rows of a condition, or the partitions that the new rows are of."""
+    """The rows that match a condition, or the partitions of the new rows."""
 
     condition: Filter | None = None
     """None for the partitions of the new rows."""
     read: ReadVersion | None = None
-    """The state from which the new rows were made, where they were made of the table's own."""
+    """The state that the new rows were derived from, if they were derived from the table itself."""
     fields: tuple[PartitionField, ...] = ()
-    """The fields of the table's partitioning, where it is `bound`."""
+    """The table's partition fields, set by `bind`."""
 
     def bind(self, state: TableState) -> ReplacedPart:
-        """Return the part of a table in this state, for tasks. Raises as `require_replaceable`."""
+        """Return the part for tasks, with the partition fields of this state. Raises as `require_replaceable`."""
         self.require_replaceable(state)
         return replace(self, fields=state.parsed.partition_fields)
 
     def require_replaceable(self, state: TableState) -> None:
-        """Raise `InvalidOptionError`, `SchemaMismatchError` if this part of the table cannot be replaced."""
+        """Raise `InvalidOptionError` or `SchemaMismatchError` if this part of the table cannot be replaced."""
         if not state.primary_key:
             require_deletable(state)
         if self.condition is None:
@@ -57,7 +57,8 @@ class ReplacedPart:
             self._condition_filter(self.condition, state)(state.schema)
 
     def partitions_of_rows(self, rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-        """Return the partitions of new rows of a task, each once; none for a condition, which they have to satisfy.
+        """Return the distinct partitions of a task's new rows. With a condition, check that the rows match it and
+        return none.
 
         Raises as `require_chosen`.
         """
@@ -67,8 +68,8 @@ class ReplacedPart:
         return rows.schema.empty_table().select([])
 
     def choose(self, state: TableState, partitions_by_task: Iterable[pa.Table | None]) -> Choose:
-        """Choose the rows to replace, by what the tasks of a `bound` part have `seen`. Raises `CommitConflictError`
-        where the table is partitioned by other fields now.
+        """Choose the rows to replace by the partitions that the tasks collected. Raises `CommitConflictError` if the
+        table's partitioning changed since `bind`.
         """
         if self.condition is not None:
             return self._condition_filter(self.condition, state)
@@ -87,7 +88,7 @@ class ReplacedPart:
 
 
 def parse_replace_where(table: TableHandle, text: str) -> ReplacedPart:
-    """Return the part that a condition in SQL names: the option ``replaceWhere``. Raises as `parse_where`."""
+    """Parse the option ``replaceWhere``, a condition in SQL. Raises as `parse_where`."""
     condition = parse_filter(parse_where(text, table.state.schema.arrow))
     assert condition is not None
     return ReplacedPart(condition)

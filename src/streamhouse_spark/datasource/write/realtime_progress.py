@@ -1,9 +1,9 @@
-"""The batches of a stream into a table in real-time mode, as the table knows them.
+"""Progress of a real-time stream into a table, as recorded in the table.
 
-A *mark* says that a query writes in real-time mode, and how many of its batches ended. It is there before the first
-row, and follows each batch before Spark stores the end of that batch. So a checkpoint whose batch number is ahead of
-the mark is one whose rows this table does not have: it was restored from an older copy. A *place* of each bucket of
-the source says which rows are stored. It counts only with its query's mark, and only while the source has the record
+A *mark* records that a query writes in real-time mode, and how many of its batches ended. It is written before the
+first row, and advances after each batch before Spark stores the end of that batch. If a checkpoint's batch id is ahead
+of the mark, the table was restored from an older copy and lacks the rows. The *place* of a source bucket records which
+of its rows are stored. It counts only together with its query's mark, and only while the source still has the record
 that the rows came from.
 """
 
@@ -26,7 +26,7 @@ from streamhouse_spark.table.table import Table
 
 @dataclass(frozen=True, slots=True)
 class RealTimeBatch:
-    """One batch of a query, by the number that its checkpoint gives it."""
+    """One batch of a query, with the batch id of its checkpoint."""
 
     table: Table
     rows: SourceProgress
@@ -38,13 +38,13 @@ class RealTimeBatch:
         return self.rows.mark(self.app_id, self.number)
 
     def begin(self, source: Table, num_buckets: int) -> Mapping[int, int]:
-        """Return the offset of each bucket of the source up to which rows are stored; absent where none is.
+        """Return bucket → stored offset of the source; buckets of which nothing is stored are absent.
 
-        **Commit point:** the record of the query's mark, where it has none yet. The same record forgets the places that
-        an earlier query of this ``txnAppId`` left behind.
+        **Commit point:** the record of the query's mark, if it has none yet. The same record forgets the places that an
+        earlier query with this ``txnAppId`` left behind.
 
-        Raises `TransactionConflictError` for a query that wrote micro-batches, and for another query's ``txnAppId``;
-        `TableNotFoundError` and `DifferentHistoryError` where the table has not all batches before this one;
+        Raises `TransactionConflictError` for a query that wrote micro-batches, and for another query's ``txnAppId``.
+        Raises `TableNotFoundError` or `DifferentHistoryError` if the table lacks an earlier batch, and
         `DifferentHistoryError` for rows of another history of the source.
         """
         self._require_no_micro_batches(self.table.refresh())
@@ -69,9 +69,9 @@ class RealTimeBatch:
         return stored
 
     def end(self) -> None:
-        """Note that the batch ended, which has to be known before its end is. **Commit point:** the mark's record.
+        """Record that the batch ended, before Spark stores its end. **Commit point:** the mark's record.
 
-        Raises `CommitConflictError` where another run of the query is further.
+        Raises `CommitConflictError` if another run of the query is ahead.
         """
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
@@ -94,10 +94,10 @@ class RealTimeBatch:
             )
 
     def _require_all_before(self, state: TableState) -> bool:
-        """Raise if the batches before this one are not all in the table. Returns whether the query is known to it."""
+        """Raise if the table lacks a batch before this one. Returns whether the table knows the query."""
         mark = self._mark
         stored = find_stored_version(state.transactions, state.past_transactions, mark.app_id)
-        if stored == 0 or (stored is None and self.number == 0):  # an older version of this package, or the first batch
+        if stored == 0 or (stored is None and self.number == 0):  # an older version's mark, or the first batch
             return stored is not None
         name = f"{self.table.name} ({self.table.uuid})"
         verb = "upsert" if state.primary_key else "append"
@@ -121,7 +121,7 @@ class RealTimeBatch:
     def _require_same_source(
         self, source: Table, stored: Mapping[int, int], records: Mapping[int, HistoryPoint | None]
     ) -> None:
-        """Raise if the source does not have the rows that are stored."""
+        """Raise if the source no longer has the rows that are stored."""
         if not stored:
             return
         ends = source.refresh().ends

@@ -1,12 +1,11 @@
-"""The sink of real-time mode: its tasks commit while they run, and what is stored says how far they came.
+"""The sink of real-time mode: tasks commit while they run, and the stored offsets show their progress.
 
-A batch there has no end when it begins, so the number of a batch says nothing about its rows. The rows' places in the
-log that the query reads do: each commit is a transaction of (query, table that is read, bucket), whose version is the
-offset behind its last row and which has to follow the offset at which its rows begin. So whoever repeats rows, a query
-that was started again or an older one that still runs, adds none twice and leaves none out. A task that Spark runs
-again asks first how far the rows of the query are stored by now.
+A real-time batch has no end when it starts, so the batch id does not identify its rows. Their offsets in the source log
+do. Each commit is a transaction of (query, source table, bucket) whose version is the offset after its last row, and
+which must follow the offset at which its rows start. A restarted query or a zombie that repeats rows therefore adds no
+row twice and skips none. A retried task first reads how far the query's rows are stored.
 
-**Commit point:** the record of each commit, for the rows of one bucket of the source.
+**Commit point:** the record of each commit, for the rows of one source bucket.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 PLACES: Final = 5
-"""Columns in front of the rows: the bucket of the source, the offsets at which its rows begin and end, and the number
-and the attempt of the source's newest record when they were read, null where it had none. Offset -1 is the beginning
-of a bucket of which nothing is stored."""
+"""Number of columns before the rows: source bucket, start and end offset, and number and attempt of the source's latest
+record when they were read (null if it had none). Offset -1 is the start of a bucket of which nothing is stored.
+"""
 STORED_KEY: Final = "streamhouse.stored"
-"""Stands in a message before the offsets up to which rows are stored: Java looks for it."""
+"""Prefix of the stored offsets in a message, which Java looks for."""
 
 
 class RealTimeStreamWriter(StreamhouseStreamWriter):
-    """Writes rows of one log, each once, as its tasks hand them over: each call of `write` commits.
+    """Writes rows of one source log exactly once. Each call of `write` commits.
 
-    Rows have `PLACES` columns in front.
+    Rows start with `PLACES` extra columns.
     """
 
     def __init__(
@@ -62,9 +61,9 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         self._rows = rows
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Commit the rows. Raises `CommitConflictError` where others of the same query did so, or do.
+        """Commit the rows. Raises `CommitConflictError` if another run of the query commits the same rows.
 
-        Without rows the message says which of the source are stored.
+        Without rows, return which source rows are stored.
         """
         batches = [batch for batch in iterator if batch.num_rows]
         if not batches:
@@ -81,7 +80,7 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         return StagedCommitMessage(None, counts=format_counts(segments, (METER.total() - before).total))
 
     def _commit(self, rows: pa.Table) -> Sequence[StagedSegment]:
-        """Commit the rows of one bucket of the source. Returns the segments that they were staged in."""
+        """Commit the rows of one source bucket, and return the segments that they were staged in."""
         bucket, begin, end, number, attempt = (rows.column(i)[0].as_py() for i in range(PLACES))
         record = HistoryPoint(number, attempt) if attempt is not None else None
         transaction = self._rows.transaction(self._options.app_id, Place(bucket, begin, end), record)
@@ -96,7 +95,7 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         return message.staged.segments if message.staged is not None else ()
 
     def _report_stored(self) -> StagedCommitMessage:
-        """Return the offset of each bucket of the source up to which rows are stored by now."""
+        """Return the stored offset of each source bucket."""
         app_id = self._options.app_id or self._rows.query_id
         transactions = self._open_table().refresh().transactions
         versions = {place: transactions[place].version for place in places_of({app_id}, transactions)}
@@ -112,4 +111,4 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         return self._plan.connection.table_by_uuid(self._plan.table, self._plan.table_uuid)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: the rows are stored."""
+        """Do nothing: the rows are already committed."""

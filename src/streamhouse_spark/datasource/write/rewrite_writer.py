@@ -1,5 +1,5 @@
-"""UPDATE, DELETE and MERGE of tables without a primary key: tasks stage new rows and name the old ones by bucket and
-offset, or by lake file and position, the driver commits both in one record.
+"""UPDATE, DELETE and MERGE of log tables. Tasks stage new rows and identify the old ones by bucket and offset, or by
+lake file and position. The driver commits both in one record.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _READ_ID: Final = read_name(ROW_ID.name)
 
 @dataclass(frozen=True, slots=True)
 class ReadRows:
-    """Rows that a task read, by their identities."""
+    """Rows that a task read, by their row ids."""
 
     rows: Mapping[int, OffsetRuns]
     """Bucket → offsets."""
     of_files: Mapping[int, OffsetRuns]
-    """Place of a lake file in the snapshot that was read → positions."""
+    """Index of a lake file in the snapshot that was read → positions."""
 
     @classmethod
     def of(cls, ids: Int64Array) -> ReadRows:
@@ -51,26 +51,26 @@ class ReadRows:
 
     @classmethod
     def merged(cls, parts: Sequence[ReadRows]) -> ReadRows:
-        """Return the rows of all tasks; one that several of them name is one."""
+        """Merge the rows of all tasks, without duplicates."""
         return cls(_merge_ranges(part.rows for part in parts), _merge_ranges(part.of_files for part in parts))
 
 
 @dataclass(frozen=True)
 class RewriteCommitMessage(WriterCommitMessage):
-    """The new rows that a task staged, and those that were there before."""
+    """The new rows that a task staged, and the old rows."""
 
     new: StagedCommitMessage
     old: ReadRows
     """Rows that are replaced or deleted."""
     updated: ReadRows
-    """The ones of these that are replaced."""
+    """The replaced rows among ``old``."""
 
 
 class LogRewriteWriter(DataSourceArrowWriter):
-    """Commits the rows that an operation changed, all of it or nothing.
+    """Commits the changes of a statement atomically.
 
-    **Commit point:** the one commit record, refused if others deleted rows that the operation read to replace or to
-    delete. A task calls `write` once for each part of its rows. A MERGE that only inserts sends just the table's
+    **Commit point:** the one commit record, which conflicts with concurrent deletions of rows that the statement read
+    to replace or delete. A task calls `write` once per part of its rows. An insert-only MERGE sends only the table's
     columns.
     """
 
@@ -80,15 +80,15 @@ class LogRewriteWriter(DataSourceArrowWriter):
 
     @release_memory_after
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the new rows, those behind an update first. Raises `InvalidOptionError` for a row that is to change and
-        cannot be named.
+        """Stage the new rows, updated ones first. Raises `InvalidOptionError` for a row to change that has no row
+        id.
         """
         first = next(iterator, None)
         if first is None or KIND not in first.schema.names:
             batches = chain([] if first is None else [first], iterator)
             staged = self._plan.message(self._require_no_identity_values(batch) for batch in batches)
             return RewriteCommitMessage(staged, _NOTHING, _NOTHING)
-        rows = pa.Table.from_batches([first, *iterator])  # Spark hands over a bounded part
+        rows = pa.Table.from_batches([first, *iterator])  # parts are bounded in size
         kinds = rows[KIND]
         inserted, updated = (rows.filter(pc.equal(kinds, kind)) for kind in ("insert", "update"))
         refuse_given(self._plan.identity, inserted, self._plan.table)
@@ -104,9 +104,7 @@ class LogRewriteWriter(DataSourceArrowWriter):
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
-        conflict with.
-        """
+        """Commit the staged rows. If no row is touched, nothing is committed and nothing can conflict."""
         rewrite_messages = require_messages(messages, RewriteCommitMessage)
         plan = self._plan
         table = plan.connection.table_by_uuid(plan.table, plan.table_uuid)
@@ -130,7 +128,7 @@ _NOTHING: Final = ReadRows({}, {})
 
 
 def _read_ids(rows: pa.Table) -> Int64Array:
-    """Return the identities of rows that were read; `NO_PLACE` for those without."""
+    """Return the row ids of the rows that were read; `NO_PLACE` for rows without one."""
     ids: Int64Array = pc.fill_null(rows[_READ_ID], NO_PLACE).to_numpy()
     return ids
 

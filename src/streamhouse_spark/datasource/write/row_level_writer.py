@@ -1,4 +1,4 @@
-"""UPDATE, DELETE and MERGE of tables by key: tasks stage changed rows, the driver commits them."""
+"""UPDATE, DELETE and MERGE of primary-key tables: tasks stage changed rows, the driver commits them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.write.upsert_intents import IntentWrite
 
 _PART_PROPERTY: Final = "streamhouse.part"
-"""Set by the JVM class for a task with more rows than it hands over at once."""
+"""Set by Java for a task whose rows are handed over in several parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLevelPlan:
-    """The facts that a task needs to stage changed rows."""
+    """Everything that a task needs to stage changed rows."""
 
     staging: KeyedStagingPlan
 
@@ -48,7 +48,7 @@ class RowLevelPlan:
         """Stage rows as `KeyedStagingPlan.message` does. Raises `SchemaMismatchError` if an update changes a primary
         key.
 
-        A part of a task's rows is prepared by nobody: the keys' later rows may stand in another part.
+        Changes of a partial task are not prepared, because another part may hold later rows of the same keys.
         """
         context = TaskContext.get()
         is_part = context is not None and context.getLocalProperty(_PART_PROPERTY) is not None
@@ -56,7 +56,7 @@ class RowLevelPlan:
         return staging.message(self._set_key_columns(batch) for batch in batches)
 
     def _set_key_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows with the key that they apply to in the key's columns."""
+        """Return the rows with the key that they apply to in the key columns."""
         kinds = batch.column(KIND)
         read = [batch.column(read_name(name)) for name in self.key]
         written = [batch.column(name) for name in self.key]
@@ -91,10 +91,10 @@ class RowLevelPlan:
 
 
 class RowLevelWriter(DataSourceArrowWriter):
-    """Commits the rows that an operation changed, all of it or nothing.
+    """Commits the changes of a statement atomically.
 
-    **Commit point:** the one commit record, refused if rows changed that the operation depends on. A task calls `write`
-    once for each part of its rows. A MERGE that only inserts sends just the table's columns.
+    **Commit point:** the one commit record, which conflicts with changes of rows that the statement depends on. A task
+    calls `write` once per part of its rows. An insert-only MERGE sends only the table's columns.
     """
 
     def __init__(
@@ -122,9 +122,7 @@ class RowLevelWriter(DataSourceArrowWriter):
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
-        conflict with.
-        """
+        """Commit the staged rows. If no row is touched, nothing is committed and nothing can conflict."""
         staged_messages = require_messages(messages, StagedCommitMessage)
         if merge_staged_messages(staged_messages) is not None:
             staging = self._staging

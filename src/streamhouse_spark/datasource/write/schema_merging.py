@@ -1,4 +1,4 @@
-"""``mergeSchema``: columns of a DataFrame that the table lacks are added before its rows are written."""
+"""``mergeSchema``: add a DataFrame's new columns to the table before its rows are written."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ from streamhouse_spark.table.table import Table
 
 
 def merge_frame_columns(table: Table, frame: StructType, row_kind_column: str | None) -> TableState:
-    """Return the newest known state after adding the frame's columns. Raises as `merge_columns`."""
+    """Return the last read state with the frame's columns added, without committing. Raises as `merge_columns`."""
     state = table.state
     for action in _make_add_columns(table, state, frame, row_kind_column):
         if isinstance(action, SetSchema):
             schemas = {**state.schemas, action.schema_id: action.schema}
-            # Another writer's next schema may get this id; their properties tell the writes of either apart.
+            # A concurrent writer's schema may get the same id; a new properties object distinguishes the states.
             state = replace(state, schema_id=action.schema_id, schemas=schemas, properties=dict(state.properties))
     return state
 
 
 def merge_columns(table: Table, frame: StructType, row_kind_column: str | None) -> None:
-    """Add the frame's other columns, and other fields inside columns, to the table, nullable and behind all others, as
-    `Table.add_columns` does.
+    """Add the frame's new columns and nested fields to the table, nullable and last, as `Table.add_columns` does.
 
-    **Commit point:** the one record with the next schema. It adds the columns that its state lacks, so of several
-    writers with the same columns one adds them, and there is nothing left to do for the others, or for a repetition.
-    The columns stay, also if the write behind them fails.
+    **Commit point:** the one record with the next schema. It adds the columns that are missing at commit time, so of
+    several writers with the same columns one adds them and the others commit nothing. The columns stay even if the
+    write fails.
 
     Raises `SchemaMismatchError` for a column that cannot be added, and for a name that another column had before: rows
-    under an old name are not to begin a new column.
+    with the old name must not start a new column.
     """
     table.log.commit(lambda state, _time_ms: _make_add_columns(table, state, frame, row_kind_column))
 
@@ -66,7 +65,7 @@ def _make_add_columns(
 
 
 def _new_fields(state: TableState, field: StructField) -> list[tuple[Path, pa.DataType]]:
-    """Return the fields inside a column of the frame that the table's column lacks, with their paths."""
+    """Return the nested fields, with their paths, that a column of the frame has and the table's column lacks."""
     column = state.schema.find(field.name)
     if column is None or not pa.types.is_nested(column.type):
         return []

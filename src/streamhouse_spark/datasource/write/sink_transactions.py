@@ -1,8 +1,8 @@
-"""The identity under which a streaming batch is stored: the query's id and the batch id.
+"""Identity of a streaming batch in the table: the query id and the batch id.
 
-A table remembers the queries that wrote into it. Suppose that an unknown query comes with a later batch. Under a name
-that another table had before, its table was dropped and created again (or renamed away) while it ran or slept: it is
-refused. Under a name that only ever meant this table, it just goes on writing here, and is welcome.
+A table records the queries that wrote into it. An unknown query with a batch id above 0 is suspicious. If the name
+meant another table before, the stream's table was dropped and recreated, or renamed, and the batch is rejected. If the
+name always meant this table, the query is new here and is accepted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from streamhouse_spark.log.progress_ids import place_id, read_at
 from streamhouse_spark.table.table import Table
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
-"""The local property in which Spark gives the tasks of a streaming query its id, the same over restarts."""
+"""Local property that holds a streaming query's id in its tasks; stable across restarts."""
 
 
 class Place(NamedTuple):
-    """Rows of one bucket of the source, from one offset to another; -1 is the beginning of a bucket of which nothing
-    is stored.
-    """
+    """Source rows of one bucket between two offsets; -1 is the start of a bucket of which nothing is stored."""
 
     bucket: int
     begin: int
@@ -42,22 +40,25 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """The log whose rows a query in real-time mode writes."""
+    """Transactions of a real-time query that writes the rows of one source table."""
 
     query_id: str
     source: str
-    """Uuid of the table that is read."""
+    """Uuid of the source table."""
 
     def mark(self, app_id: str | None, num_ended: int) -> Transaction:
-        """Return the transaction that says that the query writes in real-time mode, and how many of its batches ended.
+        """Return the transaction that records that the query writes in real-time mode, and how many of its batches
+        ended.
 
-        No micro-batch of the query may follow, because its number says nothing about the rows that are stored. Older
-        versions of this package left version 0, whatever the batch.
+        It rejects later micro-batches of the query, because their number says nothing about the stored rows. Older
+        versions of this package always wrote version 0.
         """
         return Transaction(app_id or self.query_id, num_ended + 1, f"{self.query_id}{IN_REAL_TIME}")
 
     def transaction(self, app_id: str | None, place: Place, record: HistoryPoint | None) -> Transaction:
-        """Return the transaction of rows of one place; ``record`` is the newest of the source when they were read."""
+        """Return the transaction for the rows of ``place``. ``record`` is the source's latest record when they were
+        read.
+        """
         key = place_id(app_id or self.query_id, self.source, place.bucket)
         return Transaction(key, place.end, batch=read_at(record), follows=place.begin)
 
@@ -65,9 +66,9 @@ class SourceProgress:
 def query_transaction(
     app_id: str | None, batch_id: int, query_ids: AbstractSet[str | None], checkpoint: str | None, table: str
 ) -> Transaction | None:
-    """Return the transaction of one batch; None if no identity can be found.
+    """Return the transaction of one batch, or None if no identity is found.
 
-    ``query_ids`` are those that the tasks saw. Raises `TransactionConflictError` if they saw several.
+    ``query_ids`` are the ids that the tasks saw. Raises `TransactionConflictError` if they saw several.
     """
     known_ids = {q for q in query_ids if q}
     if len(known_ids) > 1:
@@ -82,7 +83,7 @@ def query_transaction(
 
 
 def missing_identity_error(table: str) -> InvalidOptionError:
-    """Return the error for a batch without an identity: if Spark repeated it, it would be stored twice."""
+    """Return the error for a batch without an identity: a replay by Spark would store it twice."""
     return InvalidOptionError(
         f"the stream into {table} shows no query id, neither in its tasks nor in its checkpoint, so repeated batches "
         "could not be told from new ones; set the option txnAppId to a name that stays the same over restarts",
@@ -90,10 +91,10 @@ def missing_identity_error(table: str) -> InvalidOptionError:
 
 
 def is_first_under_reused_name(table: Table, batch: Transaction) -> bool:
-    """Tell whether this is the query's first batch in a table whose name meant another table before.
+    """Return whether this is the query's first batch in a table whose name meant another table before.
 
-    Such a batch has to be recorded even without rows, so that the next one is known. Raises `TableNotFoundError` if it
-    is not the query's first batch: those before went into the other table.
+    Such a batch is recorded even without rows, so that the next one is recognised. Raises `TableNotFoundError` if it is
+    not batch 0: the earlier batches went into the other table.
     """
     if _has_query(table.state, batch) or _has_query(table.refresh(), batch):
         return False
@@ -119,9 +120,7 @@ def _has_query(state: TableState, batch: Transaction) -> bool:
 
 
 def _fingerprint(checkpoint: str | None, batch_id: int) -> str | None:
-    """Return a fingerprint of the offsets and the time that Spark wrote down for the batch, once, before it ran it
-    first.
-    """
+    """Return a fingerprint of the offsets and time that Spark wrote for the batch before its first run."""
     folder = _local_path(checkpoint)
     if folder is None:
         return None
@@ -139,7 +138,7 @@ def _local_path(checkpoint: str | None) -> Path | None:
 
 
 def _query_id_of(checkpoint: str | None) -> str | None:
-    """Return the id in a checkpoint's metadata file, if it can be read from here without Hadoop."""
+    """Return the query id in a checkpoint's metadata file, if the checkpoint is on a local disk."""
     folder = _local_path(checkpoint)
     if folder is None:
         return None

@@ -1,8 +1,8 @@
-"""Batch appends and the streaming sink: tasks stage, the driver commits all of it in one record.
+"""Batch appends and the streaming sink: tasks stage rows, the driver commits them in one record.
 
-**Commit point:** the one commit record. A failed task, a failed commit or an abort leaves staged files that no record
-names; cleaning removes them after its grace. Abort deletes nothing, because Spark also calls it after a commit whose
-outcome it does not know. What writes by key is loaded for tables that have one.
+**Commit point:** the one commit record. A failed task, failed commit or abort leaves staged files that no record names;
+cleaning removes them after the grace period. Abort deletes nothing, because Spark also calls it after a commit with
+unknown outcome. Modules for primary-key tables are imported only for such tables.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 
 class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
-    """Appends a DataFrame, all of it or nothing; or with ``overwrite`` replaces all rows by it, in one record.
+    """Appends a DataFrame atomically, or with ``overwrite`` replaces all rows with it in one record.
 
-    With ``txnAppId`` and ``txnVersion`` a version is stored once, whoever repeats it. Inside ``foreachBatch`` the
-    query's own identity is not used: several writes a batch are legal there, so give each its own ``txnAppId`` and the
-    batch id as ``txnVersion`` to make them repeatable.
+    With ``txnAppId`` and ``txnVersion`` each version is stored once. Writes in ``foreachBatch`` do not use the query's
+    identity, because a batch may contain several writes. Give each its own ``txnAppId`` and the batch id as
+    ``txnVersion`` to make them idempotent.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
         staged: str | None = None,
         is_clustered: bool = False,
     ) -> None:
-        """Take the write's options, and the part of the table that its rows replace, if this is not all or none.
+        """Take the write's options, and the part of the table to replace if it is neither all nor nothing.
 
-        ``staged`` is the uuid of a table that has no name yet. With ``is_clustered`` Spark was asked to give each task
-        whole buckets.
+        ``staged`` is the uuid of a staged table, which has no name yet. ``is_clustered`` means that Spark was asked to
+        give each task whole buckets.
         """
         self._transaction = options.transaction
         self._overwrite = overwrite and replaced is None
@@ -119,26 +119,25 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
             )
         else:
             staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(self._plan)
-            from streamhouse_spark.table.overwrite import commit_replacement  # it reads, as other writes do not
+            from streamhouse_spark.table.overwrite import commit_replacement  # imports the read modules
 
             fields = replaced.fields if replaced.condition is None else None
             commit_replacement(table, staged, choose, self._transaction, replaced.read, fields)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: nothing is visible, and staged files may belong to a commit that succeeded."""
+        """Do nothing: nothing is visible, and the staged files may belong to a commit that succeeded."""
 
 
 class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
-    """The exactly-once sink: a batch of a query is stored at most once, whatever is repeated or restarted.
+    """Exactly-once sink: a batch of a query is stored at most once across replays and restarts.
 
-    The identity is the query's id and the batch id, or ``txnAppId`` and the batch id; it is stored in the record that
-    adds the rows. A batch without rows leaves no record: repeating it adds nothing either. With ``txnAppId`` it does
-    leave one, so that an earlier run of the query with the same batch, later and elsewhere, adds nothing, whatever its
-    rows are.
+    The identity of a batch is the query id, or ``txnAppId``, and the batch id. It is stored in the record that adds the
+    rows. A batch without rows leaves no record, because replaying it adds nothing. With ``txnAppId`` it does leave one,
+    so that an earlier run of the query cannot add other rows for the same batch later.
 
-    Spark makes a new writer from the table's name for each batch, and another for its commit. If the table was dropped
-    and created again meanwhile, the batch is refused, see `query_identity`. A warehouse that was deleted as a whole and
-    made anew cannot be noticed: there the stream writes on.
+    Spark creates a writer from the table's name for each batch, and another for its commit. If the table was dropped
+    and recreated in between, the batch is rejected, see `sink_transactions`. A warehouse that was deleted and recreated
+    as a whole cannot be detected.
     """
 
     def __init__(
@@ -205,9 +204,9 @@ def _plan_staging(
     replaced: ReplacedPart | None = None,
     staged: str | None = None,
 ) -> StagingPlan | KeyedStagingPlan:
-    """Plan the staging. With ``mergeSchema`` the table first gets all columns of the frame, by a record of their own.
+    """Plan the staging. With ``mergeSchema``, first add the frame's new columns to the table in a separate record.
 
-    Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have.
+    Raises as `table_for_writing`, and `InvalidOptionError` for options that the table does not support.
     """
     table = connection.table_by_uuid(name, staged) if staged else table_for_writing(connection, name, frame)
     if replaced is not None:
@@ -216,7 +215,7 @@ def _plan_staging(
         options.merge_schema
         and (merged := merge_frame_columns(table, frame, options.row_kind_column)) is not table.state
     ):
-        _require_writable_rows(connection, table, merged, frame, options)  # before a column is added
+        _require_writable_rows(connection, table, merged, frame, options)  # before adding columns
         merge_columns(table, frame, options.row_kind_column)
     if table.state.primary_key:
         from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
@@ -235,7 +234,7 @@ def _require_writable_rows(
     frame: StructType,
     options: WriteOptions | StreamWriteOptions,
 ) -> None:
-    """Raise `SchemaMismatchError`, `InvalidOptionError` if the table cannot take such rows in this state."""
+    """Raise `SchemaMismatchError` or `InvalidOptionError` if the table cannot take such rows in this state."""
     if state.primary_key:
         from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 

@@ -1,7 +1,7 @@
-"""Writing in tasks: rows become staged segments, and their descriptions travel back to the driver, which commits them.
+"""Writes in Spark tasks: tasks stage rows as segments, and the driver commits the descriptions that they return.
 
-A task never opens the table's commit log, but to take numbers for an identity column: the driver decides schema, shape
-and routing once, when the write is planned.
+A task opens the commit log only to allocate identity values. Schema, segment options and routing are fixed on the
+driver when the write is planned.
 """
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ if TYPE_CHECKING:
 Message = TypeVar("Message", bound=WriterCommitMessage)
 COUNTS_KEY = "streamhouse.counts"
 TASK_INLINE_BYTES_MAX = 32 << 10
-"""Bytes below which rows travel from a task to the driver, and in the commit record, instead of as an object."""
+"""Maximum bytes of rows that travel from a task to the driver, and in the commit record, instead of as an object."""
 CHUNK_BYTES = 128 << 20
-"""Bytes of rows, about, that a task holds before it writes them out."""
+"""Approximate bytes of rows that a task buffers before it stages them."""
 
 
 @dataclass(frozen=True)
 class StagedCommitMessage(WriterCommitMessage):
-    """The staged files of one task, and the streaming query that it ran for."""
+    """The staged files of one task, and the id of its streaming query."""
 
     staged: StagedRows | None
     query_id: str | None = None
     prepared: tuple[PreparedChanges, ...] = ()
-    """Prepared changes of the staged rows, in buckets of a table with a primary key."""
+    """Prepared changes of the staged rows, for buckets of a primary-key table."""
     history: HistoryPoint | None = None
-    """The newest record of the log when the write was planned."""
+    """The latest log record when the write was planned."""
     partitions: pa.Table | None = None
-    """The partitions of the rows, each once, of a write that replaces these."""
+    """The distinct partitions of the rows, for a write that replaces partitions."""
     counts: str = ""
-    """Counts of the task, for Spark's pages: Java looks for them, as the last text of the pickled message."""
+    """Task metrics for Spark's UI. Java finds them as the last text of the pickled message."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagingPlan:
-    """The facts that a task needs to stage rows of a table."""
+    """Everything that a task needs to stage rows of a table."""
 
     connection: Connection
     table: str
@@ -84,10 +84,10 @@ class StagingPlan:
     checks: tuple[Check, ...] = ()
     generated: tuple[Generated, ...] = ()
     now: StatementContext | None = None
-    """The moment of functions that are defaults."""
+    """Values of functions in column defaults, fixed for the statement."""
     identity: Identity | None = None
     keeps_given: bool = False
-    """Whether rows are those of the table, with their numbers in its identity column."""
+    """Whether rows come from the table itself and keep their identity values."""
 
     @classmethod
     def of(cls, connection: Connection, table: Table, replaced: ReplacedPart | None = None) -> StagingPlan:
@@ -106,8 +106,8 @@ class StagingPlan:
         inline_bytes_max: int = TASK_INLINE_BYTES_MAX,
         num_updated: int = 0,
     ) -> StagedCommitMessage:
-        """Stage all rows of a task; durable when this returns, visible to nobody. The first ``num_updated`` rows are
-        those behind an update.
+        """Stage all rows of a task. They are durable when this returns, but not visible. The first ``num_updated`` rows
+        are post-images of updates.
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
@@ -139,7 +139,7 @@ class StagingPlan:
         return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(partitions))
 
     def _make_identity_ranges(self) -> IdentityRanges | None:
-        """Return what takes numbers of the identity column for this task alone."""
+        """Return the allocator of identity values for this task."""
         if self.identity is None:
             return None
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
@@ -147,7 +147,7 @@ class StagingPlan:
 
 
 def with_task_metrics(stage: Callable[[], StagedCommitMessage]) -> StagedCommitMessage:
-    """Return a task's message with what it wrote, and the requests of this process meanwhile."""
+    """Return a task's message with its written segments and the store requests made by this process meanwhile."""
     before = METER.total()
     message = stage()
     segments = message.staged.segments if message.staged is not None else ()
@@ -155,7 +155,7 @@ def with_task_metrics(stage: Callable[[], StagedCommitMessage]) -> StagedCommitM
 
 
 def format_counts(segments: Sequence[StagedSegment], num_requests: int) -> str:
-    """Return the counts of a task as the text that Java looks for."""
+    """Format task metrics as the text that Java looks for."""
     counts = {
         "segmentsWritten": len(segments),
         "bytesWritten": sum(staged.segment.size_bytes for staged in segments),
@@ -165,7 +165,7 @@ def format_counts(segments: Sequence[StagedSegment], num_requests: int) -> str:
 
 
 def concat_partitions(partitions: Sequence[pa.Table]) -> pa.Table | None:
-    """Join what `ReplacedPart.seen` gave for parts of a task's rows."""
+    """Merge the results of `ReplacedPart.partitions_of_rows` for the chunks of a task."""
     return distinct(pa.concat_tables(partitions)) if partitions and partitions[0].num_columns else None
 
 
@@ -215,7 +215,7 @@ def iter_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def require_messages(messages: Sequence[WriterCommitMessage | None], kind: type[Message]) -> list[Message]:
-    """Return the tasks' messages. Raises `CommitConflictError` if one is missing."""
+    """Return the messages of all tasks. Raises `CommitConflictError` if one is missing."""
     task_messages = [m for m in messages if isinstance(m, kind)]
     if len(task_messages) != len(messages):
         raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
@@ -223,26 +223,27 @@ def require_messages(messages: Sequence[WriterCommitMessage | None], kind: type[
 
 
 def require_planned(table: Table, messages: Sequence[StagedCommitMessage]) -> None:
-    """Raise `DifferentHistoryError` if the table was restored from a backup since the tasks' write was planned.
+    """Raise `DifferentHistoryError` if the table was restored from a backup since the write was planned.
 
-    The restore may have removed the staged files. Rows of a table that had the name before are refused by the commit.
+    The restore may have removed the staged files. Rows staged for an earlier table of the same name are rejected by the
+    commit.
     """
     own = (m.history for m in messages if m.staged is None or m.staged.table_uuid == table.uuid)
     table.log.require_history(own, f"a write to {table.name} was planned")
 
 
 def merge_staged_messages(messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
-    """Return the staged files of all tasks, in their order. None if no task had a row."""
+    """Return the staged files of all tasks in order, or None if no task had a row."""
     parts = [message.staged for message in messages if message.staged is not None]
     return merge_staged_rows(parts) if parts else None
 
 
 def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
-    """Combine the staged files of all tasks. None if no task had a row.
+    """Combine the staged files of all tasks. Returns None if no task had a row.
 
-    Inline rows of several tasks become one inline segment a bucket, or objects if they are too many for a commit
-    record, so that the number of tasks shows neither in the size of records nor in the number of segments. Raises
-    `CommitConflictError` if they were staged for another table.
+    Inline rows of several tasks become one inline segment per bucket, or objects if they exceed a commit record. So
+    neither record size nor segment count grows with the number of tasks. Raises `CommitConflictError` if the rows were
+    staged for another table.
     """
     parts = [message.staged for message in messages if message.staged is not None and message.staged.segments]
     if not parts:
@@ -262,7 +263,7 @@ def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -
     if fits and all(len(bucket_segments) == 1 for bucket_segments in inline.values()):
         return staged
     if staged.schema_id not in table.state.schemas:
-        table.refresh()  # another process of this driver planned the write, and saw a newer schema
+        table.refresh()  # another process on the driver planned the write with a newer schema
     rows = (
         (bucket, _concat_tables(table, staged, bucket_segments)) for bucket, bucket_segments in sorted(inline.items())
     )

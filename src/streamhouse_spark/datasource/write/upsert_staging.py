@@ -1,14 +1,12 @@
-"""Writing by primary key in Spark: tasks stage intents for keys, and the changes that follow.
+"""Writes to primary-key tables in Spark: tasks stage intents per key, and prepare the changes if they can.
 
-The changes depend on the stored rows at the commit. So tasks stage *intents*, rows with their effect on their key, as
-files like segments that no record will ever name. Where Spark clusters the rows such that a task has all rows of its
-buckets (the catalog asks for it), a task also prepares the changes, against the rows by key that its host keeps: the
-driver's one record adds these, and the driver makes changes only of the intents of buckets that moved meanwhile, or
-that several tasks had rows of (`streamhouse_spark.write.upsert_intents`). So nothing depends on Spark's guarantees of
-clustering.
+Changes depend on the rows stored at commit time. Tasks therefore stage *intents*, rows with their effect on their key,
+as segment files that no record will name. If Spark clusters the rows by bucket, which the catalog requests, a task also
+prepares the changes against the key index of its host. The driver's one record adds the prepared changes. The driver
+recomputes changes only for buckets that advanced concurrently, or whose rows several tasks had
+(`streamhouse_spark.write.upsert_intents`). Correctness does not depend on Spark's clustering.
 
-The driver removes the intents once the changes are committed; files that a crash leaves are orphans for cleaning, as
-are prepared changes that were not used.
+The driver deletes the intents after the commit. Intents left by a crash and unused prepared changes are orphan files.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, R
 
 _UPSERT: Final = int(ChangeType.INSERT)
 _UPDATE: Final = int(ChangeType.UPDATE_AFTER)
-"""The kind of rows of an UPDATE or MERGE that replace a row that was read. Its other rows are new."""
+"""Kind of rows of an UPDATE or MERGE that replace a row that was read. All other written rows are new."""
 _DELETE: Final = int(ChangeType.DELETE)
 _LEFT_OUT: Final = int(ChangeType.UPDATE_BEFORE)
 _KINDS: Final = {
@@ -93,7 +91,7 @@ Kinds = npt.NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class KeyedStagingPlan:
-    """All that a task needs to stage intents for a table."""
+    """Everything that a task needs to stage intents for a table."""
 
     connection: Connection
     table: str
@@ -107,9 +105,9 @@ class KeyedStagingPlan:
     is_clustered: bool
     """Whether Spark was asked to give a task all rows of its buckets."""
     missing: frozenset[int] = frozenset()
-    """Columns of `given` that the rows lack, so that tasks fill in the defaults of the schema."""
+    """Columns of `row_schema` that are missing from the rows; tasks fill in their defaults."""
     history: HistoryPoint | None = None
-    """The newest record of the log when the write was planned."""
+    """The latest log record when the write was planned."""
     replaced: ReplacedPart | None = None
     identity: Identity | None = None
 
@@ -126,9 +124,9 @@ class KeyedStagingPlan:
         state: TableState | None = None,
         replaced: ReplacedPart | None = None,
     ) -> KeyedStagingPlan:
-        """Plan for a state of the table, the newest known by default.
+        """Plan for a state of the table, by default its last read state.
 
-        Raises `SchemaMismatchError`, `InvalidOptionError` if rows of this frame cannot be written so.
+        Raises `SchemaMismatchError` or `InvalidOptionError` if rows of this frame cannot be written with these options.
         """
         require_writable(state or table.state, None)
         frame_schema = spark_versions.arrow_schema_of(frame)
@@ -181,7 +179,7 @@ class KeyedStagingPlan:
 
     @property
     def _filled_schema(self) -> TableSchema:
-        """The columns of the rows, with the constants that fill them in this write."""
+        """The columns of the rows, with the evaluated defaults of this write."""
         return self.row_schema if self.write.now is None else evaluate_defaults(self.row_schema, self.write.now)
 
     @property
@@ -195,10 +193,10 @@ class KeyedStagingPlan:
         *,
         inline_bytes_max: int = TASK_INLINE_BYTES_MAX,
     ) -> StagedCommitMessage:
-        """Stage all rows of a task, and prepare their changes if it may have all rows of its buckets.
+        """Stage all rows of a task, and prepare their changes if the task may have all rows of its buckets.
 
-        All of it is durable when this returns, and visible to nobody. Raises `SchemaMismatchError` for values that do
-        not fit.
+        Everything is durable when this returns, but not visible. Raises `SchemaMismatchError` for values that do not
+        fit.
         """
         partitions: list[pa.Table] = []
         numbers = self._make_identity_ranges()
@@ -211,7 +209,7 @@ class KeyedStagingPlan:
         return StagedCommitMessage(staged, query_id, prepared, history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
-        """Return bucket → reader of its intents, in the order of the segments."""
+        """Return bucket → reader of its intents, in segment order."""
         segments_by_bucket: dict[int, list[StagedSegment]] = {}
         for segment in segments:
             segments_by_bucket.setdefault(segment.segment.bucket, []).append(segment)
@@ -221,12 +219,12 @@ class KeyedStagingPlan:
         }
 
     def _read_intents(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> BucketIntents:
-        """Read intents with the columns of a schema that is the table's now.
+        """Read intents with the columns of the table's current schema.
 
-        Raises `CommitConflictError` if their columns, or defaults in them, have changed.
+        Raises `CommitConflictError` if their columns or the defaults in them changed.
         """
         filled_schema = schema
-        if self.write.columns is not None:  # the others' defaults are those of the commit
+        if self.write.columns is not None:  # other columns get their defaults at commit
             column_ids = {column.id for column in self.row_schema.columns}
             filled_schema = TableSchema(tuple(column for column in schema.columns if column.id in column_ids))
         if not has_same_meaning(self.schema, schema) or not same_defaults(self.schema, filled_schema, self.missing):
@@ -256,13 +254,13 @@ class KeyedStagingPlan:
         return merge_staged_rows(parts) if parts else None
 
     def _make_identity_ranges(self) -> IdentityRanges | None:
-        """Return what takes numbers of the identity column for this task alone."""
+        """Return the allocator of identity values for this task."""
         if self.identity is None:
             return None
         return IdentityRanges(self.connection.table_by_uuid(self.table, self.table_uuid).log, self.identity, self.table)
 
     def _number_rows(self, intents: pa.Table, numbers: IdentityRanges | None) -> pa.Table:
-        """Return intents with numbers for rows without one; rows that are there keep theirs. Raises as
+        """Return intents with identity values for rows without one; existing rows keep theirs. Raises as
         `IdentityRanges.numbered`.
         """
         if numbers is None:
@@ -272,7 +270,7 @@ class KeyedStagingPlan:
         return numbers.filled(intents, kinds == _DELETE)
 
     def _make_intents(self, rows: pa.Table) -> pa.Table:
-        """Return each row's effect on its key, then all columns of the table: null where they do not count."""
+        """Return each row's effect on its key followed by all table columns, null where they do not apply."""
         if self.row_kind_column is None:
             upserts = coerce(rows, self._filled_schema, table=self.table)
             return _add_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
@@ -306,12 +304,11 @@ def commit_intents(
     read: ReadVersion | None = None,
     choose: Choose | None = None,
 ) -> BucketOffsets:
-    """Turn the intents that the tasks staged, in the order of the tasks, into changes, and commit them. See
-    `Table.upsert`.
+    """Turn the tasks' staged intents, in task order, into changes and commit them. See `Table.upsert`.
 
-    With ``read`` they are those of an operation that read the table, whose rows have no order: of a key that is both
-    deleted and written the written row stays. `CommitConflictError` if rows that it depends on changed since. With
-    ``choose`` the intents replace the rows of these partitions.
+    With ``read``, the intents belong to a statement that read the table, and their order has no meaning: a key that is
+    both deleted and written keeps the written row. Raises `CommitConflictError` if rows that the statement depends on
+    changed since. With ``choose``, the intents replace the rows of these partitions.
     """
     require_planned(table, messages)
     staged = merge_staged_messages(messages)
@@ -333,13 +330,13 @@ def commit_intents(
         table, plan, segments, complete_preparations(messages), transaction, read=read, choose=choose
     )
     for uuid in {s.segment.uuid for s in segments if s.segment.uuid is not None}:
-        with suppress(StorageError):  # no record names it: cleaning takes it, if not now
+        with suppress(StorageError):  # an orphan: cleaning deletes it later
             table.storage.delete(segment_key(table.uuid, uuid))
     return offsets
 
 
 def complete_preparations(messages: Sequence[StagedCommitMessage]) -> list[PreparedChanges]:
-    """Return the prepared changes that are of all rows of their bucket: no other task has rows of it."""
+    """Return the prepared changes of buckets whose rows all came from one task."""
     parts = [message.staged for message in messages if message.staged is not None]
     having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})
     return [p for message in messages for p in message.prepared if having_rows[p.bucket] == 1]
@@ -385,7 +382,7 @@ def _read_batches(
 
 
 def _intent_schema(schema: TableSchema) -> TableSchema:
-    """Return the schema of intents: of a deletion only the key is known."""
+    """Return the schema of intents. All columns are nullable, because a deletion has only the key."""
     return TableSchema((CHANGE_COLUMN, *(replace(column, nullable=True) for column in schema.columns)))
 
 

@@ -1,4 +1,4 @@
-"""Checks on the driver before a write starts tasks. On this path Spark itself checks nothing."""
+"""Driver-side validation before a write starts tasks. Spark validates nothing on this path."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 def table_for_writing(connection: Connection, name: str, schema: StructType) -> Table:
-    """Return the table; whether rows of this schema fit into it is checked later.
+    """Return the table. Whether rows of this schema fit is checked later.
 
     Raises:
-        TableNotFoundError: with the CREATE TABLE that would make a table for these rows.
+        TableNotFoundError: with the CREATE TABLE statement for these rows.
         InvalidNameError: for a read-only name.
     """
     path = parse_table_name(name).require_rows("write to")
@@ -40,9 +40,7 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
 
 
 def frame_columns(frame: StructType) -> TableSchema:
-    """Return the columns for CREATE TABLE AS SELECT: nullable, and without defaults, which are those of the table it
-    reads.
-    """
+    """Return the columns for CREATE TABLE AS SELECT: nullable, and without the defaults of the source table."""
     schema = TableSchema.of(StructType.fromJson(json.loads(split_defaults(frame.json())[0])))
     return TableSchema(tuple(replace(column, nullable=True) for column in schema.columns))
 

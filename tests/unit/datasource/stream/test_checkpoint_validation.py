@@ -75,14 +75,14 @@ class TestARestoredSource:
         other = other_process()
         append(other, 10)
         query.run(other)
-        assert "going on at" in caplog.text
+        assert "continuing at" in caplog.text
         assert {1, 2, 3, 4, 5, 6} <= set(ids(query))
         append(other, 11, 12)
         query.run(other)
         append(other, 13)
         query.run(other)
         assert {11, 12, 13} <= set(ids(query)), "from the log's end on nothing is left out"
-        assert caplog.text.count("going on at") == 1
+        assert caplog.text.count("continuing at") == 1
 
     def test_rows_that_come_while_it_finds_its_place_are_read(self, wh, table, other_process, backup, restore):
         append(wh, 1)

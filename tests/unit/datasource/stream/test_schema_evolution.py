@@ -23,7 +23,7 @@ from unit.log.commits.states import SCHEMA, appended, record, segment
 
 PICKS_UP = {"schemaevolutionmode": "addNewColumns"}
 WIDER = TableSchema((*SCHEMA.columns, Column(2, "note", pa.string())))
-ENDS = "note came to the columns, and this stream, which began without, has processed all that was written before"
+ENDS = "columns note were added, and this stream, which started without them, has processed all earlier rows"
 
 
 def then(state, *actions):
@@ -81,7 +81,7 @@ def test_the_end_is_fixed_once_a_row_with_a_new_column_is_seen():
         watch.update(state)
         assert watch.has_end
         assert watch.limit_ends(state.ends) == {0: 15, 1: 5}
-    assert "up to offsets {0: 15, 1: 5}; start the query again" in str(watch.error("d.t"))
+    assert "up to offsets {0: 15, 1: 5}; restart the query" in str(watch.error("d.t"))
 
 
 def test_a_column_that_is_dropped_again_ends_nothing():
@@ -213,7 +213,7 @@ def test_a_frame_that_lacks_columns_when_it_starts_is_refused(wh, table):
 def test_a_query_that_begins_after_a_column_came_is_started_again(wh, table, name):
     running = Query(name, **PICKS_UP).reader(wh)
     table.add_columns("note string")
-    with pytest.raises(SchemaMismatchError, match="up to its beginning; start the query again"):
+    with pytest.raises(SchemaMismatchError, match="up to its beginning; restart the query"):
         running.initialOffset()
 
 

@@ -80,7 +80,7 @@ def test_an_added_column_is_said_once_and_left_out(wh, table, name, caplog):
         for _ in range(3):
             end = running.latestOffset(begin, running.getDefaultReadLimit())
     assert [r.getMessage() for r in caplog.records] == [
-        "default.t: this stream goes on without the columns note, which were added; restart the query to read them"
+        "default.t: this stream continues without the added columns note; restart the query to read them"
     ]
     rows = [row for part in running.partitions(begin, end) for batch in running.read(part) for row in batch.to_pylist()]
     assert [(row.get("after") or row).get("note", "absent") for row in rows] == ["absent"]

@@ -128,7 +128,7 @@ def test_refused_before_a_task_runs(wh, table):
         with pytest.raises(InvalidOptionError, match="change the rows that are there"):
             writer(wh, ReplacedPart(), **options)
     odd = {"op": "%", "children": [{"column": ["day"]}, {"literal": 2, "type": '"integer"'}]}
-    with pytest.raises(InvalidOptionError, match="not understood whole"):
+    with pytest.raises(InvalidOptionError, match="not fully supported"):
         parse_overwrite_filter(connection(wh), NAME, json.dumps({"filters": [odd]}))
     wh.create_table("sales.plain", "id BIGINT, day INT")
     with pytest.raises(InvalidOptionError, match="not partitioned"):

@@ -1,4 +1,4 @@
-"""ALTER TABLE: possible changes are made in one record, all others are refused with a remedy."""
+"""ALTER TABLE: supported changes are made in one record, all others are rejected with a remedy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_m
 
 @dataclass
 class _Changes:
-    """The statement's changes, in the form of `Table.alter`."""
+    """The changes of the statement, as arguments of `Table.alter`."""
 
     fields: list[dict[str, Any]] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class _Changes:
 
 
 def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Make all changes of one ALTER TABLE, or none. Raises `InvalidOptionError` for a change that no table takes."""
+    """Make all changes of one ALTER TABLE atomically. Raises `InvalidOptionError` for an unsupported change."""
     path = path_of(args, "alter")
     table = connection.table(str(path))
     changes = _Changes()
@@ -84,7 +84,7 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
 
 
 def can_alter(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer whether the loaded table takes changes of types: WITH SCHEMA EVOLUTION casts values where it does not."""
+    """Answer whether the loaded table supports these type changes: otherwise WITH SCHEMA EVOLUTION casts the values."""
     path = path_of(args, "alter")
     table, changes = connection.table_by_uuid(str(path), args["uuid"]), _Changes()
     for change in args["changes"]:
@@ -99,9 +99,9 @@ def can_alter(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
 def _expand_replace_columns(
     path: TablePath, changes: Sequence[Mapping[str, Any]], state: TableState
 ) -> Sequence[Mapping[str, Any]]:
-    """Return the changes that REPLACE COLUMNS means, which arrives as dropping each column and adding others.
+    """Return the changes that REPLACE COLUMNS means. Spark sends it as dropping every column and adding others.
 
-    Columns of the same name stay, with their values. Raises `InvalidOptionError` where one would be lost.
+    Columns of the same name stay, with their values. Raises `InvalidOptionError` if a column would be lost.
     """
     dropped = {_column_name(change["path"]) for change in changes if change["change"] == "delete_column"}
     added = [change for change in changes if change["change"] == "add_column"]
@@ -134,8 +134,8 @@ def _expand_replace_columns(
 
 
 def _is_redundant_pipeline_change(change: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
-    """Tell whether a declarative pipeline asks for a ``change`` in each of its runs, and nobody wants it: that columns
-    of the primary key take null, because inferred columns do, or that the provider be what it is.
+    """Return whether a declarative pipeline requests a no-op that it sends in each run: primary key columns become
+    nullable, because inferred columns are, or the provider is set to what it is.
     """
     if change["change"] == "update_nullability":
         keys = {name.casefold() for name in primary_key}
@@ -204,8 +204,8 @@ def _collect_constraint(
 
 
 def _parse_check(path: TablePath, change: Mapping[str, Any], properties: Mapping[str, str]) -> tuple[str, str]:
-    """Return the property of a new CHECK constraint. Raises `InvalidOptionError` for another, or a name that is
-    taken.
+    """Return the property of a new CHECK constraint. Raises `InvalidOptionError` for another constraint or a used
+    name.
     """
     if "check" not in change:
         _refuse(
@@ -224,7 +224,7 @@ def _parse_check(path: TablePath, change: Mapping[str, Any], properties: Mapping
 
 def _require_settable(path: TablePath, name: str) -> None:
     if name in _OF_SPARK or name.startswith((*SHOWN_PREFIXES, "option.")):
-        raise InvalidOptionError(f"ALTER TABLE {path}: {name} is shown of a table and cannot be changed; leave it out")
+        raise InvalidOptionError(f"ALTER TABLE {path}: {name} is read-only and cannot be changed; leave it out")
 
 
 def _describe_new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,12 +242,12 @@ def _describe_new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str,
 
 
 def _column_before(position: Any) -> str | None:
-    """Return the column that another one moves behind; None for FIRST."""
+    """Return the column after which another one moves; None for FIRST."""
     return None if position == "first" else str(position["after"])
 
 
 def _parse_column_type(spark_json: str) -> pa.DataType | str:
-    """Return the type; for a text with a length the type's name."""
+    """Return the type, or the type's name for CHAR and VARCHAR."""
     name = json.loads(spark_json)
     if isinstance(name, str) and TextSize.parse(name) is not None:
         return name
@@ -257,7 +257,7 @@ def _parse_column_type(spark_json: str) -> pa.DataType | str:
 
 
 def _column_name(parts: Sequence[str]) -> str:
-    """Return the name by which `Table.alter` takes a column, or a field inside one."""
+    """Return the name of a column or nested field, as `Table.alter` takes it."""
     return parts[0] if len(parts) == 1 else join_path(parts)
 
 
@@ -277,7 +277,7 @@ def _refuse(path: TablePath, change: Mapping[str, Any], reason: str) -> NoReturn
 
 
 def merge_columns(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the columns of a frame that the table lacks, before Spark compares the columns: ``mergeSchema``.
+    """Add the new columns of a frame before Spark compares the columns: ``mergeSchema``.
 
     Raises as `schema_merging.merge_columns`, which names the commit point.
     """
@@ -287,7 +287,7 @@ def merge_columns(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
 
 
 def rename_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rename a table: ALTER TABLE … RENAME TO, also into another database."""
+    """Rename a table, also into another database: ALTER TABLE … RENAME TO."""
     path = path_of(args, "rename")
     target = table_path(args["to_database"], args["to_table"], "rename to")
     warehouse = connection.warehouse()

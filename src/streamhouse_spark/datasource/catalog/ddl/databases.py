@@ -1,4 +1,4 @@
-"""Databases of the catalog: the calls behind SHOW, CREATE, DESCRIBE and DROP DATABASE."""
+"""Database operations of the catalog: SHOW, CREATE, DESCRIBE, ALTER and DROP DATABASE."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _OF_SPARK = ("owner",)
 
 
 def databases(connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """List databases: SHOW DATABASES. ``default`` is always there: a table without a database goes into it."""
+    """List databases: SHOW DATABASES. ``default`` always exists, for tables without a database."""
     return {"databases": sorted({*connection.warehouse().databases(), DEFAULT_DATABASE})}
 
 
 def database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return whether the database exists, and its description. An impossible name is one that does not exist."""
+    """Return whether the database exists, and its description. An invalid name does not exist."""
     try:
         name = parse_database(args["database"])
     except InvalidNameError:
@@ -32,7 +32,7 @@ def database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, An
 
 
 def create_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Create a database: CREATE DATABASE. Makes the warehouse in an empty location as well."""
+    """Create a database: CREATE DATABASE. Creates the warehouse too if the location is empty."""
     properties = {name: value for name, value in (args.get("properties") or {}).items() if name not in _OF_SPARK}
     comment = properties.pop("comment", None)
     _refuse_properties(args["database"], properties)
@@ -54,7 +54,7 @@ def _refuse_properties(name: str, properties: Mapping[str, str]) -> None:
 
 
 def drop_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Drop a database: DROP DATABASE. With CASCADE its tables go first."""
+    """Drop a database: DROP DATABASE. CASCADE drops its tables first."""
     dropped = connection.warehouse().drop_database(args["database"], cascade=bool(args.get("cascade")), if_exists=True)
     return {"dropped": dropped}
 
@@ -66,12 +66,12 @@ def database_exists(warehouse: Warehouse, name: str) -> bool:
 def _is_stored(warehouse: Warehouse, name: str) -> bool:
     try:
         return warehouse.database_exists(name)
-    except WarehouseNotFoundError:  # CREATE DATABASE will make it
+    except WarehouseNotFoundError:  # CREATE DATABASE creates the warehouse
         return False
 
 
 def require_database(warehouse: Warehouse, name: str) -> None:
-    """Raise `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database: SQL creates none in passing."""
+    """Raise `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database: SQL never creates one implicitly."""
     if not database_exists(warehouse, name):
         raise TableNotFoundError(
             f"database {name} does not exist in {warehouse.url}; CREATE DATABASE it first",

@@ -1,9 +1,8 @@
-"""DELETE FROM a table without a primary key, by a condition that Spark hands over whole: one record, and no job of
-Spark's.
+"""DELETE FROM a log table by a condition that Spark pushes down completely: one record, without a Spark job.
 
-A condition is taken where Arrow means by it what Spark means: comparisons of whole columns with constants, lists, tests
-for null and the beginnings, ends and parts of texts, joined by AND, OR and NOT. Floats are left out, because NaN and
--0.0 compare otherwise, and so are CHAR(n) columns, whose blanks Spark counts.
+A condition is accepted if Arrow evaluates it exactly as Spark does: comparisons of whole columns with constants, IN,
+null tests, and prefixes, suffixes and substrings, combined with AND, OR and NOT. Floats support only equality and IN,
+because NaN and -0.0 order differently. CHAR(n) columns are excluded, because Spark pads them.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ _TEXT_TESTS: Final[Mapping[str, Callable[[pc.Expression, str], pc.Expression]]] 
 
 
 def can_delete(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer whether `delete_where` takes the conditions. Raises `InvalidOptionError` for a table that takes none."""
+    """Answer whether `delete_where` accepts the conditions. Raises `InvalidOptionError` for a table without DELETE."""
     state = connection.table_by_uuid(str(rows_path_of(args, "delete from")), args["uuid"]).refresh()
     require_deletable(state)
     return {"can": build_condition(args["filters"], state.schema) is not None}
 
 
 def delete_where(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Delete the rows of the loaded table for which all conditions are true. **Commit point:** one record."""
+    """Delete the rows of the loaded table that match all conditions. **Commit point:** one record."""
     table = connection.table_by_uuid(str(rows_path_of(args, "delete from")), args["uuid"])
     condition = build_condition(args["filters"], table.refresh().schema)
     if condition is None:
@@ -60,14 +59,14 @@ def delete_where(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
 
 
 def filter_columns(trees: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the columns that conditions look at which `build_condition` takes."""
+    """Return the columns that accepted conditions reference."""
     of_children = (name for tree in trees for name in filter_columns(tree.get("children") or ()))
     return tuple(dict.fromkeys([*of_children, *(tree["column"][0] for tree in trees if tree.get("column"))]))
 
 
 def build_condition(trees: Sequence[Mapping[str, Any]], schema: TableSchema) -> pc.Expression | None:
-    """Return the expression that is true for exactly the rows for which Spark's conditions are all true; None where
-    this is not known.
+    """Return the expression that is true for exactly the rows that match all of Spark's conditions, or None if there is
+    none.
     """
     types = {column.name: column.type for column in schema.columns if column.size is None}
     try:
@@ -123,7 +122,7 @@ def _compare_column(
 
 
 def _equals_float(name: str, tree: Mapping[str, Any], column: pa.DataType) -> pc.Expression | None:
-    """Return the equality of a column of floats and a constant. As in Spark, NaN equals itself and -0.0 equals 0.0."""
+    """Return equality of a float column and a constant. As in Spark, NaN equals NaN and -0.0 equals 0.0."""
     value = None if tree.get("literal") is None else parse_literal(tree, column)
     if value is None:
         return None
@@ -136,7 +135,7 @@ def _equals_float(name: str, tree: Mapping[str, Any], column: pa.DataType) -> pc
 def _null_safe_equal(
     left: Mapping[str, Any], right: Mapping[str, Any], types: Mapping[str, pa.DataType]
 ) -> pc.Expression | None:
-    """Return a comparison that is never null: null is the same as null, and no other value."""
+    """Return a null-safe equality: null equals null, and the result is never null."""
     if "literal" in left:
         left, right = right, left
     name = _column_name(left, types)
@@ -147,7 +146,7 @@ def _null_safe_equal(
 
 
 def _build_in(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
-    """Return ``column IN (values)``. Joined by OR, so that null gives null, as in Spark."""
+    """Return ``column IN (values)`` as an OR, so that null yields null, as in Spark."""
     name = _column_name(children[0], types)
     tests = [] if name is None else [_compare_column("=", children[0], member, types) for member in children[1:]]
     supported_tests = [test for test in tests if test is not None]
@@ -155,13 +154,13 @@ def _build_in(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.Data
 
 
 def _column_name(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:
-    """Return the name of a whole column."""
+    """Return the name of a top-level column."""
     path = tree.get("column")
     return path[0] if path is not None and len(path) == 1 and path[0] in types else None
 
 
 def _parse_scalar(tree: Mapping[str, Any], column: pa.DataType) -> pa.Scalar | None:
-    """Return a constant as a value of the column's type; None for null, floats and what the type does not hold."""
+    """Return a constant in the column's type; None for null, floats and values that the type does not hold."""
     if tree.get("literal") is None or pa.types.is_floating(column):
         return None
     value = parse_literal(tree, column)

@@ -1,4 +1,4 @@
-"""Parts that INSERT OVERWRITE of partitions, REPLACE WHERE, `overwrite` and `overwritePartitions` replace."""
+"""The part of a table that INSERT OVERWRITE, REPLACE WHERE, `overwrite` and `overwritePartitions` replace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 def parse_overwrite_filter(connection: Connection, name: str, text: str) -> ReplacedPart:
-    """Return the part that Java describes. Raises `InvalidOptionError` for a condition that is not understood whole."""
+    """Parse the part that Java describes. Raises `InvalidOptionError` for a condition that is not fully supported."""
     request = json.loads(text)
     read = None
     if "pin" in request:
@@ -26,8 +26,8 @@ def parse_overwrite_filter(connection: Connection, name: str, text: str) -> Repl
     condition = build_condition(request["filters"], connection.table(name).state.schema)
     if condition is None:
         raise InvalidOptionError(
-            f"table {name}: the condition of the rows to replace is not understood whole; it may compare columns with "
-            "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), joined by AND, OR and NOT, floats by = and IN "
-            "alone; use MERGE, or DELETE and INSERT"
+            f"table {name}: the condition of the rows to replace is not fully supported; it may compare columns with "
+            "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), combined with AND, OR and NOT, and floats only "
+            "with = and IN; use MERGE, or DELETE and INSERT"
         )
     return ReplacedPart(Filter(condition, columns=filter_columns(request["filters"])), read)

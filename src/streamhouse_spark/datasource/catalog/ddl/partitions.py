@@ -1,4 +1,4 @@
-"""The partitions of a table, shown and dropped: the distinct values of its partition columns, over lake and log."""
+"""List and drop partitions: the distinct values of a table's partition columns, over lake and log."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from streamhouse_spark.table.partitions import drop_partitions
 
 
 def list_partitions(table: TableHandle, partition_spec: Mapping[str, Any]) -> list[list[Any]]:
-    """Give one row of JSON values a partition, in the order of the partition columns, sorted; null comes first.
+    """Return one row of JSON values per partition, in the order of the partition columns, sorted with nulls first.
 
-    The lake has its partitions in its manifests; of the hot log the partition columns are read. Raises
-    `InvalidOptionError` for a table without partitions, and for a name that is no partition column.
+    Lake partitions come from the manifests; of the hot log, the partition columns are read. Raises `InvalidOptionError`
+    for an unpartitioned table and for a name that is not a partition column.
     """
     state = table.refresh()
     columns = state.partition_by
@@ -49,7 +49,7 @@ def _distinct_partitions(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
 
 
 def drop_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
-    """Drop the partitions with these JSON values of all partition columns, in one step.
+    """Drop the partitions with these JSON values of all partition columns atomically.
 
     Raises as `Table.drop_partition`.
     """
@@ -57,7 +57,7 @@ def drop_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[A
 
 
 def truncate_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
-    """Remove the rows of the partitions with these JSON values of all partition columns, in one step.
+    """Remove the rows of the partitions with these JSON values of all partition columns.
 
     **Commit point:** one record.
     """
@@ -89,7 +89,7 @@ def _partition_index(state: TableState, name: str) -> int:
 
 def _read_partition_columns(table: TableHandle, pin: ReadSnapshot) -> Iterator[pa.Table]:
     columns = Projection.of(pin.state.schema, pin.state.partition_by, None)
-    if pin.state.primary_key or pin.state.deletions:  # a partition without rows is none, and rows may have been deleted
+    if pin.state.primary_key or pin.state.deletions:  # empty partitions do not count
         yield read_pin(table, pin, columns)
         return
     files = scan_pinned(table, pin, ScanRequest(pin.state.partition_by)).files if pin.lake is not None else ()
@@ -103,7 +103,7 @@ def _read_partition_columns(table: TableHandle, pin: ReadSnapshot) -> Iterator[p
 
 
 def _partition_array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return values of a column; days and microseconds are integers."""
+    """Return the values of a partition column. Dates and timestamps are given as days and microseconds."""
     if pa.types.is_date32(kind):
         return pa.array(plain, pa.int32()).cast(kind)
     return pa.array(plain, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(plain, kind)

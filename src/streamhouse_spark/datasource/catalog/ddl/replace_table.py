@@ -1,8 +1,8 @@
-"""``CREATE OR REPLACE TABLE``, with and without a query, and ``saveAsTable`` with mode overwrite, of an existing table.
+"""``CREATE OR REPLACE TABLE`` of an existing table, with and without a query, and ``saveAsTable`` with mode overwrite.
 
-A query whose rows have the table's columns, in a statement that says nothing else of the table than what it is,
-replaces the rows in one commit, as INSERT OVERWRITE does: the table stays, with its properties, history and readers.
-Else a new table is staged, without a name. It takes the place of the old one when it has its rows, in one step.
+If the query's rows have the table's columns, and the statement states nothing else that differs from the table, the
+rows are replaced in one commit, as by INSERT OVERWRITE. The table keeps its properties, history and readers. Otherwise
+a new table without a name is staged. Once it has its rows, it replaces the old one atomically.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from streamhouse_spark.warehouse.replacement import stage_table
 
 
 def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the description of the table to write to, as `load` does: of the table itself, with the columns of the
-    rows in their order, or of a staged one that ``replaces`` the table with that uuid.
+    """Describe the table to write to, as `load` does: the table itself, with columns in the order of the rows, or a
+    staged table that ``replaces`` the table of that uuid.
 
-    Raises `TableNotFoundError`, and as `create_table` for a table that cannot be.
+    Raises `TableNotFoundError`, and as `create_table` for an unsupported definition.
     """
     path = path_of(args, "replace")
     table = connection.table(str(path))
@@ -52,13 +52,13 @@ def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
 
 
 def publish_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Let a staged table take the place of the one that it replaces. **Commit point:** one record."""
+    """Replace a table with its staged successor. **Commit point:** one record."""
     publish(connection.warehouse(), path_of(args, "replace"), args["uuid"], args["replaces"])
     return {}
 
 
 def abandon_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Drop a staged table after its statement failed before it was published."""
+    """Drop a staged table after its statement failed."""
     abandon(connection.warehouse(), args["uuid"], args["replaces"])
     return {}
 
@@ -68,7 +68,7 @@ def _requested_columns(args: Mapping[str, Any]) -> TableSchema:
 
 
 def _keeps_table(table: Table, args: Mapping[str, Any]) -> bool:
-    """Tell whether the rows fit the table as it is, and the statement leaves its form out, or repeats it."""
+    """Return whether the rows fit the existing table and the statement does not change its definition."""
     state, rows = table.state, _requested_columns(args)
     columns = {column.name.casefold(): column for column in state.schema.columns}
     if {column.name.casefold() for column in rows.columns} != columns.keys():

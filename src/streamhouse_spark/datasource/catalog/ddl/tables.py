@@ -1,4 +1,6 @@
-"""Tables of the catalog: the calls behind SHOW, CREATE, DESCRIBE, DROP TABLE, SHOW and DROP PARTITION."""
+"""Table operations of the catalog: SHOW, CREATE, DESCRIBE, DROP and TRUNCATE TABLE, and SHOW, DROP and TRUNCATE
+PARTITION.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 _OF_SPARK = frozenset({"owner", "is_managed_location"})
 """Properties that Spark adds to every CREATE TABLE."""
 _OF_ONE_TABLE = frozenset({*_OF_SPARK, "provider", "location", ADOPTED, VIEW, BRANCH, PRIMARY_KEY, PARTITION_FIELDS})
-"""Properties of a table that one like it has not, or has by its key and its partitioning."""
+"""Properties that CREATE TABLE … LIKE does not copy, or takes from the key and the partitioning."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _REFUSED_METADATA = {
     "__COLLATIONS": "text is compared by its bytes; leave COLLATE out, and say it in the query",
@@ -50,7 +52,7 @@ def tables(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _has_database(connection: Connection, database: str) -> bool:
-    """Tell whether the warehouse has the database ``default`` yet, which is always there for Spark."""
+    """Return whether the warehouse has the database. Spark assumes that ``default`` always exists."""
     try:
         return connection.warehouse().database_exists(database)
     except WarehouseNotFoundError:
@@ -58,7 +60,7 @@ def _has_database(connection: Connection, database: str) -> bool:
 
 
 def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Create a table: CREATE TABLE. Everything is checked before anything is written."""
+    """Create a table: CREATE TABLE. Everything is validated before anything is written."""
     path = path_of(args, "create")
     warehouse = connection.warehouse()
     schema, primary_key, partition_by, _, properties, defaults = describe_new_table(path, args, args.get("like") or {})
@@ -75,10 +77,10 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
 
 
 def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[str, str] = _NOTHING) -> tuple[Any, ...]:
-    """Return what Spark says of a table to make: schema, primary key, partition columns, no number of buckets,
-    properties and defaults. ``like`` has the properties of a table whose own it takes.
+    """Return the definition of a new table: schema, primary key, partition columns, no bucket count, properties and
+    defaults. ``like`` holds the properties of the table to copy.
 
-    Raises `InvalidOptionError`, `SchemaMismatchError` for what no table can have.
+    Raises `InvalidOptionError` or `SchemaMismatchError` for an unsupported definition.
     """
     primary_key = args.get("primary_key") or parse_names(like.get(PRIMARY_KEY, ""))
     properties = {
@@ -89,9 +91,7 @@ def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[s
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
     schema, column_defaults = split_defaults(args["schema"])
-    defaults = (
-        {} if args.get("as_select") else column_defaults
-    )  # defaults of the tables that a query reads are not its rows'
+    defaults = {} if args.get("as_select") else column_defaults  # defaults of a query's source tables do not apply
     buckets = _merge_bucket_properties(
         path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema))
     )
@@ -100,7 +100,7 @@ def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[s
 
 
 def table_properties(path: TablePath, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the table's own among the properties that Spark passes. Raises `InvalidOptionError` for impossible
+    """Return the table's own among the properties that Spark passes. Raises `InvalidOptionError` for unsupported
     ones.
     """
     provider = properties.get("provider")
@@ -131,7 +131,7 @@ def table_properties(path: TablePath, properties: Mapping[str, str]) -> dict[str
 
 
 def _copy_properties(like: Mapping[str, str]) -> dict[str, str]:
-    """Return those of another table's properties that a table like it has: CREATE TABLE … LIKE."""
+    """Return the properties that CREATE TABLE … LIKE copies."""
     return {
         name: value for name, value in like.items() if name not in _OF_ONE_TABLE and not name.startswith(SHOWN_PREFIXES)
     }
@@ -140,7 +140,7 @@ def _copy_properties(like: Mapping[str, str]) -> dict[str, str]:
 def _merge_bucket_properties(
     path: TablePath, properties: Mapping[str, str], buckets: Mapping[str, str], columns: TableSchema
 ) -> dict[str, str]:
-    """Combine ``bucket(4, id)`` and the properties of the same meaning. Raises `InvalidOptionError` if they differ."""
+    """Merge ``bucket(4, id)`` with the properties of the same meaning. Raises `InvalidOptionError` if they differ."""
     if not buckets:
         return dict(properties)
     from_properties, from_partitioning = (
@@ -164,7 +164,7 @@ def _parse_buckets(texts: Mapping[str, str], columns: TableSchema) -> tuple[int,
 
 
 def _generated_column_properties(schema: str) -> dict[str, str]:
-    """Return the properties of columns whose expressions are in Spark's metadata of them."""
+    """Return the properties of generated columns, whose expressions are in Spark's column metadata."""
     fields = json.loads(schema)["fields"]
     texts = {field["name"]: (field.get("metadata") or {}).get(EXPRESSION_METADATA) for field in fields}
     return {f"{GENERATED}{name}": text for name, text in texts.items() if text is not None}
@@ -183,7 +183,7 @@ def describe(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, An
 
 
 def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Drop a table: DROP TABLE, with or without PURGE. Its files go after the grace in either case."""
+    """Drop a table: DROP TABLE, with or without PURGE. Its files are deleted after the grace period in either case."""
     path = path_of(args, "drop")
     return {"dropped": connection.warehouse().drop_table(str(path), if_exists=True)}
 
@@ -196,9 +196,7 @@ def truncate_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
 
 
 def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer SHOW PARTITIONS: the distinct values of the partition columns in lake and log, filtered to ``names =
-    values``.
-    """
+    """Answer SHOW PARTITIONS: the distinct partition values in lake and log, filtered by ``names = values``."""
     table = connection.table(str(path_of(args, "show partitions of")))
     partition_spec = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
     return {"partitions": list_partitions(table, partition_spec)}
@@ -212,7 +210,7 @@ def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[
 
 
 def truncate_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Empty partitions of the loaded table, in one step: TRUNCATE TABLE … PARTITION."""
+    """Remove the rows of partitions of the loaded table atomically: TRUNCATE TABLE … PARTITION."""
     table = connection.table_by_uuid(str(path_of(args, "truncate partitions of")), args["uuid"])
     truncate_partitions_by_value(table, args["partitions"])
     return {}

@@ -1,4 +1,4 @@
-"""Views of the catalog: the calls behind SHOW, CREATE, ALTER, DESCRIBE and DROP VIEW."""
+"""View operations of the catalog: SHOW, CREATE, ALTER, DESCRIBE and DROP VIEW."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def views(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """List views: SHOW VIEWS, and those of SHOW TABLES."""
+    """List views: SHOW VIEWS, and the views in SHOW TABLES."""
     warehouse = connection.warehouse()
     database = parse_database(args["database"])
     require_database(warehouse, database)
@@ -28,7 +28,7 @@ def views(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def load_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the view that the name means. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``)."""
+    """Load a view by name. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``)."""
     path = path_of(args, "read the view")
     storage = connection.warehouse().storage
     return {"view": sql_views.require_view(storage, path).to_header()}
@@ -46,7 +46,7 @@ def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
 
 
 def replace_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give a view another query or other properties: ALTER VIEW."""
+    """Replace a view's query or properties: ALTER VIEW."""
     path = path_of(args, "alter the view")
     warehouse = connection.warehouse()
     sql_views.replace_view(warehouse.storage, warehouse.world, path, ViewEntry.from_header(args["view"]))
@@ -54,7 +54,7 @@ def replace_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
 
 
 def rename_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rename a view: ALTER VIEW … RENAME TO, also into another database."""
+    """Rename a view, also into another database: ALTER VIEW … RENAME TO."""
     path = path_of(args, "rename the view")
     target = table_path(args["to_database"], args["to_table"], "rename the view to")
     warehouse = connection.warehouse()
@@ -74,8 +74,8 @@ def drop_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
 
 
 def _ensure_database(warehouse: Warehouse, path: TablePath) -> None:
-    """Make the database ``default``, which is always there for Spark. Raises `TableNotFoundError` for another one that
-    does not exist.
+    """Create the database ``default``, which Spark assumes to exist. Raises `TableNotFoundError` if any other is
+    missing.
     """
     require_database(warehouse, path.database)
     if path.database == DEFAULT_DATABASE:
@@ -83,6 +83,6 @@ def _ensure_database(warehouse: Warehouse, path: TablePath) -> None:
 
 
 def _restore_database(warehouse: Warehouse, path: TablePath) -> None:
-    """Make the database of a committed name again if it was dropped meanwhile."""
+    """Recreate the database of a committed name if it was dropped concurrently."""
     with after_commit(logger, "keeping the database", path):
         names.create_database(warehouse.storage, path.database, warehouse.world)

@@ -1,4 +1,4 @@
-"""Arguments of procedures: their parameters, their defaults, and the checks of their values."""
+"""Parameters of procedures: defaults and validation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IS_OF_TYPE: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter; ``default`` is an SQL literal, None for one that has to be given."""
+    """A parameter. ``default`` is an SQL literal, or None if the parameter is required."""
 
     name: str
     type: str
@@ -47,9 +47,7 @@ class Parameter:
 
 
 def bind_arguments(procedure: str, parameters: Sequence[Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each parameter. Raises `InvalidOptionError` for one that is unknown, missing or of another
-    type.
-    """
+    """Return the value of each parameter. Raises `InvalidOptionError` for an unknown, missing or mistyped argument."""
     by_folded_name = {name.casefold(): value for name, value in arguments.items()}
     names = [parameter.name for parameter in parameters]
     for name in arguments:
@@ -75,12 +73,12 @@ def _bind_value(procedure: str, parameter: Parameter, arguments: Mapping[str, An
 
 
 def parse_table_argument(text: str) -> str:
-    """Return a checked name. Raises `InvalidNameError`, also for one with a suffix."""
+    """Return a valid table name. Raises `InvalidNameError`, also for a name with a suffix."""
     return str(parse_table_name(text).require_table("call a procedure on"))
 
 
 def parse_older_than(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
-    """Return the age of ``older_than``. Raises `InvalidOptionError` for a time that is yet to come."""
+    """Return the age of ``older_than`` in milliseconds. Raises `InvalidOptionError` for a future time."""
     if older_than_us is None:
         return default_ms
     grace_ms = now_ms - older_than_us // 1000

@@ -25,7 +25,7 @@ DROP_TAG_RESULT: Final = "table string not null, tag string not null"
 
 
 def create_branch(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
-    """Begin a branch and return one row. Raises as `Table.create_branch`."""
+    """Create a branch and return one row. Raises as `Table.create_branch`."""
     table = connection.table(parse_table_argument(arguments["table"]))
     branch = table.create_branch(arguments["branch"])
     return [(table.name, branch.name, branch.version, branch.lake_snapshot)]
@@ -39,13 +39,13 @@ def drop_branch(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
 
 
 def fast_forward(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
-    """Bring ``branch``, which is the table itself, to the branch ``to``, and return one row. The order of the two is
-    Iceberg's. Raises as `Table.fast_forward`, and `InvalidOptionError` for another branch than ``main``.
+    """Publish the branch ``to`` to ``branch``, which must be ``main``, and return one row. The argument order is
+    Iceberg's. Raises as `Table.fast_forward`, and `InvalidOptionError` for any other ``branch``.
     """
     name, branch = parse_table_argument(arguments["table"]), arguments["branch"]
     if branch.strip().lower() != "main":
         raise InvalidOptionError(
-            f"fast_forward of {name}: branch is {branch!r}, and 'main', the table itself, alone goes forward; say "
+            f"fast_forward of {name}: branch is {branch!r}, expected 'main', the table itself; run "
             f"fast_forward('{name}', 'main', '<the branch to publish>')"
         )
     report = connection.table(name).fast_forward(arguments["to"])
@@ -53,7 +53,7 @@ def fast_forward(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
 
 
 def create_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
-    """Name a version and return one row. Raises as `Table.create_tag`."""
+    """Create a tag and return one row. Raises as `Table.create_tag`."""
     table = connection.table(parse_table_argument(arguments["table"]))
     days = arguments["retain_days"]
     tag = table.create_tag(arguments["tag"], arguments["version"], retain_ms=None if days is None else days * DAY_MS)

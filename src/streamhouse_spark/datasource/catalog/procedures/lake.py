@@ -1,6 +1,6 @@
-"""Procedures of the lake, run in the process beside the driver. Each is a method of the Python API.
+"""Procedures of the lake. Each is a method of the Python API.
 
-What writes much has it written by tasks of Spark: see `streamhouse_spark.datasource.catalog.procedures.spark_jobs`.
+Large writes run as Spark tasks, see `streamhouse_spark.datasource.catalog.procedures.spark_jobs`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Rows: TypeAlias = Sequence[Sequence[Any]]
 
 def tier(connection: Connection, arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     table = connection.table(parse_table_argument(arguments["table"]))
-    table.open_lake()  # says so where there is none
-    if arguments["dry_run"]:  # with a primary key, these are changes
+    table.open_lake()  # raises if there is no lake
+    if arguments["dry_run"]:  # rows count as changes in a primary-key table
         return [(table.name, sum(bucket_lags(table.refresh()).values()), 0, 0, 0, 0, True)]
     report = tier_table(table, make_round_runner(jobs, table, spark_job=arguments["spark_job"]))
     return [(table.name, report.rows, report.files, len(report.snapshots), report.conflicts, report.healed_rows, False)]
@@ -65,7 +65,7 @@ def optimize(connection: Connection, arguments: Mapping[str, Any], jobs: SparkJo
 
 
 def _open_writable_lake(table: Table) -> LakeTable:
-    """Return the lake to write, as `Table.lake` has it. Raises `DifferentHistoryError`."""
+    """Open the lake for writing, as `Table.lake` does. Raises `DifferentHistoryError`."""
     lake = table.open_lake()
     newest_snapshot(table.log, lake)
     return lake

@@ -1,6 +1,6 @@
-"""``CALL streamhouse.system.…``: operations in one process beside the driver, which has no session.
+"""``CALL streamhouse.system.…``: procedures run in a process on the driver's host, which has no Spark session.
 
-Those that write many files of a lake have them written by jobs of the statement.
+Procedures that write many lake files run Spark jobs of the statement for that.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 _TABLE: Final = Parameter("table", "string", "Name of the table, <database>.<table>")
-_DRY_RUN: Final = Parameter("dry_run", "boolean", "Only show what would be done", "false")
+_DRY_RUN: Final = Parameter("dry_run", "boolean", "Only show what the procedure would do", "false")
 _SPARK_JOB: Final = Parameter(
-    "spark_job", "boolean", "Whether tasks of Spark write the files; if null, from 64 MiB on", "NULL"
+    "spark_job", "boolean", "Whether Spark tasks write the files; if null, above 64 MiB", "NULL"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """One procedure: its description for SHOW PROCEDURES, and the function of its bound arguments."""
+    """A procedure: its description for SHOW PROCEDURES, and its function."""
 
     name: str
     description: str
     parameters: tuple[Parameter, ...]
     result: str
-    """The columns of its rows, as Spark DDL."""
+    """Columns of the result, as Spark DDL."""
     run: Callable[[Connection, Mapping[str, Any]], Rows] | None = None
     run_in_jobs: Callable[[Connection, Mapping[str, Any], SparkJobs], Rows] | None = None
-    """In place of `run`, if tasks of Spark may write its files."""
+    """Used instead of `run` if Spark tasks may write the procedure's files."""
 
     def rows(self, connection: Connection, arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
         if self.run_in_jobs is not None:
@@ -68,12 +68,12 @@ class Procedure:
 
 
 def procedures(_connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer SHOW PROCEDURES, with all that is needed to bind a CALL."""
+    """Answer SHOW PROCEDURES, with everything needed to bind a CALL."""
     return {"procedures": [procedure.to_json() for procedure in PROCEDURES.values()]}
 
 
 def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer CALL. Raises `InvalidOptionError` for an unknown procedure or argument, and for an impossible value."""
+    """Run a CALL. Raises `InvalidOptionError` for an unknown procedure or argument, and for an invalid value."""
     name = str(args["name"])
     procedure = PROCEDURES.get(name.lower())
     if procedure is None:
@@ -107,7 +107,7 @@ def _table_status(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
 
 
 def _status_or_error(connection: Connection, name: str) -> Sequence[Any]:
-    """Return a table's row of status; for a damaged table, the error. One table must not hide the others."""
+    """Return a table's status row, or the error of a damaged table, so that one table does not hide all others."""
     try:
         return _status(connection.table(name))
     except StreamhouseError as error:
@@ -146,7 +146,7 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
     for procedure in (
         Procedure(
             "tier",
-            "Move all rows written before the call into the lake; tasks of Spark write them where they are many",
+            "Move all rows written before the call into the lake; Spark tasks write large rounds",
             (_TABLE, _DRY_RUN, _SPARK_JOB),
             "table string not null, rows bigint not null, files bigint not null, snapshots bigint not null, "
             "conflicts bigint not null, healed_rows bigint not null, dry_run boolean not null",
@@ -154,10 +154,10 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "retier",
-            "Build a table's lake anew from its log, in a fresh place; the next round of tiering moves all rows",
+            "Rebuild a table's lake from its log in a new location; the next tiering round moves all rows",
             (
                 _TABLE,
-                Parameter("allow_loss", "boolean", "Give up rows that only the former lake may have", "false"),
+                Parameter("allow_loss", "boolean", "Lose rows that only the old lake has", "false"),
                 _DRY_RUN,
             ),
             "table string not null, lake_location string not null, rows bigint not null, lost_rows bigint not null, "
@@ -166,11 +166,11 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "compact",
-            "Join small neighbouring files of a table's lake, and remove deleted rows; tasks of Spark do much",
+            "Compact small neighbouring files of a table's lake, and remove deleted rows; Spark tasks do large jobs",
             (
                 _TABLE,
                 _DRY_RUN,
-                Parameter("purge", "boolean", "Write each file again that has a deleted row", "false"),
+                Parameter("purge", "boolean", "Rewrite every file with deleted rows", "false"),
                 _SPARK_JOB,
             ),
             "table string not null, files_removed bigint not null, files_added bigint not null, rows bigint not null, "
@@ -179,11 +179,11 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "optimize",
-            "Lay the rows of a table's lake out by columns, so that queries skip files; tasks of Spark do much",
+            "Cluster the rows of a table's lake by columns, so that queries skip files; Spark tasks do large jobs",
             (
                 _TABLE,
                 Parameter("order_by", "string", "Columns: a, b or zorder(a, b)"),
-                Parameter("where", "string", "Only files that may hold rows of this condition", "NULL"),
+                Parameter("where", "string", "Only files that may hold matching rows", "NULL"),
                 _DRY_RUN,
                 _SPARK_JOB,
             ),
@@ -193,11 +193,11 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "expire_snapshots",
-            "Expire old snapshots of a table's lake, and delete the files that only they need",
+            "Expire old snapshots of a table's lake, and delete files that only they reference",
             (
                 _TABLE,
-                Parameter("older_than", _OLDER_THAN, "Keep newer snapshots; a day ago where it is null", "NULL"),
-                Parameter("retain_last", "int", "How many of the newest are kept in any case", str(SNAPSHOTS_KEPT)),
+                Parameter("older_than", _OLDER_THAN, "Keep newer snapshots; a day ago if null", "NULL"),
+                Parameter("retain_last", "int", "Minimum number of snapshots to retain", str(SNAPSHOTS_KEPT)),
                 _DRY_RUN,
             ),
             "table string not null, snapshots bigint not null, files bigint not null, dry_run boolean not null",
@@ -205,10 +205,10 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "remove_orphan_files",
-            "Delete files that nothing needs any more; those of the hot log are condemned first, deleted a day later",
+            "Delete orphan files; files of the hot log are condemned first and deleted a day later",
             (
                 _TABLE,
-                Parameter("older_than", _OLDER_THAN, "Leave newer files alone; a day ago where it is null", "NULL"),
+                Parameter("older_than", _OLDER_THAN, "Keep newer files; a day ago if null", "NULL"),
                 _DRY_RUN,
             ),
             "file string not null, action string not null, dry_run boolean not null",
@@ -216,7 +216,7 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "rewrite_manifests",
-            "Join the manifests of a table's lake to few large ones",
+            "Merge the manifests of a table's lake into few large ones",
             (_TABLE, _DRY_RUN),
             "table string not null, manifests_removed bigint not null, manifests_added bigint not null, "
             "dry_run boolean not null",
@@ -224,13 +224,13 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "adopt",
-            "Make a table of an Iceberg or Paimon table that is there, whose rows are not written again",
+            "Create a table from an existing Iceberg or Paimon table without rewriting its rows",
             (
                 Parameter("table", "string", "Name of the new table, <database>.<table>"),
                 Parameter("lake", "string", "The table in the lake's catalog; the same name if null", "NULL"),
-                Parameter("primary_key", "string", "Columns that tell rows apart, with commas between them", "NULL"),
+                Parameter("primary_key", "string", "Columns that identify rows, separated by commas", "NULL"),
                 _DRY_RUN,
-                Parameter("format", "string", "iceberg or paimon; if null, as the table is that lies there", "NULL"),
+                Parameter("format", "string", "iceberg or paimon; if null, that of the existing table", "NULL"),
             ),
             "table string not null, location string not null, lake_snapshot bigint, rows bigint not null, "
             "files bigint not null, dry_run boolean not null",
@@ -238,14 +238,14 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "drop_consumer",
-            "Forget a named consumer, so that the log is no longer kept for it",
+            "Drop a named consumer, so that the log is no longer retained for it",
             (_TABLE, Parameter("consumer_id", "string", "The option consumerId of its stream"), _DRY_RUN),
             "table string not null, consumer_id string not null, offsets string not null, dry_run boolean not null",
             _drop_consumer,
         ),
         Procedure(
             "drop_partition",
-            "Remove the rows of all partitions with these values, in one step",
+            "Drop all partitions with these values atomically",
             (
                 _TABLE,
                 Parameter("partition", "string", "Values of some or all partition columns, as a JSON object"),
@@ -257,64 +257,64 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "set_partitioning",
-            "Partition the rows of a table by other fields from now on; nothing is written again",
+            "Change the partitioning of new rows; existing files are not rewritten",
             (_TABLE, Parameter("partitioning", "string", "As in PARTITIONED BY: days(ts), region; empty for none")),
             table_procedures.SET_PARTITIONING_RESULT,
             table_procedures.set_partitioning,
         ),
         Procedure(
             "rollback_to_version",
-            "Give a table the rows that it had after an older commit, by a new one",
+            "Restore the rows of an older commit in a new commit",
             (_TABLE, Parameter("version", "int", "Number of the commit in the table's history"), _DRY_RUN),
             table_procedures.ROLLBACK_RESULT,
             table_procedures.rollback_to_version,
         ),
         Procedure(
             "rollback_to_timestamp",
-            "Give a table the rows that it had at a time, by a new commit",
-            (_TABLE, Parameter("timestamp", "timestamp", "The newest commit of it or before counts"), _DRY_RUN),
+            "Restore the rows as of a timestamp in a new commit",
+            (_TABLE, Parameter("timestamp", "timestamp", "Restores the latest commit at or before it"), _DRY_RUN),
             table_procedures.ROLLBACK_RESULT,
             table_procedures.rollback_to_timestamp,
         ),
         Procedure(
             "create_tag",
-            "Name a version of a table, and keep what its readers need until the tag is dropped",
+            "Tag a version of a table, and retain it until the tag is dropped",
             (
                 _TABLE,
                 Parameter("tag", "string", "Name of the version"),
-                Parameter("version", "int", "Number of the commit; the newest by default", "NULL"),
-                Parameter("retain_days", "int", "Drop the tag after so many days; never by default", "NULL"),
+                Parameter("version", "int", "Number of the commit; the latest by default", "NULL"),
+                Parameter("retain_days", "int", "Drop the tag after this many days; never by default", "NULL"),
             ),
             branch_procedures.CREATE_TAG_RESULT,
             branch_procedures.create_tag,
         ),
         Procedure(
             "drop_tag",
-            "Drop a tag of a table; cleaning deletes what only it kept",
+            "Drop a tag of a table; cleaning deletes what only the tag retained",
             (_TABLE, Parameter("tag", "string", "Name of the tag")),
             branch_procedures.DROP_TAG_RESULT,
             branch_procedures.drop_tag,
         ),
         Procedure(
             "create_branch",
-            "Begin a branch of a table, whose changes are seen in it alone until it is published",
+            "Create a branch of a table, whose changes are only visible in it until it is published",
             (_TABLE, Parameter("branch", "string", "Name of the branch")),
             branch_procedures.CREATE_BRANCH_RESULT,
             branch_procedures.create_branch,
         ),
         Procedure(
             "drop_branch",
-            "End a branch of a table, and lose its changes",
+            "Drop a branch of a table with its changes",
             (_TABLE, Parameter("branch", "string", "Name of the branch")),
             branch_procedures.DROP_BRANCH_RESULT,
             branch_procedures.drop_branch,
         ),
         Procedure(
             "fast_forward",
-            "Publish a branch: its changes become the table's, all of them or none, and it ends",
+            "Publish a branch: its changes become the table's atomically, and the branch is dropped",
             (
                 _TABLE,
-                Parameter("branch", "string", "'main', the table itself, which goes forward"),
+                Parameter("branch", "string", "'main', the table itself"),
                 Parameter("to", "string", "Name of the branch to publish"),
             ),
             branch_procedures.FAST_FORWARD_RESULT,
@@ -322,11 +322,11 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "clone",
-            "Make a table of a version of another, without copying its lake files; both live on by themselves",
+            "Create an independent table from a version of another, without copying its lake files",
             (
                 Parameter("source", "string", "Name of the table to clone, <database>.<table>"),
                 Parameter("target", "string", "Name of the new table, <database>.<table>"),
-                Parameter("version", "int", "Number of a commit of the source; the newest by default", "NULL"),
+                Parameter("version", "int", "Number of a commit of the source; the latest by default", "NULL"),
                 Parameter("tag", "string", "A tag of the source, in place of a number", "NULL"),
             ),
             table_procedures.CLONE_RESULT,
@@ -334,61 +334,61 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "materialize",
-            "Keep a query as a table, and refresh it from what changed in its sources",
+            "Materialise a query as a table that is refreshed from changes of its sources",
             (
-                Parameter("table", "string", "Name of the table to keep it in, <database>.<table>"),
+                Parameter("table", "string", "Name of the materialised table, <database>.<table>"),
                 Parameter("query", "string", "Reads tables of the warehouse as <database>.<table>"),
-                Parameter("freshness", "string", "How old a service lets it grow; 1min if null", "NULL"),
-                Parameter("mode", "string", "full: compute it whole each time; if null, incremental", "NULL"),
-                Parameter("step_rows", "int", "About so many rows of the sources a commit; all if null", "NULL"),
+                Parameter("freshness", "string", "Maximum age that a service permits; 1min if null", "NULL"),
+                Parameter("mode", "string", "full: recompute on each refresh; if null, incremental", "NULL"),
+                Parameter("step_rows", "int", "Approximate source rows per commit; all if null", "NULL"),
             ),
             view_procedures.REFRESH_RESULT,
             run_in_jobs=view_procedures.materialize,
         ),
         Procedure(
             "refresh",
-            "Bring a materialised table to the newest versions of the tables that it reads",
+            "Refresh a materialised table to the latest versions of its sources",
             (_TABLE,),
             view_procedures.REFRESH_RESULT,
             run_in_jobs=view_procedures.refresh,
         ),
         Procedure(
             "pause",
-            "Have services of refreshes leave a materialised table as it is, until resume",
+            "Stop refresh services from refreshing a materialised table until resume",
             (_TABLE,),
             view_procedures.PAUSE_RESULT,
             view_procedures.pause,
         ),
         Procedure(
             "resume",
-            "Have services of refreshes keep a paused materialised table again",
+            "Let refresh services refresh a paused materialised table again",
             (_TABLE,),
             view_procedures.PAUSE_RESULT,
             view_procedures.resume,
         ),
         Procedure(
             "undrop_table",
-            "Bring a dropped table back, with its rows and its lake, while its files are there",
+            "Restore a dropped table with its rows and its lake, while its files exist",
             (
-                Parameter("table", "string", "Name that it had when it was dropped, <database>.<table>"),
-                Parameter("uuid", "string", "Which of several; the one dropped last where it is null", "NULL"),
-                Parameter("to", "string", "The name to give it; the one that it had where it is null", "NULL"),
+                Parameter("table", "string", "Name of the table when it was dropped, <database>.<table>"),
+                Parameter("uuid", "string", "Which of several; the one dropped last if null", "NULL"),
+                Parameter("to", "string", "New name; the old name if null", "NULL"),
             ),
             "table string not null, uuid string not null, rows bigint not null",
             table_procedures.undrop_table,
         ),
         Procedure(
             "relocate",
-            "Make a warehouse that was moved whole where it lies, or give a copy ids of its own",
-            (Parameter("copy", "boolean", "It is a copy, whose original goes on", "false"), _DRY_RUN),
+            "Adapt a moved warehouse to its location, or give a copy its own ids",
+            (Parameter("copy", "boolean", "Whether it is a copy whose original stays in use", "false"), _DRY_RUN),
             "table string not null, uuid string not null, former_uuid string not null, lake string, "
             "moved_from string, files_written bigint not null, dry_run boolean not null",
             table_procedures.relocate,
         ),
         Procedure(
             "table_status",
-            "How a table stands, or all tables: rows, lake, lag, and what waits for maintenance",
-            (Parameter("table", "string", "Name of the table; all tables where it is null", "NULL"),),
+            "Status of a table, or of all tables: rows, lake, lag, and overdue maintenance",
+            (Parameter("table", "string", "Name of the table; all tables if null", "NULL"),),
             _STATUS,
             _table_status,
         ),

@@ -1,9 +1,8 @@
-"""Spark jobs of a ``CALL``: this process plans and commits, tasks on the executors write the files in between.
+"""Spark jobs of a ``CALL``: this process plans and commits, executor tasks write the files.
 
-The catalog's Java class listens at a socket of its own for each call, and runs what it is asked for there as jobs of
-the statement: in Spark's pages with their description, and cancelled as any job of the statement is. A line of JSON
-asks for a job, and a line with the outcomes answers. Where the job fails or is cancelled there is no answer, so that
-nothing is committed; the user sees Spark's own error.
+For each call, the catalog's Java class listens on a socket and runs the requested jobs as part of the statement: they
+appear in Spark's UI with their description, and are cancelled with the statement. Requests and answers are lines of
+JSON. A failed or cancelled job sends no answer, so nothing is committed and the user sees Spark's own error.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from streamhouse_spark.lake.tiering.round import RunTasks
 logger = logging.getLogger(__name__)
 
 JOB_BYTES_MIN: Final = 64 << 20
-"""Bytes of files, or of rows in memory, from which on a job is worth its start of about a second."""
+"""Bytes of files, or of rows in memory, that make a job worth its start of about a second."""
 
 
 class SparkJobs:
-    """The jobs that the driver runs for one call. Without an address there are none."""
+    """The driver's jobs for one call. Without an address there are none."""
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address
@@ -48,7 +47,7 @@ class SparkJobs:
     ) -> None:
         for opened in (self._stream, self._socket):
             if opened is not None:
-                with suppress(OSError):  # the driver went, or the job ended
+                with suppress(OSError):  # the driver or the job has ended
                     opened.close()
 
     @property
@@ -56,9 +55,9 @@ class SparkJobs:
         return self._address is not None
 
     def should_run(self, num_bytes: int, *, spark_job: bool | None) -> bool:
-        """Tell whether a job is to write these bytes: as ``spark_job`` says, or by their number where that is None.
+        """Return whether a job should write these bytes: as ``spark_job`` says, or by size if it is None.
 
-        Raises `InvalidOptionError` where jobs are wanted and the driver runs none.
+        Raises `InvalidOptionError` if a job is required but the driver runs none.
         """
         if spark_job and not self.is_available:
             raise InvalidOptionError(
@@ -68,23 +67,24 @@ class SparkJobs:
         return self.is_available and (num_bytes >= JOB_BYTES_MIN if spark_job is None else spark_job)
 
     def results(self, description: str, tasks: Sequence[str]) -> list[Any]:
-        """Run tasks as one job, a task of Spark for each, and return their results in the order of the tasks.
+        """Run one job with a Spark task per text, and return the results in order.
 
-        Raises `StreamhouseError` where the job failed or was cancelled, and what a task met where others were faster.
+        Raises `StreamhouseError` if the job failed or was cancelled, and the conflict error of a task.
         """
         logger.info("%s: a Spark job of %d tasks", description, len(tasks))
         answer = self._request({"description": description, "tasks": list(tasks)})
         if answer is None:
             raise StreamhouseError(
-                f"{description}: the Spark job ended early; nothing of it counts", condition="JOB_ENDED"
+                f"{description}: the Spark job ended early; nothing of it was committed, run it again",
+                condition="JOB_ENDED",
             )
         return [decode_outcome(text) for text in answer["outcomes"]]
 
     def session(self, description: str) -> dict[str, Any]:
-        """Return the way into the statement's session for a process of this host. It is open as long as the call is,
-        and a secret.
+        """Return the credentials by which a process on this host joins the statement's session. They are secret and
+        valid during the call.
 
-        Raises `InvalidOptionError` where the driver opens none, and `StreamhouseError` where the statement has ended.
+        Raises `InvalidOptionError` if the driver opens no session, and `StreamhouseError` if the statement has ended.
         """
         if not self.is_available:
             raise InvalidOptionError(
@@ -97,7 +97,7 @@ class SparkJobs:
         return answer
 
     def _request(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Ask the driver; None where it ended without an answer."""
+        """Send a request to the driver. Returns None if the driver ended without an answer."""
         try:
             stream = self._connect()
             stream.write(json.dumps(request).encode() + b"\n")
@@ -117,8 +117,8 @@ class SparkJobs:
 
 
 def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_job: bool | None) -> RunGroups | None:
-    """Return a function that has groups of lake files written by a job, the largest first, or here where they are
-    small. ``doing`` is the verb of the description. None where there is no job whatever there is to write.
+    """Return a function that writes groups of lake files in a job, largest first, or in this process if they are small.
+    ``doing`` is the verb of the job's description. None if a job is ruled out.
     """
     if not spark_job and (spark_job is False or not jobs.is_available):
         return None
@@ -136,7 +136,7 @@ def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_
 
 
 def make_round_runner(jobs: SparkJobs, table: TableHandle, *, spark_job: bool | None) -> RunTasks:
-    """Return a function that has the files of a tiering round written by a job, or here where its rows are few."""
+    """Return a function that writes the files of a tiering round in a job, or in this process if it is small."""
     here = run_tasks_in_threads(table.storage, table.settings, table.world)
 
     def run(tasks: Sequence[TieringTask]) -> Sequence[Sequence[LakeFile]]:

@@ -29,7 +29,7 @@ SET_PARTITIONING_RESULT: Final = (
 
 def clone(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Clone a version of a table and return one row: both names, the version, and the lake snapshot that both tables
-    have from now on. Raises as `Warehouse.clone_table`.
+    share. Raises as `Warehouse.clone_table`.
     """
     source, target = parse_table_argument(arguments["source"]), parse_table_argument(arguments["target"])
     if arguments["version"] is not None and arguments["tag"] is not None:
@@ -41,14 +41,14 @@ def clone(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
 
 
 def undrop_table(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
-    """Bring a table back and return one row of it. Raises as `Warehouse.undrop_table`."""
+    """Restore a dropped table and return one row. Raises as `Warehouse.undrop_table`."""
     to = None if arguments["to"] is None else parse_table_argument(arguments["to"])
     table = connection.warehouse().undrop_table(parse_table_argument(arguments["table"]), uuid=arguments["uuid"], to=to)
     return [(table.name, table.uuid, table.state.num_rows)]
 
 
 def relocate(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
-    """Relocate the warehouse and return a row for each table. Raises as `streamhouse_spark.relocate`."""
+    """Relocate the warehouse and return a row per table. Raises as `streamhouse_spark.relocate`."""
     report = relocated(connection.warehouse(), copy=arguments["copy"], dry_run=arguments["dry_run"])
     return [
         (
@@ -86,8 +86,8 @@ def _report_rows(report: RollbackReport) -> Rows:
 
 
 def drop_partition(connection: Connection, arguments: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-    """Drop partitions and return one row of counts. Raises as `Table.drop_partition`; `InvalidOptionError` for a text
-    that is no partition.
+    """Drop partitions and return one row of counts. Raises as `Table.drop_partition`, and `InvalidOptionError` for an
+    invalid partition.
     """
     table = connection.table(parse_table_argument(arguments["table"]))
     state = table.refresh()
@@ -98,7 +98,7 @@ def drop_partition(connection: Connection, arguments: Mapping[str, Any]) -> Sequ
 
 
 def set_partitioning(connection: Connection, arguments: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-    """Partition rows anew and return both partitionings. Raises as `Table.set_partitioning`."""
+    """Change the partitioning of new rows and return both partitionings. Raises as `Table.set_partitioning`."""
     table = connection.table(parse_table_argument(arguments["table"]))
     before = join_fields(table.refresh().parsed.partition_fields)
     table.set_partitioning(split_fields(arguments["partitioning"]))
@@ -106,8 +106,8 @@ def set_partitioning(connection: Connection, arguments: Mapping[str, Any]) -> Se
 
 
 def _parse_partition(text: str) -> dict[str, str]:
-    """Return the values of a JSON object as people write them."""
-    try:  # numbers stay as they are written: a float would be another decimal
+    """Return the values of a JSON object as text."""
+    try:  # numbers stay text: a float could change a decimal
         values = json.loads(
             text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_require_unique_names
         )

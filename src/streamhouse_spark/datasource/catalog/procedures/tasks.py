@@ -1,8 +1,8 @@
-"""Tasks of the Spark jobs of a ``CALL``: what the driver hands out, and the reader whose partitions they are.
+"""Tasks of the Spark jobs of a ``CALL``: their encoding, and the reader that runs them as partitions.
 
-A task writes files and tells which. Its row, the only one of its partition, is its outcome as JSON: ``result``, or the
-``error`` that others were faster, with the ``rows`` and ``bytes`` that Spark shows. Spark repeats a task that fails,
-and asks for the outcome of one attempt alone; files of the others are orphans for the lake's cleaning.
+A task writes files and reports them. The only row of its partition is its outcome as JSON: ``result`` or a conflict
+``error``, with the ``rows`` and ``bytes`` that Spark shows. Spark retries a failed task and uses the outcome of one
+attempt. Files of other attempts are orphans, which lake maintenance removes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.warehouse.process_cache import Connection
 
 CONFLICT_ERRORS: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
-"""Errors that another attempt of a task would meet too, and that whoever planned it knows how to take."""
+"""Errors that a retry of the task would hit again and that the planner handles."""
 
 
 _REWRITING: Final = {
@@ -35,23 +35,23 @@ _REWRITING: Final = {
     "paimon": ("paimon.maintenance.compaction", "RewriteTask", "CompactGroup"),
     "paimon by key": ("paimon.maintenance.compaction_keyed", "KeyedRewriteTask", "GroupFiles"),
 }
-"""The modules of the lake that write groups of files anew, each with its writer and its groups."""
+"""Lake modules that rewrite groups of files, each with its writer and group class."""
 
 
 def encode_round_task(tasks: Sequence[TieringTask]) -> str:
-    """Return the text of a task that writes the files of some tasks of a tiering round."""
+    """Encode a task that writes the files of some tasks of a tiering round."""
     return json.dumps({"round": [task.to_json() for task in tasks]})
 
 
 def encode_group_task(writer: GroupWriter, group: Any) -> str:
-    """Return the text of a task that writes a group of lake files anew."""
+    """Encode a task that rewrites a group of lake files."""
     module, name = type(writer).__module__, type(writer).__name__
     (kind,) = (kind for kind, (path, task, _) in _REWRITING.items() if module.endswith(path) and name == task)
     return json.dumps({"rewrite": kind, "writer": writer.to_json(), "group": group.to_json()})
 
 
 def run_encoded_task(connection: Connection, text: str) -> dict[str, Any]:
-    """Run a task by its text, and return its outcome. Raises its errors but for `CONFLICT_ERRORS`."""
+    """Run an encoded task and return its outcome. Raises all errors but `CONFLICT_ERRORS`."""
     try:
         result = _write_files(connection, json.loads(text))
     except CONFLICT_ERRORS as error:
@@ -63,7 +63,7 @@ def run_encoded_task(connection: Connection, text: str) -> dict[str, Any]:
 
 
 def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
-    """Write files: a list for each task of a round, or a `Rewritten`, as JSON."""
+    """Write files. Returns a list per task of a round, or a `Rewritten`, as JSON."""
     if "round" in task:
         return json.loads(run_on_executor(connection, json.dumps(task["round"])))
     path, writer_name, group_name = _REWRITING[task["rewrite"]]
@@ -78,7 +78,7 @@ def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
 
 
 def decode_outcome(text: str) -> Any:
-    """Return the result in an outcome. Raises the error that is in its place."""
+    """Return the result of an outcome. Raises the error that it holds instead."""
     outcome = json.loads(text)
     described = outcome["error"]
     for kind in CONFLICT_ERRORS:
@@ -98,7 +98,7 @@ def _files_in(result: Any) -> Iterator[dict[str, Any]]:
 
 
 class TaskReader(DataSourceReader):
-    """Runs tasks: ``text`` is a JSON list of their texts, and each is a partition."""
+    """Runs tasks. ``text`` is a JSON list of encoded tasks, each of which is a partition."""
 
     def __init__(self, connection: Connection, text: str, schema: StructType) -> None:
         self._connection = connection
@@ -106,7 +106,7 @@ class TaskReader(DataSourceReader):
         self._tasks: list[str] = json.loads(text)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the reader without the tasks: each has its own in its partition."""
+        """Pickle the reader without the tasks: each partition holds its own."""
         return {**self.__dict__, "_tasks": []}
 
     def partitions(self) -> list[InputPartition]:

@@ -1,8 +1,8 @@
 """``CALL streamhouse.system.materialize``, ``refresh``, ``pause``, ``resume``.
 
-The first two work in the session of the statement. They need PySpark's, and a call of the catalog has none. So a
-process of its own comes into the statement's session by PySpark's gateway, and ends with the call. Its jobs have the
-statement's group and tags, and are cancelled as the statement is. Its program is
+The first two run in the statement's session. They need a PySpark session, which a catalog call does not have. A
+subprocess therefore joins the statement's session through PySpark's gateway and ends with the call. Its jobs have the
+statement's group and tags, and are cancelled with the statement. The subprocess runs
 `streamhouse_spark.views.procedure_main`.
 """
 
@@ -30,11 +30,11 @@ PAUSE_RESULT: Final = "table string not null, changed boolean not null"
 PROGRAM: Final = "streamhouse_spark.views.procedure_main"
 
 _CONNECTS: Final = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
-"""Variables by which PySpark makes each session one of Spark Connect."""
+"""Variables that make PySpark use Spark Connect for every session."""
 
 
 def materialize(connection: Connection, call_arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
-    """Make a materialised table, or take the one of this query, and refresh it. Raises as
+    """Create a materialised table, or open the one with this query, and refresh it. Raises as
     `streamhouse_spark.materialize`.
     """
     name = parse_table_argument(call_arguments["table"])
@@ -48,18 +48,18 @@ def materialize(connection: Connection, call_arguments: Mapping[str, Any], jobs:
 
 
 def refresh(connection: Connection, call_arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
-    """Bring a materialised table to the newest versions of its sources. Raises as `MaterializedTable.refresh`."""
+    """Refresh a materialised table to the latest versions of its sources. Raises as `MaterializedTable.refresh`."""
     return _run_procedure(connection, jobs, "refresh", parse_table_argument(call_arguments["table"]), {})
 
 
 def pause(connection: Connection, call_arguments: Mapping[str, Any]) -> Rows:
-    """Have services of refreshes leave a materialised table as it is. Raises as `pause_refreshes`."""
+    """Stop refresh services from refreshing a materialised table. Raises as `pause_refreshes`."""
     table = connection.table(parse_table_argument(call_arguments["table"]))
     return [(table.name, pause_refreshes(table))]
 
 
 def resume(connection: Connection, call_arguments: Mapping[str, Any]) -> Rows:
-    """Have services of refreshes keep a materialised table again. Raises as `resume_refreshes`."""
+    """Let refresh services refresh a materialised table again. Raises as `resume_refreshes`."""
     table = connection.table(parse_table_argument(call_arguments["table"]))
     return [(table.name, resume_refreshes(table))]
 
@@ -75,7 +75,7 @@ def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str
     }
     with subprocess.Popen(
         [sys.executable, "-m", PROGRAM],
-        stdin=subprocess.PIPE,  # open as long as this process waits: the other ends with it
+        stdin=subprocess.PIPE,  # closes with this process, which ends the child
         stdout=subprocess.PIPE,
         env=_child_environment(),
         text=True,
@@ -89,7 +89,7 @@ def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str
         finally:
             process.kill()
     if not reply.endswith("\n"):
-        raise StreamhouseError(f"{verb} {name}: its process ended early; nothing of it counts", condition="JOB_ENDED")
+        raise StreamhouseError(f"{verb} {name}: its process ended early; run it again", condition="JOB_ENDED")
     answer = json.loads(reply)
     if "error" in answer:
         raise StreamhouseError(answer["error"]["message"], condition=answer["error"]["condition"])
@@ -97,6 +97,6 @@ def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str
 
 
 def _child_environment() -> dict[str, str]:
-    """Return the environment of a process that finds the same modules, and takes its session for a classic one."""
+    """Return the environment of a process that finds the same modules and uses a classic session."""
     environment = {name: value for name, value in os.environ.items() if name not in _CONNECTS}
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_PYTHON": sys.executable}

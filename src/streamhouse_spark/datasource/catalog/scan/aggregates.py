@@ -1,4 +1,4 @@
-"""COUNT, MIN and MAX from metadata alone, if that is exact."""
+"""COUNT, MIN and MAX from metadata alone, if the result is exact."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from streamhouse_spark.schema.table_schema import Column
 from streamhouse_spark.warehouse.process_cache import Connection
 
 READ_BYTES_MAX = 4 << 20
-"""Bytes of the log that are read if a segment has no statistics: rows of small appends have none."""
+"""Maximum bytes of log segments without statistics, such as small appends, that are read."""
 _EXACT_IN_LAKE = ("number", "date", "timestamp", "timestamp_ntz", "boolean")
-"""Families whose bounds in lake files are values: texts are cut, and NaN is not counted."""
+"""Type families whose bounds in lake files are exact: text bounds may be truncated, and NaN is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The count and the bounds of one column in some rows. Without values, ``low`` and ``high`` are None."""
+    """Count and bounds of a column. Without values, ``low`` and ``high`` are None."""
 
     value_count: int
     low: Any = None
@@ -44,11 +44,11 @@ class Summary:
 
 
 _EXACT = decimal.Context(prec=38)
-"""An exact context for decimals: Python's own rounds to 28 digits."""
+"""Exact context for decimals: Python's default rounds to 28 digits."""
 
 
 def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer an aggregate: ``row`` holds one value a function, or is null if one of them is not known exactly without a
+    """Answer an aggregate: ``row`` has one value per function, or is null if one cannot be computed exactly without a
     scan.
     """
     pin = QuerySnapshot.from_text(args["pin"])
@@ -76,7 +76,7 @@ def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, A
 
 
 def _is_countable(sources: Sources) -> bool:
-    """Tell whether each part has an exact number of rows."""
+    """Return whether the row count of each part is exact."""
     files = sources.lake.files if sources.lake is not None else ()
     log_only = all(isinstance(piece, LogScanTask) for piece in sources.pieces)
     return sources.are_exact and log_only and all(file.num_live is not None for file in files)
@@ -94,7 +94,7 @@ def _log_splits(sources: Sources) -> list[LogSplit]:
 def _aggregate_value(
     sources: Sources, function: Mapping[str, Any], columns: Sequence[Column], summaries: Sequence[Summary | None]
 ) -> tuple[Any] | None:
-    """Return the function's value, in a tuple; None if it is not known."""
+    """Return the function's value in a tuple, or None if it is unknown."""
     if function["function"] == "count_star":
         return (_count_rows(sources),)
     position = next(i for i, column in enumerate(columns) if column.name.casefold() == function["column"].casefold())
@@ -147,7 +147,7 @@ def _summarise_columns(table: TableHandle, sources: Sources, columns: Sequence[C
 
 
 def _merge_summaries(parts: Sequence[Summary | None]) -> Summary | None:
-    """Join the summaries of parts. Returns None if a count is unknown; bounds are None if one of them is."""
+    """Merge summaries of parts. Returns None if a count is unknown. Bounds are None if a part has none."""
     known_parts = [part for part in parts if part is not None]
     if len(known_parts) < len(parts):
         return None

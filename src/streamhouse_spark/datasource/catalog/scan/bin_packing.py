@@ -1,4 +1,4 @@
-"""Packing of the units of a scan into groups, each a Spark partition."""
+"""Bin packing of splits into groups, one per Spark partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamhouse_spark.datasource.catalog.scan.input_splits import ArrowSplit, P
 from streamhouse_spark.read.split_planning import TARGET_BYTES_MAX, align_to_changes, pack_neighbours
 
 BUCKET_SPREAD_MAX = 4
-"""Number of idle cores for each bucket that is accepted for groups of one bucket."""
+"""Maximum cores per bucket at which groups of single buckets are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,15 @@ class Groups:
     native_buckets: tuple[int | None, ...]
     hot_buckets: tuple[int | None, ...]
     is_keyed: bool
-    """Whether every group is of one bucket, and every bucket has a group: Spark may join and group by the key
-    in place."""
+    """Whether every group belongs to one bucket and every bucket has a group, so that Spark can join and aggregate by
+    the key without a shuffle.
+    """
 
 
 def can_be_keyed(
     native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], *, num_buckets: int, parallelism: int
 ) -> bool:
-    """Tell whether groups by bucket are possible and leave no large part of the cores idle."""
+    """Return whether grouping by bucket is possible and uses enough of the cores."""
     units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
     if any(unit.bucket is None for unit in units):
         return False
@@ -37,7 +38,7 @@ def can_be_keyed(
 
 
 def are_of_one_bucket(native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit]) -> bool:
-    """Tell whether all units are of the same bucket, or there are none."""
+    """Return whether all splits belong to the same bucket."""
     units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
     return len({unit.bucket for unit in units}) <= 1
 
@@ -45,7 +46,7 @@ def are_of_one_bucket(native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit])
 def pack(
     native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], target_bytes: int, native_target_bytes: int
 ) -> Groups:
-    """Return groups of about equal size, of neighbours."""
+    """Pack neighbouring splits into groups of about equal size."""
     native_groups = tuple(tuple(group) for group in pack_neighbours(native, native_target_bytes)) if native else ()
     hot_groups = tuple(tuple(group) for group in _pack_arrow_splits(hot, target_bytes))
     return Groups(native_groups, hot_groups, (None,) * len(native_groups), (None,) * len(hot_groups), is_keyed=False)
@@ -54,8 +55,8 @@ def pack(
 def pack_by_bucket(
     native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], target_bytes: int, num_buckets: int
 ) -> Groups:
-    """Return groups of one bucket each; a bucket without rows has an empty one, without files, which costs no Python
-    task.
+    """Pack splits into groups of one bucket each. A bucket without rows gets an empty native group, which starts no
+    Python task.
     """
     native_groups: list[tuple[ParquetSplit, ...]] = []
     hot_groups: list[tuple[ArrowSplit, ...]] = []
@@ -81,8 +82,8 @@ def _pack_arrow_splits(hot: Sequence[ArrowSplit], target_bytes: int) -> list[lis
 def limit_splits(
     native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], limit: int
 ) -> tuple[Sequence[ParquetSplit], Sequence[ArrowSplit]]:
-    """Return as few of the units as surely hold so many rows, or all of them. Files of which parts are wanted come
-    whole.
+    """Return the first splits that are certain to hold ``limit`` rows, or all. Splits with an inexact row count do not
+    count.
     """
     rows = 0
     for count, unit in enumerate(native, start=1):
@@ -98,7 +99,7 @@ def limit_splits(
 
 
 def groups_to_json(groups: Groups) -> dict[str, Any]:
-    """Return the groups in the form for Spark's side. Pieces of hot groups travel apart."""
+    """Return the groups as JSON for Java, without the scan tasks of hot groups."""
     native, hot = itertools.chain(*groups.native), itertools.chain(*groups.hot)
     units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
     return {

@@ -43,7 +43,7 @@ def lake_validators(table: TableHandle, *, is_read: bool, is_shared: bool = Fals
     try:
         return table.open_lake().marks()
     except StreamhouseError:
-        return None  # the read itself says it, or does without the lake
+        return None  # the read raises it, or does not need the lake
 
 
 def reads_lake(pin: QuerySnapshot, options: ReadOptions, state: TableState) -> bool:

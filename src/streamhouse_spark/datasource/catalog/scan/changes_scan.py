@@ -1,4 +1,4 @@
-"""Loading a table's changes for the ``CHANGES`` clause of Spark, from 4.2 on; `plan` answers the scans of them."""
+"""Scans of a table's changes for Spark's ``CHANGES`` clause (4.2 and newer)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _NET = "netChanges"
 
 
 def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the changes of a name: as `load`, with ``row_id``, the primary key, and the ``first`` commit.
+    """Load the changes of a name, as `load` does, with ``row_id``, the primary key, and the ``first`` commit.
 
-    Raises `TableNotFoundError`, `InvalidNameError` for a name with a suffix, `InvalidOptionError` for versions that do
-    not exist and for a table whose log does not tell changes, `OffsetsTrimmedError` for times whose commits are no
-    longer known.
+    Raises `TableNotFoundError`, `InvalidNameError` for a name with a suffix, `InvalidOptionError` for unknown versions
+    and for a table whose log does not contain changes, and `OffsetsTrimmedError` for times whose commits are no longer
+    retained.
     """
     name = parse_table_name(f"{args['database']}.{args['table']}")
     if name.suffix is not None:
@@ -56,11 +56,11 @@ def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
 
 
 def end_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the newest commit, and the ``offset`` up to which a stream of changes can be read from ``start`` on, or
-    null if nothing changed. ``until`` is a commit that it does not pass.
+    """Answer the latest commit and the ``offset`` up to which a stream can read changes from ``start``, or null without
+    changes. The offset does not pass the commit ``until``.
 
-    An offset names the last commit whose changes were read, with the time that was shown: later ones are shown with
-    later times. Raises `DifferentHistoryError` for an offset of another table, or of a table that was restored since.
+    An offset names the last commit whose changes were read, and its displayed time; later commits are displayed with
+    later times. Raises `DifferentHistoryError` for an offset of another table or of another history.
     """
     pin = QuerySnapshot.from_text(args["pin"])
     table = connection.table_by_uuid(pin.table, pin.uuid)
@@ -77,17 +77,17 @@ def end_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
 
 
 def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the work of a stream's batch between two offsets, as `plan` does.
+    """Plan a stream batch between two offsets, as `plan` does.
 
-    Raises as `plan` and `end_of_changes`, and `InvalidOptionError` where the columns changed since the stream began.
+    Raises as `plan` and `end_of_changes` do, and `InvalidOptionError` if the columns changed since the stream started.
     """
     pin = QuerySnapshot.from_text(args["pin"])
     table = connection.table_by_uuid(pin.table, pin.uuid)
     state = table.refresh()
     start, end = (_require_offset(table, pin, args[name]) for name in ("start", "end"))
-    if state.schemas.get(pin.schema_id or 0) != state.schema:  # a new constraint, or partitioning, keeps the columns
+    if state.schemas.get(pin.schema_id or 0) != state.schema:  # constraints and partitioning may change
         raise InvalidOptionError(
-            f"the columns of {pin.table} changed since its stream of CHANGES began; start the query again"
+            f"the columns of {pin.table} changed since its stream of CHANGES started; restart the query"
         )
     cache_state(state)
     batch = replace(
@@ -102,7 +102,7 @@ def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Ma
 
 
 def _require_offset(table: TableHandle, pin: QuerySnapshot, offset: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an offset of this table's history. Raises `DifferentHistoryError`."""
+    """Return an offset after checking that it belongs to this table's history. Raises `DifferentHistoryError`."""
     if offset["uuid"] != pin.uuid:
         raise DifferentHistoryError(
             f"the checkpoint is of table {offset['uuid']}, and {pin.table} is {pin.uuid} now; begin with a new "
@@ -114,7 +114,7 @@ def _require_offset(table: TableHandle, pin: QuerySnapshot, offset: Mapping[str,
 
 
 def _resolve_range(table: TableHandle, state: TableState, requested_range: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the first and the last commit of a range. Raises as `load_changes` does."""
+    """Return the first and last commit of a range. Raises as `load_changes` does."""
     if requested_range["by"] == "none":
         return 1, state.version
     start, end = requested_range["start"], requested_range["end"]
@@ -122,21 +122,23 @@ def _resolve_range(table: TableHandle, state: TableState, requested_range: Mappi
     if requested_range["by"] == "version":
         return resolve_version_range(state, start, end, includes=includes)
     if end is not None and end < start:
-        raise InvalidOptionError(f"CHANGES of {state.name} end before they begin; turn the two times round")
+        raise InvalidOptionError(f"CHANGES of {state.name} end before they start; swap the two times")
     return range_of_times(table.storage, state, start, end, includes=includes)
 
 
 def resolve_version_range(
     state: TableState, start: str, end: str | None, *, includes: tuple[bool, bool]
 ) -> tuple[int, int]:
-    """Return the first and the last commit between two versions, numbers or tags. Before all commits is version 0.
+    """Return the first and last commit between two versions, given as numbers or tags. Version 0 precedes all commits.
 
-    Raises `InvalidOptionError` for a version that does not exist, and for a range that ends before it begins.
+    Raises `InvalidOptionError` for an unknown version, and for a range that ends before it starts.
     """
     first = _require_version(state, start)
     last = state.version if end is None else _require_version(state, end)
     if end is not None and last < first:
-        raise InvalidOptionError(f"CHANGES of {state.name} from version {first} to {last}: turn the two versions round")
+        raise InvalidOptionError(
+            f"CHANGES of {state.name} from version {first} to {last} end before they start; swap the two versions"
+        )
     return first + (not includes[0]), last - (end is not None and not includes[1])
 
 

@@ -1,7 +1,7 @@
-"""Loading a name for ``format("streamhouse")``, whose batch reads take the catalog's way where the session has the jar.
+"""Load a name for ``format("streamhouse")``: with the jar, its batch reads use the catalog's scans.
 
-Java asks once for each DataFrame, when its first query is planned. A refusal is never shown: the DataFrame is then read
-by `datasource.read`, which raises its own error if the name or the options are impossible.
+Java calls this once per DataFrame, when it plans the first query. An error is never shown: `datasource.read` then reads
+the DataFrame and raises its own error for an invalid name or options.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from streamhouse_spark.table.system_views import CHANGELOG, LAKE
 from streamhouse_spark.warehouse.process_cache import Connection
 
 _ROWS = (None, LAKE, CHANGELOG)
-"""Suffixes of names that have rows in files. The columns of all others are worked out in Python anyway."""
+"""Suffixes whose rows are in files. All other views are computed in Python anyway."""
 
 
 def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer as `load` does for the name in the options, if a read with these options has the same rows and columns in
-    both ways.
+    """Load the name in the options as `load` does, if the catalog returns the same rows and columns.
 
-    Raises `InvalidOptionError` if it has not (system tables, ``includeMetadata``, ``readChangeFeed``), and as reads do.
+    Raises `InvalidOptionError` if it does not (system tables, ``includeMetadata``, ``readChangeFeed``), and as reads
+    do.
     """
     source_options = args["options"]
     name = parse_table_name(table_option(source_options, "read"))
     if name.suffix not in _ROWS:
-        raise InvalidOptionError(f"${name.suffix} is read in Python alone")
+        raise InvalidOptionError(f"${name.suffix} is only read in Python")
     table = connection.table(str(name.path))
     options = parse_read_options(source_options)
     resolve_batch_target(table, name.suffix, options)

@@ -1,11 +1,11 @@
-"""The file systems by which Spark's own Parquet reader reaches the files of a lake.
+"""Hadoop file systems by which Spark's own Parquet reader accesses lake files.
 
-A session may reach a bucket with other credentials than the warehouse has, and two warehouses may have different ones
-for it, while Hadoop opens one file system a scheme and bucket in a process. So the files of a warehouse on S3, or
-with settings on Azure, have a scheme of their own, which names the file system with this warehouse's settings. Google's
-connector refuses such schemes: it gets what is no secret, and the session's own settings come before.
+A session may access a bucket with other credentials than the warehouse, and two warehouses may use different ones, but
+Hadoop opens one file system per scheme and bucket in a process. Warehouses on S3, or with settings on Azure, therefore
+use a scheme of their own, which selects a file system with the warehouse's settings. Google's connector rejects such
+schemes: it gets the non-secret settings, and the session's own take precedence.
 
-Secrets are no part of an answer: it names settings of the catalog, whose values Java adds to what its tasks are given.
+Answers contain no secrets. They name catalog settings, whose values Java adds to the settings of its tasks.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ _GS: Final = "gs"
 _S3_SCHEMES: Final = ("s3", S3A)
 S3_FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _S3_LAKE_FILES: Final = "io.streamhouse.spark.storage.LakeFileSystem"
-"""The same, which asks for no size of a file that a plan names."""
+"""The same, without a size request for files that a plan names."""
 _ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
 _PLAIN_ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
 _GOOGLES_CONNECTOR: Final = "gcs-connector"
-"""A word among the session's schemes: its file system of ``gs`` is Google's."""
+"""Marker among the session's schemes: its ``gs`` file system is Google's connector."""
 _BUCKET: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-"""Names of buckets that Hadoop takes for a host; others it refuses."""
+"""Bucket names that Hadoop accepts as a host."""
 _PACKAGES: Final = {S3A: "org.apache.hadoop:hadoop-aws", _ABFS: "org.apache.hadoop:hadoop-azure"}
 _SETTINGS: Final = {S3A: "s3.", _GS: "gcs.", _ABFS: "adls.", "hdfs": "hdfs."}
 """File system → prefix of the warehouse's settings for it."""
 REMOTE: Final = tuple(_SETTINGS)
-"""File systems that are no disk, and whose settings are known."""
+"""Remote file systems with known settings."""
 _READER_SETTING: Final = "lake.spark-reader"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FileSystems:
-    """The file systems of a session, for the files of one warehouse."""
+    """The session's file systems, for the files of one warehouse."""
 
     settings: Mapping[str, str]
-    """May hold credentials: never print it."""
+    """May contain credentials: never print it."""
     schemes: tuple[str, ...]
-    """Schemes that the session has a file system for; without ``file`` Python reads files of the disk too."""
+    """Schemes for which the session has a file system. Without ``file``, Python reads local files too."""
     hadoop_version: str | None
     warehouse_files: StorageFiles
     own: Mapping[str, str]
-    """File system → a scheme of it with these settings: others are another file system, also in the same bucket."""
+    """File system → its scheme for these settings. Another scheme is another file system, even for the same bucket."""
     s3_class: str = _S3_LAKE_FILES
-    """The class of the file system of S3."""
+    """Class of the S3 file system."""
 
     @classmethod
     def of(
@@ -78,7 +78,7 @@ class FileSystems:
         return cls(settings, tuple(schemes), hadoop_version, StorageFiles(storage), own)
 
     def uri_of(self, location: str) -> str | None:
-        """Return the location as Spark's reader takes it, percent-encoded; None where Python has to read it."""
+        """Return the percent-encoded URI for Spark's reader, or None if Python must read the file."""
         scheme = scheme_of(location)
         if scheme == "file":
             return file_uri(location) if "file" in self.schemes else None
@@ -88,7 +88,7 @@ class FileSystems:
         return f"{self.own.get(scheme, scheme)}://{bucket}/{quote(key)}"
 
     def settings_for(self, locations: Sequence[str]) -> list[HadoopSetting]:
-        """Return the settings of the file systems by which Spark reads these of the lake's files."""
+        """Return the settings of the file systems by which Spark reads these lake files."""
         remote = {(scheme_of(at), _bucket_and_key(at)[0]) for at in locations if scheme_of(at) in _SETTINGS}
         reached = (place for place in sorted(remote) if self._unsupported_reason(*place) is None)
         settings = [setting for scheme, bucket in reached for setting in self._settings_for(scheme, bucket)]
@@ -107,7 +107,7 @@ class FileSystems:
         return gs_settings(ours) if scheme == _GS else []
 
     def describe(self, locations: Sequence[str]) -> str:
-        """Say, at the end of a scan's line of EXPLAIN, who reads remote lake files; nothing without such files."""
+        """Describe for EXPLAIN how remote lake files are read; empty without remote files."""
         remote = next((location for location in locations if scheme_of(location) != "file"), None)
         if remote is None:
             return ""
@@ -118,7 +118,7 @@ class FileSystems:
         return f", lake files by Python: {reason}"
 
     def unreadable_reason(self, location: str) -> str | None:
-        """Return the reason why Spark cannot read a remote file of the warehouse; None if it can."""
+        """Return why Spark cannot read a remote file of the warehouse, or None if it can."""
         scheme = scheme_of(location)
         if self.settings.get(_READER_SETTING, "true").lower() == "false":
             return f"{_READER_SETTING}=false"
@@ -131,7 +131,7 @@ class FileSystems:
         return self._unsupported_reason(scheme, _bucket_and_key(location)[0])
 
     def _unsupported_reason(self, scheme: str, bucket: str) -> str | None:
-        """Return the reason why a file system cannot have the warehouse's settings for a bucket; None if it can."""
+        """Return why a file system does not support the warehouse's settings for a bucket, or None if it does."""
         ours = store_settings(_SETTINGS[scheme], self.settings)
         if scheme == _ABFS:
             return abfs_unsupported_reason(_host_of(bucket), ours)
@@ -143,7 +143,7 @@ class FileSystems:
 
 
 def remedy(scheme: str, hadoop_version: str | None) -> str:
-    """Say how a session gets a file system, for the Hadoop that this Spark has."""
+    """Return how a session gets a file system, for this Spark's version of Hadoop."""
     package = _PACKAGES.get(scheme)
     if package is None:
         return f"add Hadoop's file system for {scheme} to the session's jars"
@@ -151,7 +151,7 @@ def remedy(scheme: str, hadoop_version: str | None) -> str:
 
 
 def scheme_of(location: str) -> str:
-    """Return the scheme of Spark's file system for a location: `file` for a path, and one name for S3's."""
+    """Return the scheme of Spark's file system for a location: `file` for a path, and one scheme for all S3 schemes."""
     if location.startswith("file:") or "://" not in location:
         return "file"
     scheme = location.partition("://")[0].lower()
@@ -159,7 +159,7 @@ def scheme_of(location: str) -> str:
 
 
 def file_uri(location: str) -> str | None:
-    """Return a path of the disk as a URI; None for a path that is not absolute."""
+    """Return the URI of a local path, or None if the path is not absolute."""
     path = location.removeprefix("file://") if location.startswith("file://") else location.removeprefix("file:")
     return f"file://{quote(path)}" if path.startswith("/") else None
 
@@ -169,7 +169,7 @@ def _digest(settings: Mapping[str, str]) -> str:
 
 
 def _host_of(bucket: str) -> str:
-    """Return the host of an account of Azure; its locations name a container before it."""
+    """Return the host of an Azure account; locations prefix it with a container."""
     return bucket.rpartition("@")[2]
 
 

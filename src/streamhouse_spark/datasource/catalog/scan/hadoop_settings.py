@@ -1,6 +1,6 @@
-"""Settings of Hadoop's file systems for the files of a warehouse, from the warehouse's own.
+"""Hadoop file system settings for the files of a warehouse, derived from the warehouse's settings.
 
-A value that is a secret is not here: its setting of the catalog is named, and Java has the value.
+Secrets are not included: the setting names the catalog setting, and Java resolves its value.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ _LOGINS: Final = {
     "core.chinacloudapi.cn": "login.chinacloudapi.cn",
     "core.usgovcloudapi.net": "login.microsoftonline.us",
 }
-"""The end of an account's host → the host that gives its tokens."""
+"""Domain of an account's host → the host that issues its tokens."""
 _HARMLESS: Final = frozenset({
     "adls.account-host", "adls.account-name", "adls.connect-timeout", "adls.dfs-storage-authority",
     "adls.dfs-storage-scheme", "adls.request-timeout", "gcs.access", "gcs.connect-timeout", "gcs.consistency",
     "gcs.default-bucket-location", "gcs.oauth2.token-expires-at", "gcs.request-timeout", "hdfs.connect-timeout",
     "hdfs.host", "hdfs.port", "hdfs.request-timeout", "hdfs.webhdfs.address",
 })  # fmt: skip
-"""Settings that say nothing of the files, or of a way that Hadoop's file system does not go."""
+"""Settings that do not affect the files, or only a protocol that Hadoop does not use."""
 
 
 @dataclass(frozen=True, slots=True)
 class HadoopSetting:
-    """A setting of a file system, with its value, or with the name of the catalog's setting that has it."""
+    """A file system setting, with its value or with the name of the catalog setting that holds it."""
 
     key: str
     value: str | None = None
     setting: str | None = None
     is_default: bool = False
-    """Whether the session's own, if it has one, comes before."""
+    """Whether the session's own value takes precedence."""
 
     def to_json(self) -> dict[str, Any]:
         return {"key": self.key, "value": self.value, "setting": self.setting, "is_default": self.is_default}
 
 
 def store_settings(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the warehouse's settings for a kind of store, but for those that Hadoop's file system needs not know."""
+    """Return the warehouse's settings for a store that Hadoop's file system must support."""
     return {k: v for k, v in settings.items() if k.startswith(prefix) and k not in _HARMLESS and v}
 
 
 def s3a_settings(bucket: str, settings: Mapping[str, str]) -> list[HadoopSetting]:
-    """Return the settings of S3A for a bucket of a warehouse. They come before those that S3A has for all buckets."""
+    """Return S3A settings of a warehouse's bucket. They override the settings for all buckets."""
     prefix = f"fs.s3a.bucket.{bucket}."
     endpoint, region = settings.get("s3.endpoint"), settings.get("s3.region")
     hadoop_settings: list[HadoopSetting] = []
@@ -80,7 +80,7 @@ def _is_amazon(endpoint: str) -> bool:
 
 
 def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]:
-    """Return the settings of ABFS for an account, given by its host. They come before those for all accounts."""
+    """Return ABFS settings of an account, given by its host. They override the settings for all accounts."""
 
     def named(key: str, setting_value: str | None = None, setting: str | None = None) -> HadoopSetting:
         return HadoopSetting(f"fs.azure.{key}.{host}", setting_value, setting)
@@ -99,7 +99,7 @@ def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]
             named("account.oauth2.client.id", settings["adls.client-id"]),
             named("account.oauth2.client.secret", setting="adls.client-secret"),
         ]
-    if authority := settings.get("adls.blob-storage-authority"):  # an emulator of the blobs' own endpoint
+    if authority := settings.get("adls.blob-storage-authority"):  # an emulator of the Blob endpoint
         hadoop_settings += [
             HadoopSetting("fs.azure.abfs.endpoint", authority),
             HadoopSetting("fs.azure.account.hns.enabled", "false"),
@@ -114,12 +114,12 @@ def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]
 
 
 def is_unencrypted(settings: Mapping[str, str]) -> bool:
-    """Tell whether an account of Azure is reached without encryption."""
+    """Return whether the Azure account is accessed over HTTP."""
     return settings.get("adls.blob-storage-scheme") == "http"
 
 
 def abfs_unsupported_reason(host: str, settings: Mapping[str, str]) -> str | None:
-    """Return the reason why ABFS cannot have the settings ``adls.*`` of a warehouse; None if it can."""
+    """Return why ABFS does not support the warehouse's ``adls.*`` settings, or None if it does."""
     if settings.get("adls.blob-storage-authority", ":").startswith("."):
         return "Spark's file system finds no account by adls.blob-storage-authority"
     if "adls.sas-token-file" in settings:
@@ -137,13 +137,13 @@ def _login_host(host: str) -> str | None:
 
 
 def gs_settings(settings: Mapping[str, str]) -> list[HadoopSetting]:
-    """Return the settings of Google's connector. It has none for one bucket, so those of the session come before."""
+    """Return settings of Google's connector. It has no per-bucket settings, so the session's own take precedence."""
     connector_settings: dict[str, str] = {}
     if host := settings.get("gcs.service.host"):
         connector_settings["storage.root.url"] = f"{host.rstrip('/')}/"
     if project := settings.get("gcs.project-id"):
         connector_settings |= {"requester.pays.mode": "ENABLED", "requester.pays.project.id": project}
-    if settings.get("gcs.anonymous", "").lower() == "true":  # the first is of its versions from 3 on
+    if settings.get("gcs.anonymous", "").lower() == "true":  # auth.type is the key since version 3
         connector_settings |= {
             "auth.type": "UNAUTHENTICATED",
             "auth.null.enable": "true",
@@ -153,7 +153,7 @@ def gs_settings(settings: Mapping[str, str]) -> list[HadoopSetting]:
 
 
 def gs_unsupported_reason(settings: Mapping[str, str], *, is_googles: bool) -> str | None:
-    """Return the reason why the file system of ``gs`` cannot have the settings ``gcs.*``; None if it can."""
+    """Return why the file system of ``gs`` does not support the ``gcs.*`` settings, or None if it does."""
     for token in ("gcs.oauth2.token", "gcs.oauth2.token-file"):
         if token in settings:
             return f"Spark's file system takes no {token}"

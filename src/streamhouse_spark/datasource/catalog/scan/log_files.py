@@ -1,7 +1,7 @@
-"""The place at which Java reads a table's log in real-time mode: a folder of the disk, or of a file system of Spark.
+"""Where Java reads a table's log in real-time mode: a local folder, or a folder in a Spark file system.
 
-On S3 the log has a file system of its own, beside the one for the lake's files. A look for the next record is one GET
-there, also of a record that is not there yet, and what fails is soon asked again by the reader itself.
+On S3 the log has a separate file system from the lake's. There, polling for the next record is one GET even if the
+record does not exist yet, and failed requests are soon retried by the reader itself.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from streamhouse_spark.storage.base import url_of
 
 _OF_LAKES: Final = "lake."
 _LOOKS: Final = {
-    "input.stream.type": "classic",  # others ask for an object's size before its bytes
+    "input.stream.type": "classic",  # other types request an object's size first
     "retry.limit": "2",
     "retry.throttle.limit": "2",
 }
-"""Settings of S3A for a log: the rest of the patience is the reader's, which may be told meanwhile to end."""
+"""S3A settings for a log. They limit retries, because the reader retries itself and may be told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFolder:
-    """The folder of a log, and the settings of the file system that it is read by."""
+    """The folder of a log, and the settings of its file system."""
 
     folder: str
-    """A path, or a URI whose scheme names the file system with these settings."""
+    """A path, or a URI whose scheme selects the file system with these settings."""
     settings: tuple[HadoopSetting, ...] = ()
 
 
 def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_version: str | None) -> LogFolder:
-    """Return the place of a table's log, for a stream in real-time mode of this name.
+    """Return the folder of a table's log, for a real-time stream of ``name``.
 
-    Raises `InvalidOptionError` where no file system of the session, which has these schemes, reaches it.
+    Raises `InvalidOptionError` if no file system of the session, which has these schemes, reaches it.
     """
     key = table_prefix(table.uuid)
     path = table.storage.local_path(key)
@@ -66,8 +66,8 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
     if uri is None:
         reason = file_systems.unreadable_reason(location) if scheme in REMOTE else f"none is known for {scheme}"
         raise InvalidOptionError(
-            f"a stream of {name} in real-time mode follows the log by a file system of Spark, and none reaches "
-            f"{location}: {reason}. Where that cannot be helped, {MICRO_BATCH_ADVICE}"
+            f"a stream of {name} in real-time mode reads the log through a Spark file system, and none reaches "
+            f"{location}: {reason}. Correct that, or {MICRO_BATCH_ADVICE}"
         )
     hadoop_settings = [*file_systems.settings_for([location]), *_log_read_settings(location)]
     return LogFolder(
@@ -80,8 +80,8 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
 
 
 def store_folder(table: TableHandle) -> LogFolder | None:
-    """Return the warehouse on S3 as Java looks for objects there, of the log and of the lake. None for another store,
-    and where the table's log lies elsewhere.
+    """Return the warehouse's folder on S3, for Java's existence checks of log and lake files. None for another store,
+    or if the table's log is in another location.
     """
     key = table_prefix(table.uuid)
     places = places_of(table.storage)
@@ -108,6 +108,6 @@ def _log_read_settings(location: str) -> list[HadoopSetting]:
 
 
 def _catalog_setting(setting: HadoopSetting, catalog_settings: Mapping[str, str]) -> HadoopSetting:
-    """Return a setting of the log's store by the name that the catalog has it under."""
+    """Return a setting of the log's store under its name in the catalog."""
     own = f"{SETTINGS_PREFIX}{setting.setting}"
     return replace(setting, setting=own) if setting.setting is not None and own in catalog_settings else setting

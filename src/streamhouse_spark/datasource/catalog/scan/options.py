@@ -1,4 +1,4 @@
-"""The options of a query on a catalog table: those of the data source, without those that the catalog sets itself."""
+"""Options of queries on catalog tables: the data source's, without those that the catalog sets itself."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _OF_CHANGES = frozenset(
         "computeupdates",
     }
 )
-"""Options of which Spark has made the range of ``CHANGES``, in small letters."""
+"""Options that Spark parses into the range of ``CHANGES``, in lower case."""
 
 
 def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer a call of the catalog: refuse options of a stream or a write before Spark makes a worker that does."""
+    """Validate options of a stream or write before Spark starts a worker that uses them."""
     raw_options = arguments["options"]
     match arguments["mode"]:
         case "readStream":
@@ -69,7 +69,7 @@ def _refuse_non_changes_options(name: str, raw_options: Mapping[str, str]) -> No
 
 
 def _refuse_merge_schema(name: str, options: WriteOptions) -> None:
-    """Refuse the option where it arrives: a write by names lost it when its columns were added."""
+    """Reject the option if it arrives here: writes by name drop it after they added the columns."""
     if options.merge_schema:
         raise InvalidOptionError(
             f"option mergeSchema of a write into {name}: it adds columns by their names, and insertInto, SQL and "
@@ -79,8 +79,8 @@ def _refuse_merge_schema(name: str, options: WriteOptions) -> None:
 
 
 def parse_scan_options(pin: QuerySnapshot, raw_options: Mapping[str, str]) -> ReadOptions:
-    """Parse options of a scan. Raises `InvalidOptionError` for options that are unknown, of streams only, or have no
-    meaning for the name.
+    """Parse options of a scan. Raises `InvalidOptionError` for options that are unknown, for streams only, or not
+    supported by the name.
     """
     options = parse_read_options(raw_options)
     _refuse_column_options(pin.name, pin.table, options)
@@ -104,8 +104,8 @@ def parse_scan_options(pin: QuerySnapshot, raw_options: Mapping[str, str]) -> Re
 
 
 def parse_catalog_stream_options(name: str, raw_options: Mapping[str, str]) -> StreamReadOptions:
-    """Parse the options of a stream of ``name``. Every stream of a table carries the hidden columns behind the others:
-    Spark does not tell a stream which ones its query selects, and takes them by their positions.
+    """Parse the options of a stream of ``name``. Every stream of a table appends the hidden columns, because Spark
+    passes no selected columns to a stream and reads columns by position.
 
     Raises `InvalidOptionError` as `parse_scan_options` does.
     """
@@ -116,7 +116,7 @@ def parse_catalog_stream_options(name: str, raw_options: Mapping[str, str]) -> S
 
 
 def _refuse_column_options(name: str, table: str, options: ReadOptions | StreamReadOptions) -> None:
-    """Refuse options that change columns: in a catalog a name has its columns."""
+    """Reject options that change the columns: in a catalog, the columns of a name are fixed."""
     if options.read_change_feed:
         raise InvalidOptionError(f"option readChangeFeed of {name}: read {table}$changelog instead")
     if options.include_metadata:
@@ -127,7 +127,7 @@ def _refuse_column_options(name: str, table: str, options: ReadOptions | StreamR
 
 
 def reads_range(options: ReadOptions) -> bool:
-    """Tell whether the query asks for a part of the log."""
+    """Return whether the query reads a range of the log."""
     return (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
         options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None
     )

@@ -1,4 +1,4 @@
-"""Filters as Spark pushes them, in JSON, as predicate trees. Unknown expressions may have any outcome."""
+"""Parse Spark's pushed filters from JSON to predicate trees. Unknown expressions match anything."""
 
 from __future__ import annotations
 
@@ -44,19 +44,17 @@ _TEXT_OPERATORS = ("STARTS_WITH", "ENDS_WITH", "CONTAINS")
 
 
 def column_types(schema: TableSchema) -> dict[str, pa.DataType]:
-    """Return the columns that a filter can use, with their types."""
+    """Return name → type of the columns that a filter can reference."""
     return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns}}
 
 
 def comparable_types(schema: TableSchema) -> dict[str, pa.DataType]:
-    """Return the columns whose values compare as they are stored, with their types: not CHAR(n), whose blanks Spark
-    adds.
-    """
+    """Return name → type of the columns that compare as stored. CHAR(n) is excluded, because Spark pads it."""
     return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns if column.size is None}}
 
 
 def parse_filters(filters: Iterable[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Node:
-    """Parse the filters, which must all hold, for columns of these types. Unknown expressions may have any outcome."""
+    """Parse the conjunction of filters, for columns of these types. Unknown expressions match anything."""
     try:
         return And(tuple(_parse_node(tree, types) for tree in filters))
     except RecursionError:
@@ -128,15 +126,13 @@ def _parse_in(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.Data
 
 
 def _column_name(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:
-    """Return the name of a whole known column; fields inside a struct have no statistics of their own here."""
+    """Return the name of a known top-level column. Nested fields have no statistics here."""
     path = tree.get("column")
     return path[0] if path is not None and len(path) == 1 and path[0] in types else None
 
 
 def parse_literal(tree: Mapping[str, Any], column: pa.DataType) -> Any:
-    """Return the literal as a Python value that compares with the column's statistics; None if it does not
-    compare so.
-    """
+    """Return the literal as a Python value that compares with the column's statistics, or None if its type differs."""
     family = family_of(column)
     type_name = str(tree.get("type", "")).strip('"')
     if family is None or _FAMILIES.get("decimal" if type_name.startswith("decimal") else type_name) != family:
@@ -156,9 +152,7 @@ def _decode_value(value: Any, family: str) -> Any:
                 return float(value)
             case "binary" if isinstance(value, str):
                 return base64.b64decode(value, validate=True)
-            case "string" if (
-                isinstance(value, str) and "\ufffd" not in value
-            ):  # it may stand for bytes that are no text
+            case "string" if isinstance(value, str) and "\ufffd" not in value:  # may replace invalid UTF-8
                 return value
             case "boolean" if isinstance(value, bool):
                 return value

@@ -222,7 +222,7 @@ class _StateCache:
 
     def put(self, state: TableState) -> None:
         if state.attempt is None:
-            return  # another history has the same number, and nothing would tell
+            return  # without an attempt, another history's commit could match
         with self._lock:
             self._states[state.table_uuid, state.version, state.attempt] = state
             while len(self._states) > _STATES_MAX:

@@ -1,4 +1,4 @@
-"""The rows of a table that an UPDATE, DELETE or MERGE may have read, by the filters that Spark pushed into its scan."""
+"""Read set of an UPDATE, DELETE or MERGE: the rows it may have read, by the filters that Spark pushed into its scan."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from streamhouse_spark.log.segments.statistics import collect_stats, stats_bound
 from streamhouse_spark.query.predicates import Node, family_of, may_match
 
 _PARTS: Final = 64
-"""Number of parts, each with bounds of its own, into which rows are cut: they are in the order of their keys."""
+"""Number of slices of sorted rows, each with its own bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSet:
-    """The way in which a statement read the table that it writes."""
+    """How a statement read the table that it writes."""
 
     reads_once: bool
-    """Whether the statement read the table by one scan alone, and not in a subquery, or as a source, too."""
+    """Whether a single scan reads the table, without a subquery or source that reads it again."""
     schema_id: int
-    """The schema whose columns the filters use."""
+    """Schema of the columns in the filters."""
     filters: tuple[Mapping[str, Any], ...]
-    """Predicate trees that hold for every row that counts; none for all rows."""
+    """Predicate trees that every relevant row satisfies; empty for all rows."""
 
     @classmethod
     def from_text(cls, text: str) -> ReadSet:
@@ -37,11 +37,13 @@ class ReadSet:
         return cls(fields["reads_once"], fields["schema_id"], tuple(fields["filters"]))
 
     def of(self, base: ReadVersion) -> ReadVersion:
-        """Return the base of the statement."""
+        """Return the read version of the statement."""
         return replace(base, is_strict=not self.reads_once, scope=self.may_have_read if self.filters else None)
 
     def may_have_read(self, state: TableState, rows: pa.RecordBatch) -> bool:
-        """Tell whether one of these rows may satisfy the filters; also if names may mean other columns by now."""
+        """Return whether one of these rows may match the filters. True if the schema changed, because names may
+        differ.
+        """
         if state.schema_id != self.schema_id:
             return True
         node = parse_filters(self.filters, column_types(state.schema))

@@ -1,4 +1,4 @@
-"""Answers for streams in real-time mode: the start of one, the work of its tasks, the position of its consumer."""
+"""Calls of real-time streams: start, work of the tasks, and position of the consumer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A stream as it is asked about: its table, read to the end, by the name that the query gave."""
+    """A refreshed table and the options of a stream of it."""
 
     name: str
     suffix: str | None
@@ -44,7 +44,7 @@ class _Stream:
 
 
 def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the ``offset`` at which a new query begins, and the columns that it has, as ``begun``.
+    """Answer the start ``offset`` of a new query and its columns as ``begun``.
 
     Raises as `require_followable` and `resolve_stream_target` do.
     """
@@ -91,9 +91,9 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
 
 
 def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Record that a query finished everything below ``end``, as the position of its named consumer.
+    """Record that a query processed everything below ``end``, as the position of its named consumer.
 
-    The commit point is the one of `move_consumer`.
+    The commit point is that of `move_consumer`.
     """
     stream = _open_stream(connection, args, QuerySnapshot.from_text(args["pin"]))
     end = StreamOffset.from_json(args["end"], stream.table.name, stream.table.uuid)
@@ -103,7 +103,7 @@ def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping
 
 
 def _open_stream(connection: Connection, args: Mapping[str, Any], pin: QuerySnapshot) -> _Stream:
-    """Read the table to its end, by its name: one that was made anew is noticed."""
+    """Open the table by name and refresh it, so that a recreated table is noticed."""
     name = parse_table_name(pin.name)
     options = parse_catalog_stream_options(pin.name, args["options"])
     if name.suffix == BINLOG:
@@ -124,9 +124,9 @@ def _open_stream(connection: Connection, args: Mapping[str, Any], pin: QuerySnap
 
 
 def _num_tasks(stream: _Stream, initial_backlog: InitialBacklog, slots: int, num_needed: int, num_running: int) -> int:
-    """Return the number of tasks. Raises `InvalidOptionError` where the query needs more than there are slots: Spark
-    would let rows wait without a word. ``num_needed`` are the tasks of all sources of the query, as far as its plan
-    tells, and ``num_running`` those of the queries that run already.
+    """Return the number of tasks. Raises `InvalidOptionError` if the query needs more slots than the session has,
+    because Spark would silently delay rows. ``num_needed`` counts the tasks of all sources in the query's plan,
+    ``num_running`` those of other running queries.
     """
     num_tasks = min(stream.options.real_time_tasks, len(initial_backlog.begin.offsets))
     if num_tasks > slots:

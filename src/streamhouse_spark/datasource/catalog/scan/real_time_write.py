@@ -1,4 +1,4 @@
-"""The beginning and the end of a batch of a stream into a table in real-time mode."""
+"""Start and end of a real-time batch of a stream into a table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 def begin_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the ``offsets`` of the source up to which rows are stored, by bucket; absent where there is none.
+    """Answer bucket → stored source offset as ``offsets``; buckets of which nothing is stored are absent.
 
-    The commit point is the one of `RealTimeBatch.begin`, whose errors it raises.
+    The commit point and errors are those of `RealTimeBatch.begin`.
     """
     batch = _open_batch(connection, args)
     source = connection.table_by_uuid(args["source_name"], args["source"])
@@ -23,7 +23,7 @@ def begin_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Ma
 
 
 def end_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Note that a batch ended: Spark stores its end next. The commit point is the one of `RealTimeBatch.end`."""
+    """Record that a batch ended, before Spark stores its end. The commit point is that of `RealTimeBatch.end`."""
     _open_batch(connection, args).end()
     return {}
 

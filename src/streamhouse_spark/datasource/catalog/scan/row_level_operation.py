@@ -1,4 +1,4 @@
-"""UPDATE, DELETE and MERGE: the catalog's answers while Spark plans one."""
+"""Planning of UPDATE, DELETE and MERGE."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from streamhouse_spark.write.upsert import require_rewritable
 
 
 def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer how an operation reads and writes the loaded table: its scans are all of the loaded state.
+    """Answer how a statement reads and writes the loaded table. All its scans read the loaded state.
 
-    Rows are told by their primary key, or without one by their place in the log. Raises `InvalidOptionError` if the
-    table cannot take such changes, or would store other rows than the statement's.
+    Rows are identified by primary key, or without one by row id. Raises `InvalidOptionError` if the table does not
+    support such changes or would store other rows than the statement's.
     """
     pin = QuerySnapshot.from_text(args["pin"])
     table, state = open_at_snapshot(connection, pin)

@@ -185,8 +185,8 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = open_at_snapshot(connection, pin)
     if pin.is_rewritten and not args.get("reads_once"):
-        # Spark loads the other tables of a statement anew when it runs: later than the table that it writes. If nothing
-        # happened until now, that is the same state.
+        # When a statement runs, Spark reloads all tables but the target, so they may be newer than the target. Without
+        # a commit since, both are the same state.
         ReadVersion.of(state).require(table.refresh())
     hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()
     available = with_fields(hidden, _visible_columns(table, state, pin))
@@ -208,7 +208,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         parallelism=cores,
     )
     is_keyed = pin.suffix in (None, LAKE) and set(_spark_bucket_key(state)) <= set(columns)
-    if not args.get("stays_keyed") and filters:  # a group of each other bucket would be a task of some milliseconds
+    if not args.get("stays_keyed") and filters:  # groups of empty buckets would be tasks without work
         is_keyed = is_keyed and not are_of_one_bucket(units.native, units.hot)
     groups = _pack_groups(
         state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores

@@ -1,8 +1,8 @@
-"""Batches of a stream with the columns and filters of its query.
+"""Column and filter pushdown for streams.
 
-Spark tells neither to the scan of a stream. Where the session has the jar, a rule of its optimizer tells both with each
-batch, in the start of the range that Python plans. They are in no offset that Spark keeps, so a checkpoint goes on with
-any query, and they choose only what is read of a batch, never where it ends. Spark applies every filter again.
+Spark pushes neither to a stream's scan. If the session has the jar, an optimizer rule passes both with each batch, in
+the start of the range that Python plans. Spark's stored offsets contain neither, so a checkpoint works with any query.
+Pushdown affects only what is read of a batch, never where it ends. Spark applies every filter again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 class StreamPart(InputPartition):
-    """The part of a batch that one task reads, and how, as JSON text."""
+    """The part of a batch that one task reads, and its read settings, as JSON text."""
 
     def __init__(self, plan: PythonPlan) -> None:
-        """Take a plan of one group."""
+        """Take a plan with one group."""
         super().__init__(plan.to_text())
 
     def plan(self) -> PythonPlan:
@@ -44,9 +44,10 @@ class StreamPart(InputPartition):
 
 
 class PrunedStreamReader(StreamhouseStreamReader):
-    """Plans batches with what their query needs, as `StreamPartReader` reads them, and tells how far it is behind.
+    """Plans batches with the query's columns and filters for `StreamPartReader`, and reports the stream's lag.
 
-    A change of a column ends the query once a batch needs that column: before the first batch none is known to be read.
+    A column change ends the query once a batch reads that column: before the first batch, no column is known to be
+    read.
     """
 
     _has_pushdown = True
@@ -59,7 +60,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
         return {**offset, LAG_OPTION: {"offsets": self._last_end["offsets"], "ms": lag_ms(state, read)}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan a batch; without what a query needs, as `StreamhouseStreamReader` does."""
+        """Plan a batch. Without pushdown, plan it as `StreamhouseStreamReader` does."""
         begin = dict(start)
         need = begin.pop(NEED_OPTION, None)
         if need is None:
@@ -70,7 +71,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
         columns = tuple(by_folded_name[name.casefold()] for name in need["columns"])
         table_columns = tuple(name for name in columns if name in self._table_columns)
         read = self._table_columns if self._is_binlog else table_columns
-        self._required_columns = tuple(dict.fromkeys((*self._required_columns, *read)))  # of all places of the query
+        self._required_columns = tuple(dict.fromkeys((*self._required_columns, *read)))  # of all scans of the query
         filters = () if self._is_binlog else tuple(need["filters"])
         pruning = Pruning(parse_filters(filters, comparable_types(self._initial_schema))) if filters else Pruning()
         parts = self.plan_parts(begin, end, read or (narrowest_column(self._open_table()[1].schema),), pruning)
@@ -89,7 +90,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
 
 
 class StreamPartReader(DataSourceReader):
-    """Reads parts of a stream's batches, which `PrunedStreamReader` planned. It has none itself."""
+    """Reads parts of batches that `PrunedStreamReader` planned. It has no partitions itself."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

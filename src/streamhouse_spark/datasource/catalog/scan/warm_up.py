@@ -1,4 +1,4 @@
-"""The calls with which a session begins: the planner loads what the first query needs, before there is one."""
+"""Warm-up calls of a session: the planner imports what the first query needs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Load the modules of a part of reads: ``reads`` are those of every query, ``lakes`` those with Iceberg's library.
+    """Import the modules of a part of reads: ``reads`` for every query, ``lakes`` for Iceberg's library.
 
-    A query that is there already has its table loaded between the two. Nothing of the warehouse is read.
+    The parts are separate so that a query that is already waiting loads its table in between. Nothing of the warehouse
+    is read.
     """
     if args["part"] == "lakes":
-        with suppress(ModuleNotFoundError):  # a table that has such a lake tells which library is missing
+        with suppress(ModuleNotFoundError):  # opening such a table names the missing library
             import streamhouse_spark.lake.iceberg.snapshot_reader  # noqa: F401
     return {}

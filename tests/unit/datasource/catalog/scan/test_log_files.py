@@ -149,5 +149,5 @@ def test_a_log_that_no_file_system_reaches_is_refused(url, settings, schemes, re
 
 
 def test_a_store_without_a_file_system_is_refused():
-    with pytest.raises(InvalidOptionError, match=r"none reaches memory://.*: none is known for memory\. Where"):
+    with pytest.raises(InvalidOptionError, match=r"none reaches memory://.*: none is known for memory\. Correct"):
         folder_of(MemoryStorage(), {})
