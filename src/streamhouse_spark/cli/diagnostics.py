@@ -273,7 +273,7 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
         warehouse = Warehouse(location, settings, world=world)
         tables = warehouse.tables()
     except WarehouseNotFoundError as error:
-        return [Finding("warehouse", "warn", str(error), "the first table makes the warehouse; else mend the path")]
+        return [Finding("warehouse", "warn", str(error), "create a table to create the warehouse, or correct the path")]
     except StreamhouseError as error:
         return [Finding("warehouse", "fail", str(error), _MESSAGE_REMEDY)]
     findings = [Finding("warehouse", "ok", f"{warehouse.url}, {len(tables)} tables")]

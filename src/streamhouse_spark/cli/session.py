@@ -45,7 +45,7 @@ class Session:
         location = self.location or os.environ.get(WAREHOUSE_VARIABLE, "")
         if not location.strip():
             raise click.UsageError(
-                f"no warehouse was given: say --warehouse DIRECTORY-OR-URL (-w), or set {WAREHOUSE_VARIABLE}"
+                f"no warehouse was given: use --warehouse DIRECTORY-OR-URL (-w), or set {WAREHOUSE_VARIABLE}"
             )
         return location
 
@@ -109,7 +109,7 @@ def require_text(ctx: click.Context, words: Sequence[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise click.UsageError(f"{quote(word)} is no UTF-8 text; write it as such", ctx) from None
+            raise click.UsageError(f"{quote(word)} is not UTF-8; encode it as UTF-8", ctx) from None
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:

@@ -106,11 +106,13 @@ def tier(
     """
     address = _parse_address(listen) if listen is not None else None
     if address is not None and once:
-        raise InvalidOptionError("--listen is for the service: leave --once away, and it runs until it is stopped")
+        raise InvalidOptionError("--listen is for the service: leave out --once to run the service until it is stopped")
     if lineage is not None and once:
-        raise InvalidOptionError("--lineage is for the service: leave --once away, and it runs until it is stopped")
+        raise InvalidOptionError(
+            "--lineage is for the service: leave out --once to run the service until it is stopped"
+        )
     if views and once:
-        raise InvalidOptionError("--views is for the service: leave --once away, and it runs until it is stopped")
+        raise InvalidOptionError("--views is for the service: leave out --once to run the service until it is stopped")
     if views and not (on_spark or master):
         raise InvalidOptionError("--views needs Spark, which runs the queries: give --master 'local[*]', or --spark")
     listener = _create_listener(lineage) if lineage is not None else None

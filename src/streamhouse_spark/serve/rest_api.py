@@ -56,7 +56,7 @@ IN_FLIGHT_BYTES_MAX: Final = 256 << 20
 BAD_ROWS_SHOWN: Final = 100
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
-_IN_FLIGHT_FULL: Final = "the rows of other requests wait to be written; send these again"
+_IN_FLIGHT_FULL: Final = "too many rows of other requests are in flight; retry later"
 _MODES: Final = ("append", "upsert", "delete")
 _READ_PARAMETERS: Final = ("where", "columns", "limit")
 _WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
@@ -376,7 +376,7 @@ def _parse_start(text: str) -> Any:
         return LogPosition.from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise InvalidOptionError(
-            f"from={text[:80]!r}: expected latest, earliest or the id of an event that was received"
+            f"from={text[:80]!r}: expected latest, earliest or the id of a received event"
         ) from error
 
 

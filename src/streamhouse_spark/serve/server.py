@@ -78,7 +78,7 @@ def serve(
         socket = config.bind_socket()
     except SystemExit as error:  # uvicorn exits if it cannot bind
         raise InvalidOptionError(
-            f"nothing can listen at {listening.host}:{listening.port}: it is taken, or not an address of this machine; "
+            f"cannot listen at {listening.host}:{listening.port}: it is in use, or not an address of this machine; "
             "give another --port"
         ) from error
     socket.listen(config.backlog)  # before the address is announced
@@ -113,7 +113,7 @@ def _start_flight(app: Starlette, listening: ListenAddress) -> FlightServer:
         if (error.name or "").startswith("streamhouse_spark"):
             raise
         raise MissingExtraError(
-            "--flight-port needs a pyarrow with Arrow Flight, which this one has not; run: pip install pyarrow"
+            "--flight-port needs a pyarrow with Arrow Flight, which the installed one lacks; run: pip install pyarrow"
         ) from error
     return FlightServer(app.state.shared, listening)
 
