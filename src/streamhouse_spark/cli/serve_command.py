@@ -171,12 +171,12 @@ def serve(
     audit = AuditLog(audit_log, clock) if audit_log is not None else None
     options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit, lake_after, vend, sites)
 
-    def started(url: str, flight: str | None) -> None:
+    def announce(url: str, flight: str | None) -> None:
         also = f", Arrow Flight at {flight}" if flight else ""
         text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg{also}) until Ctrl-C"
         click.echo(text, err=True)
 
-    if not serve_until_stopped(session.warehouse, options, listening, started):
+    if not serve_until_stopped(session.warehouse, options, listening, announce):
         logging.shutdown()
         sys.stderr.flush()
         os._exit(0)  # a gRPC thread waits for a client that consumes nothing, and would keep the process alive

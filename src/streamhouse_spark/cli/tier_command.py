@@ -271,14 +271,14 @@ def _tier_each(session: Session, chosen: TableBatch, work: Callable[[Table], T])
     with session.output.progress("tables") as progress:
         task = progress.add_task("tier", total=len(chosen.tables))
 
-        def counted(table: Table) -> T:
+        def tier_and_count(table: Table) -> T:
             progress.update(task, description=f"tier {table.name}")
             try:
                 return work(table)
             finally:
                 progress.advance(task)
 
-        return chosen.each(counted)
+        return chosen.each(tier_and_count)
 
 
 def _select_lake_tables(session: Session, names: Sequence[str]) -> TableBatch:

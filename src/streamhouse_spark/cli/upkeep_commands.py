@@ -77,13 +77,13 @@ def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms
     with session.output.progress("tables") as progress:
         task = progress.add_task("maintain", total=len(chosen.tables))
 
-        def maintained(table: Table) -> dict[str, object]:
+        def maintain_one(table: Table) -> dict[str, object]:
             progress.update(task, description=f"maintain {table.name}")
             report = table.maintain(grace_ms=grace_ms, dry_run=dry_run)
             progress.advance(task)
             return _maintain_table(table, report)
 
-        rows = chosen.each(maintained)
+        rows = chosen.each(maintain_one)
     if not tables:
         dropped = session.warehouse.clean_dropped(grace_ms=grace_ms, dry_run=dry_run)
         if dropped.deleted:

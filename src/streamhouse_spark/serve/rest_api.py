@@ -78,14 +78,14 @@ def rows_routes(tables: OpenTables, counts: ServerCounters) -> list[Route]:
 
 
 def _handle_errors(handler: Handler, warehouse: Warehouse) -> Handler:
-    async def answered(request: Request) -> Response:
+    async def handle(request: Request) -> Response:
         try:
             return await handler(request)
         except StreamhouseError as error:
             client, table = client_of(request), requested_table(request)
             return error_response(await run_in_threadpool(hide_names, error, client, table, warehouse.exists))
 
-    return answered
+    return handle
 
 
 class _RowsApi:

@@ -212,8 +212,8 @@ def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_o
         state = source.state
         not_null = {column.name for column in state.schema.columns if not column.nullable}
         columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(not_null))
-    of_name = {query_name: ids[name] for query_name, name in parsed.tables.items()}
-    return prune_columns(build_plan(parsed.tree, columns, of_name, types_of))
+    by_name = {query_name: ids[name] for query_name, name in parsed.tables.items()}
+    return prune_columns(build_plan(parsed.tree, columns, by_name, types_of))
 
 
 def require_same_meaning(view: str, query: str, printed_query: str, written: DataFrame, printed: DataFrame) -> None:

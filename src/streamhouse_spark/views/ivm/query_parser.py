@@ -368,10 +368,10 @@ def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
     def resolve(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
-        found = names.get((node.table, node.name))
-        if found is None:
+        name = names.get((node.table, node.name))
+        if name is None:
             raise UnsupportedQueryError("an unknown column", node)
-        return exp.column(found)
+        return exp.column(name)
 
     return expression.copy().transform(resolve)
 
