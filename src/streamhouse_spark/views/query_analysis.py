@@ -133,7 +133,7 @@ def parse_query(view: str, query: str) -> ParsedQuery:
             if table.args.get("sample") and not table.alias:
                 raise UnsupportedQueryError("a sample of a table without an alias (add AS and a name)", table)
     if view in names.values():
-        raise InvalidOptionError(f"the query of {view} reads the view itself; read other tables")
+        raise InvalidOptionError(f"the query of {view} reads {view} itself; read other tables")
     if not names:
         raise InvalidOptionError(f"the query of {view} reads no table; read at least one table of the warehouse")
     return ParsedQuery(query, tree, names)
