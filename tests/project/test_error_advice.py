@@ -49,7 +49,7 @@ ELSEWHERE = {
     "changed its columns later, and the records of the earlier columns": (
         "unit/read/test_historical_schema.py::test_columns_that_no_kept_record_tells_are_an_error"
     ),
-    "while its hot rows were looked for; ask again": (
+    "while its hot rows were read; retry": (
         "unit/serve/test_virtual_tables.py::test_rows_that_went_from_the_lake_while_it_was_looked_at_do_not_come_back"
     ),
     "JOB_ENDED": (
@@ -73,7 +73,7 @@ ELSEWHERE = {
         "unit/serve/test_flight.py::test_a_part_that_can_no_longer_be_read_as_it_was_offered"
     ),
     "the ticket is for part": "unit/serve/test_flight.py::test_a_ticket_for_a_part_that_there_is_not",
-    "the ticket has uuid, plan and part in part only": (
+    "the ticket has only some of uuid, plan and part": (
         "unit/serve/test_flight.py::test_a_ticket_for_a_part_that_there_is_not"
     ),
     "other writers took the next numbers of column": (
@@ -107,7 +107,7 @@ ELSEWHERE = {
         "unit/lake/iceberg/metadata/test_damaged_lists.py::test_a_compression_that_cannot_be_written"
     ),
     "restore the file that names it": "unit/storage/test_local.py::test_a_key_leads_nowhere_else",
-    "and ask for none (without": "unit/serve/test_vending.py::test_a_lake_that_puts_files_elsewhere_gets_none",
+    "and request none (without": "unit/serve/test_vending.py::test_a_lake_that_puts_files_elsewhere_gets_none",
     "see its log": (
         "s3/test_vended_credentials.py::test_a_server_that_may_not_assume_the_role_says_so_without_naming_it"
     ),
@@ -281,7 +281,7 @@ ELSEWHERE = {
     "test_what_is_not_writable_is_an_error_of_its_own",
     "takes no deletions (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
     "set it to true, or leave the table out": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
-    "other refreshes were faster": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
+    "commit races to other refreshes": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
     "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
     "is a materialised table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
     "cannot be checked until it answers": "unit/serve/test_oidc.py::test_a_provider_that_is_away",

@@ -64,11 +64,11 @@ KEPT = [
     "stddev_pop(x)",
 ]
 REFUSED = {
-    "TIMESTAMP'now'": "a moment that moves on",
-    "DATE'today'": "a moment that moves on",
-    "DATE ' Yesterday '": "a moment that moves on",
-    "DATE'tomorrow'": "a moment that moves on",
-    "unix_timestamp()": "a moment that moves on",
+    "TIMESTAMP'now'": "a value that changes with the current time",
+    "DATE'today'": "a value that changes with the current time",
+    "DATE ' Yesterday '": "a value that changes with the current time",
+    "DATE'tomorrow'": "a value that changes with the current time",
+    "unix_timestamp()": "a value that changes with the current time",
     "now()": "NOW",
     "current_user()": "CURRENT_USER",
     "current_date": "CURRENT_DATE",

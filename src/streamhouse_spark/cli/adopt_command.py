@@ -1,4 +1,4 @@
-"""``adopt``: makes a table from an existing Iceberg or Paimon table."""
+"""``adopt``: creates a table from an existing Iceberg or Paimon table."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ streamhouse -w ./warehouse adopt sales.people --primary-key id
     multiple=True,
     callback=take_names,
     metavar="COLUMNS",
-    help="Makes a table that takes upserts; rows have to be unique by it. A Paimon table has its own.",
+    help="Create a primary-key table; rows must be unique by these columns. A Paimon table has its own key.",
 )
 @click.option(
     "-p", "--property", "properties", multiple=True, callback=take_pairs, metavar="KEY=VALUE", help="A table property."
 )
-@click.option("--dry-run", is_flag=True, help="Only look whether it can be adopted.")
+@click.option("--dry-run", is_flag=True, help="Only check whether the table can be adopted.")
 @click.pass_obj
 def adopt(
     session: Session,
@@ -44,11 +44,11 @@ def adopt(
     properties: Mapping[str, str],
     dry_run: bool,
 ) -> None:
-    """Make a table of an Iceberg or Paimon table that is there, with its rows.
+    """Create a table from an existing Iceberg or Paimon table, with its rows.
 
-    They become the table's history and are not written again; new rows are tiered into the same lake table. Dropping
-    the table later leaves the lake table, with all that was tiered. Where both kinds of table have the name,
-    -p table.datalake.format=paimon says which one.
+    The rows become the table's history and are not rewritten; new rows are tiered into the same lake table. Dropping
+    the table later keeps the lake table, with all tiered rows. If both kinds of table have the name, select one with -p
+    table.datalake.format=paimon.
     """
     warehouse = session.warehouse
     with session.output.working(f"adopt {lake or table}"):

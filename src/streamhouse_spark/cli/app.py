@@ -1,4 +1,4 @@
-"""The group of all commands, and the entry point."""
+"""The ``streamhouse`` command group and its entry point."""
 
 from __future__ import annotations
 
@@ -19,65 +19,65 @@ from streamhouse_spark.cli.session import (
 _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Start here": {
         "demo": ("demo_command", "Stream real flights into a table, tier and query them."),
-        "doctor": ("upkeep_commands", "Check this machine and a warehouse, and say what to install or do."),
+        "doctor": ("upkeep_commands", "Check this machine and a warehouse, and recommend fixes."),
         "jar": ("jar_command", "Print the path of the SQL catalog's jar."),
     },
     "Tables": {
         "ls": ("table_commands", "List the tables of a warehouse, or of one DATABASE."),
-        "top": ("top_command", "Show all tables: rows, rows a second, and how far each lake is behind."),
-        "describe": ("table_commands", "Show what a table is: columns, properties, buckets, lake and lag."),
-        "create": ("table_commands", "Create a table, its database and, if need be, the warehouse."),
-        "adopt": ("adopt_command", "Make a table of an Iceberg or Paimon table that is there, with its rows."),
-        "alter": ("table_commands", "Change a table's columns and properties, all of it or nothing."),
-        "rename": ("table_commands", "Give a table another name, also in another database."),
-        "truncate": ("table_commands", "Remove all rows of a table, after asking; the table itself stays."),
-        "set-partitioning": ("partition_command", "Partition the rows of a table by other fields from now on."),
-        "drop-partition": ("partition_command", "Remove the rows of all partitions with these values, after asking."),
-        "rollback": ("version_commands", "Give a table the rows that it had after an older commit, after asking."),
-        "clone": ("tag_commands", "Make a table of a version of another, without copying lake files."),
-        "tag": ("tag_commands", "Name a version of a table, and keep what its readers need."),
+        "top": ("top_command", "Show all tables live: rows, rows per second, and the lag of each lake."),
+        "describe": ("table_commands", "Describe a table: columns, properties, buckets, lake and lag."),
+        "create": ("table_commands", "Create a table, and its database and warehouse if they do not exist."),
+        "adopt": ("adopt_command", "Create a table from an existing Iceberg or Paimon table, with its rows."),
+        "alter": ("table_commands", "Change a table's columns and properties atomically."),
+        "rename": ("table_commands", "Rename a table, also into another database."),
+        "truncate": ("table_commands", "Remove all rows of a table after confirmation, and keep the table."),
+        "set-partitioning": ("partition_command", "Change the partition fields of a table for new rows."),
+        "drop-partition": ("partition_command", "Remove the rows of all matching partitions after confirmation."),
+        "rollback": ("version_commands", "Restore the rows of an older commit after confirmation."),
+        "clone": ("tag_commands", "Create a table from a version of another without copying lake files."),
+        "tag": ("tag_commands", "Name a version of a table and retain the files that its readers need."),
         "tags": ("tag_commands", "Show the tags of a table."),
         "drop-tag": ("tag_commands", "Drop a tag of a table."),
-        "branch": ("tag_commands", "Begin a branch, whose changes no reader of the table sees."),
+        "branch": ("tag_commands", "Create a branch whose changes are isolated from the table."),
         "publish-branch": (
             "tag_commands",
-            "Make the changes of a branch the table's, all of them at once, and end it.",
+            "Publish the changes of a branch to its table atomically, and end it.",
         ),
-        "drop-branch": ("tag_commands", "End a branch of a table, and lose its changes."),
-        "drop": ("table_commands", "Drop a table and its lake table, after asking."),
-        "undrop": ("table_commands", "Bring a dropped table back, with all rows, offsets and its lake."),
+        "drop-branch": ("tag_commands", "Drop a branch of a table and discard its changes."),
+        "drop": ("table_commands", "Drop a table and its lake table after confirmation."),
+        "undrop": ("table_commands", "Restore a dropped table with all rows, offsets and its lake."),
     },
     "Rows": {
-        "head": ("row_commands", "Print rows of a table or of one of its views."),
+        "head": ("row_commands", "Print rows of a table or of one of its system tables."),
         "tail": ("row_commands", "Follow a table: print rows as they are written."),
-        "append": ("row_commands", "Add the rows of files to a table; upsert them where it has a primary key."),
-        "serve": ("serve_command", "Show fresh rows to every Iceberg engine, and take rows over HTTP."),
+        "append": ("row_commands", "Append the rows of files to a table, or upsert them by primary key."),
+        "serve": ("serve_command", "Serve fresh rows to Iceberg engines, and read and write rows over HTTP."),
     },
     "Materialised tables": {
-        "refresh": ("view_commands", "Bring materialised tables to the rows that their sources have, on Spark."),
-        "pause": ("view_commands", "Have services leave materialised tables as they are, until resume."),
-        "resume": ("view_commands", "Have services refresh materialised tables again."),
+        "refresh": ("view_commands", "Refresh materialised tables from their sources, on Spark."),
+        "pause": ("view_commands", "Pause refreshes of materialised tables by services, until resume."),
+        "resume": ("view_commands", "Resume refreshes of materialised tables by services."),
     },
-    "Lake and upkeep": {
+    "Lake and maintenance": {
         "tier": ("tier_command", "Move rows from the hot logs into the lakes."),
-        "retier": ("retier_command", "Build the lake of a table anew from its hot log, in a fresh place."),
-        "maintain": ("upkeep_commands", "Merge small segments, trim what is old, delete what nobody needs."),
+        "retier": ("retier_command", "Rebuild the lake of a table from its hot log at a new location."),
+        "maintain": ("upkeep_commands", "Merge small segments, trim old rows, delete unreferenced files."),
         "snapshots": ("row_commands", "List the snapshots of a table's lake, oldest first."),
         "segments": ("row_commands", "List the segments of a table's hot log."),
-        "history": ("version_commands", "List the newest commits of a table: what each did, and by whom."),
-        "costs": ("costs", "Estimate a month's dollars of all tables on an object store."),
-        "verify": ("upkeep_commands", "Check everything that a table names, byte by byte."),
-        "relocate": ("relocate_command", "Make a warehouse that was moved whole where it lies now."),
+        "history": ("version_commands", "List the latest commits of a table, with operation and author."),
+        "costs": ("costs", "Estimate the monthly cost of all tables on an object store."),
+        "verify": ("upkeep_commands", "Verify all files of a table against their checksums."),
+        "relocate": ("relocate_command", "Repair a warehouse that was moved or copied, at its new location."),
     },
     "Parts of maintain": {
-        "compact": ("lake_commands", "Join small files of the lake, and remove deleted rows from them."),
-        "optimize": ("lake_commands", "Lay the rows of the lake out by columns, so that queries skip files."),
-        "expire-snapshots": ("lake_commands", "Drop old snapshots of the lake, and the files that only they need."),
-        "remove-orphan-files": ("lake_commands", "Delete files of the lake that no snapshot needs."),
-        "rewrite-manifests": ("lake_commands", "Join the manifests of an Iceberg lake to few large ones."),
+        "compact": ("lake_commands", "Merge small lake files, and remove deleted rows from them."),
+        "optimize": ("lake_commands", "Cluster the rows of the lake by columns, so that queries skip files."),
+        "expire-snapshots": ("lake_commands", "Expire old lake snapshots and the files that only they need."),
+        "remove-orphan-files": ("lake_commands", "Delete lake files that no snapshot references."),
+        "rewrite-manifests": ("lake_commands", "Merge the manifests of an Iceberg lake into few large ones."),
     },
 }
-"""The module of each command, and the line about it in the list of all: a call loads the command that it names only."""
+"""Command → its module, and its line in the command list. A call imports only the module of its command."""
 _EXAMPLES: Final = """
 streamhouse demo
 export STREAMHOUSE_WAREHOUSE=./warehouse
@@ -89,7 +89,7 @@ streamhouse head 'sales.orders$lake'
 
 
 class _LazyCommands(Mapping[str, click.Command]):
-    """All commands by their names. The module of a command is loaded when it is asked for."""
+    """All commands by name. The module of a command is imported on first access."""
 
     def __init__(self) -> None:
         self._modules = {name: module for names in _SECTIONS.values() for name, (module, _) in names.items()}
@@ -107,7 +107,7 @@ class _LazyCommands(Mapping[str, click.Command]):
 
 
 class _Group(click.Group):
-    """Lists the commands by purpose, and teaches with examples."""
+    """A group that lists commands by purpose and shows examples."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with usage_in_one_line():
@@ -140,7 +140,7 @@ def streamhouse(ctx: click.Context) -> None:
     """Streamhouse tables: a hot Arrow log and an open lake behind one name.
 
     New rows land in the log and are visible at once; tiering moves them into the lake. Results go to stdout, messages
-    and progress to stderr. Exit codes: 0 done, 1 failed (the reason is one line on stderr), 2 wrong usage.
+    and progress to stderr. Exit codes: 0 success, 1 failure (with a one-line reason on stderr), 2 wrong usage.
     """
     ctx.ensure_object(Session)
 

@@ -1,4 +1,4 @@
-"""``costs`` and ``describe --costs``: the estimates of a whole warehouse's costs, and of a table's, as text."""
+"""``costs`` and ``describe --costs``: cost estimates of a warehouse or a table, as text."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ streamhouse -w s3://lake/warehouse costs --output json | jq .estimate.total_usd
 )
 @click.pass_obj
 def costs(session: Session, database: str | None, prices: Mapping[str, str]) -> None:
-    """Estimate a month's dollars of all tables on an object store.
+    """Estimate the monthly cost of all tables on an object store.
 
-    Of one DATABASE where it is named; the dearest first. From the commits and tiering rounds of the last day.
-    Queries and streams are not written down and not counted. A table that cannot be read is named, and the
-    command fails.
+    Restrict it to one DATABASE if given; the most expensive tables come first. The estimate uses the commits and
+    tiering rounds of the last day. Queries and streams are not recorded and not included. An unreadable table is
+    reported, and the command fails.
     """
     known_prices = parse_prices(prices)
-    with session.output.working("look at all tables"):
+    with session.output.working("read all tables"):
         estimate = session.warehouse.costs(known_prices, database=database)
     session.output.document(estimate.to_json(), lambda console: _render_all(estimate, console))
     for name, reason in estimate.failed.items():
@@ -76,7 +76,7 @@ def _render_all(costs: WarehouseCosts, console: Console) -> None:
 
 
 def parse_prices(pairs: Mapping[str, str]) -> dict[str, float]:
-    """Read prices as numbers. Raises `InvalidOptionError`."""
+    """Parse prices as numbers. Raises `InvalidOptionError`."""
     prices = {}
     for name, text in pairs.items():
         try:

@@ -17,7 +17,7 @@ from streamhouse_spark.table.table import Table
 
 DEFAULT_LOCATION: Final = "demo-warehouse"
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options that spare optimising: for a JVM that lives for a minute, it costs more than it brings."""
+"""Options against JIT optimisation, which costs more than it gains in a JVM that lives for a minute."""
 _NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
 
 
@@ -39,10 +39,10 @@ def demo(session: Session, *, fast: bool, rows: int | None, seconds: int | None)
 
     The 336,776 flights that left New York in 2013 arrive as a stream, in the order of their departure. A Structured
     Streaming job writes them into air.flights, a tiering service moves them into an Iceberg table, and Spark queries
-    both all the while. At the end it is proved that every row is there exactly once, everywhere.
+    both all the while. At the end the demo proves that every row is there exactly once, everywhere.
 
-    Makes a new warehouse, ./demo-warehouse unless --warehouse says another; an earlier demo is replaced, anything else
-    is not. Needs Java 17 or newer. Exit code 1 where a proof fails.
+    Creates a new warehouse, ./demo-warehouse or the one of --warehouse, and replaces only an earlier demo. Needs Java
+    17 or newer. Exit code 1 if a proof fails.
     """
     location = session.location or str(Path(DEFAULT_LOCATION).absolute())
     clock = SystemClock()
@@ -78,10 +78,10 @@ def _spark_config(scratch: str) -> dict[str, str]:
     return {
         "spark.scheduler.mode": "FAIR",
         "spark.sql.shuffle.partitions": "2",
-        # Few rows and many small plans: compiling each of them costs more than interpreting it.
+        # Few rows and many small plans: compiling a plan costs more than interpreting it.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.adaptive.enabled": "false",
-        "spark.sql.warehouse.dir": os.path.join(scratch, "spark-warehouse"),  # noqa: PTH118 - a text for Spark
+        "spark.sql.warehouse.dir": os.path.join(scratch, "spark-warehouse"),  # noqa: PTH118 - text for Spark
         "spark.ui.enabled": "false",
     }
 

@@ -1,7 +1,7 @@
-"""Checks of everything that could stop streamhouse-spark from working here, with remedies.
+"""Checks for everything that could keep streamhouse-spark from working here, with remedies.
 
-`run_doctor` looks at this machine and, where one is named, at a warehouse. The ``check_…`` functions judge the findings
-and touch nothing, so that every judgement can be tested on any machine.
+`run_doctor` examines this machine and optionally a warehouse. The ``check_…`` functions assess findings without side
+effects, so that every assessment can be tested on any machine.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PYTHON_END: Final = (3, 14)
 DISTRIBUTION: Final = "streamhouse-spark"
 SKEW_WARN_MS: Final = 30_000
 SKEW_MAX_MS: Final = 5 * 60_000
-"""Writers refuse to work beyond this distance from the store's clock."""
+"""Writers refuse to work if their clock differs more from the store's."""
 DISK_FREE_WARN_BYTES: Final = 2 << 30
 DISK_FREE_MIN_BYTES: Final = 100 << 20
 _RUN_SECONDS_MAX: Final = 60
@@ -88,7 +88,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result: the checked thing, its state, the facts, and the remedy if it is not well."""
+    """A check with its level, what it found, and a remedy unless all is well."""
 
     check: str
     level: Level
@@ -98,7 +98,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was looked for: its path and its major version, None if there is none or it does not run."""
+    """The Java that Spark would start; its major version is None if it does not exist or run."""
 
     command: str
     origin: str
@@ -118,7 +118,7 @@ class WorkerPython:
 
 @dataclass(frozen=True, slots=True)
 class KeyCache:
-    """The folder in which this host keeps rows by key, as found. Nothing in it is the only copy of a row."""
+    """The folder in which this host caches rows by key. It never has the only copy of a row."""
 
     folder: str
     num_tablets: int
@@ -127,16 +127,16 @@ class KeyCache:
     bytes_max: int
     free_bytes: int
     network_fs: str | None
-    """Type and mount point of the network file system that the folder is on, if it is on one."""
+    """Type and mount point of the network file system of the folder, if any."""
     failure: str | None
-    """The reason why a tablet could not be written there; None if one was."""
+    """Why a tablet could not be written there; None on success."""
 
 
 def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None) -> list[Finding]:
-    """Check this machine, and the warehouse at a path or URL where one is given.
+    """Check this machine, and the warehouse at a path or URL if one is given.
 
-    Writes only probes, which it removes: an object into a warehouse that exists, a tablet into the cache of rows by key
-    or, where there is none yet, beside its place.
+    Writes only probes, which it removes: an object into an existing warehouse, and a tablet into the cache of rows by
+    key or next to its future location.
     """
     java, release = find_java(os.environ), os_release()
     installed = installed_versions()
@@ -172,7 +172,7 @@ def check_java(java: Java, system: str, release: Mapping[str, str]) -> Finding:
 
 
 def java_install_command(system: str, release: Mapping[str, str]) -> str:
-    """Find the command that installs a fitting Java on this operating system."""
+    """Return the command that installs a suitable Java on this operating system."""
     if system == "Darwin":
         return "brew install openjdk@21, then export JAVA_HOME=$(brew --prefix openjdk@21)"
     family = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
@@ -185,8 +185,9 @@ def java_install_command(system: str, release: Mapping[str, str]) -> str:
 
 
 def check_distribution(name: str, version: str | None, required: str) -> Finding:
-    """Judge the version of a distribution. ``required`` is a range such as ``>=18,<20,!=19.0.0``; optional ones may be
-    absent.
+    """Assess the version of a distribution against a range such as ``>=18,<20,!=19.0.0``.
+
+    Optional distributions may be missing.
     """
     extra = _EXTRAS.get(name)
     install = f'pip install "{DISTRIBUTION}[{extra}]"' if extra else f'pip install "{name}{required}"'
@@ -198,9 +199,7 @@ def check_distribution(name: str, version: str | None, required: str) -> Finding
 
 
 def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Finding:
-    """Judge the Python of workers: Spark refuses another minor version, and cannot unpickle objects of missing
-    packages.
-    """
+    """Assess the workers' Python: Spark requires the same minor version, and unpickling needs the same packages."""
     name = "worker Python"
     same = f"export PYSPARK_PYTHON={sys.executable}"
     driver_version = ".".join(map(str, driver))
@@ -216,7 +215,7 @@ def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Findin
 
 
 def check_lake_reader(location: str, jars: Iterable[str]) -> Iterator[Finding]:
-    """Judge whether Spark reads lake files of a location itself, by the names of its jars. Sessions may add some."""
+    """Assess, by the names of Spark's jars, whether Spark reads the lake files itself. Sessions may add jars."""
     scheme = scheme_of(location)
     if scheme != S3A:
         return
@@ -242,12 +241,12 @@ def _pyspark_folders() -> Iterable[str]:
 
 
 def check_key_cache() -> Finding:
-    """Check the cache of tables with a primary key: LMDB has to work there, on a local disk with free space."""
+    """Check the cache of primary-key tables: LMDB must work there, on a local disk with free space."""
     try:
         return assess_key_cache(find_key_cache())
     except StreamhouseError as error:
         return Finding(_KEY_CACHE, "fail", str(error), _MESSAGE_REMEDY)
-    except OSError as error:  # a home folder that may not be looked into
+    except OSError as error:  # for example a home folder without permission
         return Finding(_KEY_CACHE, "fail", str(error), _CACHE_REMEDY)
 
 
@@ -266,7 +265,7 @@ def assess_key_cache(cache: KeyCache) -> Finding:
 
 
 def check_warehouse(location: str | None, settings: Mapping[str, str] | None, world: World) -> list[Finding]:
-    """Reach the warehouse, prove that put-if-absent works there, and look at its clock, its disk and its tables."""
+    """Open the warehouse, verify put-if-absent, and check its clock, disk and tables."""
     if location is None:
         remedy = f"name one: streamhouse doctor --warehouse <directory or URL>, or set {WAREHOUSE_VARIABLE}"
         return [Finding("warehouse", "warn", "none was named, so nothing about storage was checked", remedy)]
@@ -274,7 +273,7 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
         warehouse = Warehouse(location, settings, world=world)
         tables = warehouse.tables()
     except WarehouseNotFoundError as error:
-        return [Finding("warehouse", "warn", str(error), "the first table makes the warehouse; else mend the path")]
+        return [Finding("warehouse", "warn", str(error), "create a table to create the warehouse, or correct the path")]
     except StreamhouseError as error:
         return [Finding("warehouse", "fail", str(error), _MESSAGE_REMEDY)]
     findings = [Finding("warehouse", "ok", f"{warehouse.url}, {len(tables)} tables")]
@@ -300,7 +299,7 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
 
 
 def check_log_stores(warehouse: Warehouse) -> Iterator[Finding]:
-    """Judge the stores in which opened tables have their logs, beside the warehouse's own."""
+    """Assess the additional stores in which tables have their logs."""
     places = places_of(warehouse.storage)
     for store in places.stores() if places is not None else ():
         try:
@@ -330,7 +329,7 @@ def check_disk(free_bytes: int, total_bytes: int) -> Finding:
 
 
 def check_table(health: TableHealth) -> Iterator[Finding]:
-    """Judge whether somebody tiers and maintains a table; returns nothing if all is well."""
+    """Assess whether a table is tiered and maintained; yields nothing if all is well."""
     if health.is_tiering_late:
         target = f"wanted: {health.freshness_ms / 60_000:g}"
         yield Finding(
@@ -349,7 +348,7 @@ def check_table(health: TableHealth) -> Iterator[Finding]:
 
 
 def check_failed_rounds(table: Table) -> Iterator[Finding]:
-    """Judge the note of rounds that failed; returns nothing where all are over."""
+    """Assess the recorded failures of rounds; yields nothing if all are over."""
     for failure in list_failures(table.storage, table.uuid):
         if not failure.is_over(table.state):
             text = failure.told(table.state, table.storage.now_ms())
@@ -357,7 +356,7 @@ def check_failed_rounds(table: Table) -> Iterator[Finding]:
 
 
 def check_branches(table_name: str, unsettled: Iterable[UnsettledBranch], now_ms: int) -> Iterator[Finding]:
-    """Judge branches whose publication or dropping ended half-way some time ago, so that nobody is about to end it."""
+    """Assess branches whose publication or dropping stopped half-way and is no longer in progress."""
     for branch in unsettled:
         if now_ms - branch.since_ms >= _INCOMPLETE_MS_MAX:
             problem, remedy = _INCOMPLETE_BRANCHES[branch.is_]
@@ -366,7 +365,7 @@ def check_branches(table_name: str, unsettled: Iterable[UnsettledBranch], now_ms
 
 
 def find_key_cache() -> KeyCache:
-    """Find the cache of this process's environment. Raises `InvalidOptionError` if its size is no number."""
+    """Return the cache of this process's environment. Raises `InvalidOptionError` if its size is not a number."""
     bytes_max, cache = cache_bytes_max(), cache_folder()
     base = cache.parent.parent
     existing = next(folder for folder in (base, *base.absolute().parents) if folder.exists())
@@ -398,7 +397,7 @@ def _tablet_failure(folder: Path) -> str | None:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """Find the Java that Spark would start: of JAVA_HOME if that is set, else of the PATH."""
+    """Return the Java that Spark would start: from JAVA_HOME if set, else from the PATH."""
     home = environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else "java"
     output = _run([command, "-version"], environ)  # on stderr
@@ -407,7 +406,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def find_worker_python(environ: Mapping[str, str]) -> WorkerPython:
-    """Find the Python that Spark starts on workers of this machine: PYSPARK_PYTHON, else python3 of the PATH."""
+    """Return the Python that Spark starts on workers of this machine: PYSPARK_PYTHON, else python3 of the PATH."""
     command = environ.get("PYSPARK_PYTHON", "python3")
     code = (
         "import importlib.util, json, sys;"
@@ -422,7 +421,7 @@ def find_worker_python(environ: Mapping[str, str]) -> WorkerPython:
 
 
 def os_release() -> dict[str, str]:
-    """Read ID, ID_LIKE, VERSION_ID and the like of a Linux; empty elsewhere."""
+    """Return ID, ID_LIKE, VERSION_ID and others of a Linux; empty elsewhere."""
     try:
         return platform.freedesktop_os_release()
     except OSError:
@@ -430,10 +429,9 @@ def os_release() -> dict[str, str]:
 
 
 def read_requirements(installed: Mapping[str, str]) -> dict[str, str]:
-    """Read distribution → version range from this package's own metadata.
+    """Return distribution → version range from this package's own metadata.
 
-    An extra tells how to install a distribution; its demands on others (Paimon: an older pyarrow) count if it is
-    installed.
+    An extra installs a distribution; its constraints on other distributions apply only if it is installed.
     """
     try:
         lines = metadata.requires(DISTRIBUTION) or []
@@ -443,7 +441,7 @@ def read_requirements(installed: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_requirements(lines: Iterable[str], installed: Mapping[str, str]) -> dict[str, str]:
-    """Do the same as `read_requirements` for these lines of metadata."""
+    """Return the same as `read_requirements` for these lines of metadata."""
     extras = {extra for name, extra in _EXTRAS.items() if name in installed}
     clauses: dict[str, list[str]] = {name: [] for name in ("numpy", "pyarrow", *_EXTRAS)}
     for line in lines:
@@ -467,7 +465,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def is_in_range(version: str, required: str) -> bool:
-    """Tell whether a release is in a range such as ``>=18,<20,!=19.0.0``."""
+    """Return whether a release is in a range such as ``>=18,<20,!=19.0.0``."""
     release = _parse_release(version)
     for clause in filter(None, (part.strip() for part in required.split(","))):
         match = re.fullmatch(r"(>=|<=|==|!=|<|>|~=)\s*(\S+)", clause)
@@ -488,7 +486,7 @@ def _parse_release(version: str) -> tuple[int, ...]:
 
 
 def _run(command: list[str], environ: Mapping[str, str]) -> str | None:
-    """Run a command of the PATH and return its output and error text; None if it is absent, does not run or fails."""
+    """Run a command of the PATH and return its output and errors; None if it is missing or fails."""
     program = shutil.which(command[0], path=environ.get("PATH"))
     if program is None:
         return None

@@ -1,4 +1,4 @@
-"""``verify``: checks that everything that a table names exists, whole and consistent. Reads everything, changes
+"""``verify``: checks that all files of a table exist, are intact and are consistent. Reads everything, changes
 nothing.
 """
 
@@ -37,12 +37,12 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 
 Advance = Callable[[int], None]
-"""A callback: number of segments or lake rows that were checked since the last call."""
+"""A callback with the number of segments or lake rows that were checked since the last call."""
 
 
 @dataclass(slots=True)
 class Verification:
-    """The checked things, and the problems; all is well if ``problems`` is empty."""
+    """Counts of the verified objects, and the problems found."""
 
     table: str
     segments: int = 0
@@ -53,13 +53,13 @@ class Verification:
     lake_footers: int = 0
     """Lake files whose footer and page index match the checksum in them."""
     lake_footers_unchecked: int = 0
-    """Lake files without one: other engines wrote them, or older versions."""
+    """Lake files without a checksum, from other engines or older versions."""
     problems: list[str] = field(default_factory=list)
 
 
 def verify_log(table: Table, state: TableState, result: Verification, advance: Advance) -> None:
-    """Check every live segment, and those of the change archive: bytes against checksums, row counts, dense offsets; of
-    a log elsewhere its owner.
+    """Verify every live and archived segment: checksums, row counts and dense offsets, and the owner of a log
+    elsewhere.
     """
     result.problems.extend(_owner_problems(table))
     for bucket, log in state.buckets.items():
@@ -80,7 +80,7 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
 def iter_archived_segments(
     table: Table, state: TableState, result: Verification
 ) -> Iterator[tuple[Segment, TableSchema]]:
-    """Give the segments of the change archive with their columns."""
+    """Yield the segments of the change archive with their columns."""
     for page in state.archive.pages:
         try:
             content = read_page(table.storage, state, page.uuid)
@@ -92,7 +92,7 @@ def iter_archived_segments(
 
 
 def verify_branches(table: Table, result: Verification) -> None:
-    """Check the logs of the table's branches, as `verify_log` does; problems alone are told of them."""
+    """Verify the logs of the table's branches like `verify_log`, and add only their problems to ``result``."""
     for branch in table.branches():
         branch_result = Verification(f"{table.name}$branch_{branch.name}")
         try:
@@ -116,7 +116,7 @@ def describe_gaps(bucket: int, log: BucketLog) -> Iterator[str]:
     """Describe the gaps between a bucket's segments and the offsets of its log."""
     expected = log.start
     for position, segment in enumerate(log.segments):
-        # The first segment may begin before the start: trimming moves the start, not the rows.
+        # The first segment may begin before the start: trimming moves only the start.
         if segment.base_offset != expected and not (position == 0 and segment.base_offset < log.start):
             yield f"bucket {bucket}: offset {expected} should follow, a segment begins at {segment.base_offset}"
         expected = segment.end_offset
@@ -125,7 +125,7 @@ def describe_gaps(bucket: int, log: BucketLog) -> Iterator[str]:
 
 
 def open_lake_plan(table: Table, state: TableState, result: Verification) -> LakePlan | None:
-    """Return the recorded lake snapshot as a plan to read; None if there is none, or it cannot be read."""
+    """Return the recorded lake snapshot as a read plan; None if there is none, or it cannot be read."""
     if state.has_lake and BRANCH not in state.properties and not _matches_log(table, state, result):
         return None
     if state.lake is None:
@@ -145,7 +145,7 @@ def open_lake_plan(table: Table, state: TableState, result: Verification) -> Lak
 
 
 def _matches_log(table: Table, state: TableState, result: Verification) -> bool:
-    """Tell whether log and lake are of one time: one of the two may be restored from a backup without the other."""
+    """Return whether log and lake have the same history: one may be restored from a backup without the other."""
     try:
         newest = newest_snapshot(table.log, table.open_lake())
         require_dropped(state, newest)
@@ -158,7 +158,7 @@ def _matches_log(table: Table, state: TableState, result: Verification) -> bool:
 
 
 def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> None:
-    """Check the offsets in the snapshot itself; the log only records them."""
+    """Compare the offsets in the snapshot itself with those that the log records."""
     assert state.lake is not None
     snapshot = lake.snapshot(state.lake.snapshot_id)
     if not state.begins_at(snapshot.starts):
@@ -176,10 +176,10 @@ def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> 
 
 
 def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verification, advance: Advance) -> None:
-    """Read every row of the recorded snapshot: there must be one for each tiered offset that was not dropped.
+    """Read every row of the recorded snapshot, which must have one for each tiered offset that was not dropped.
 
-    Rows of other engines have no offsets, and do not count there. With a primary key offsets are those of changes, and
-    the lake has at most as many rows.
+    Rows of other engines have no offsets and do not count. With a primary key, offsets number changes, and the lake has
+    at most as many rows.
     """
     lake, own = table.open_lake(), _OffsetRows(table)
     _check_footers(table, [*plan.splits, *_newest_splits(lake, state, plan, result)], result)
@@ -212,9 +212,7 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
 
 
 def _newest_splits(lake: LakeTable, state: TableState, plan: LakePlan, result: Verification) -> Sequence[LakeSplit]:
-    """Return the splits that other engines read, if they differ from the recorded ones: after a compaction, or beside
-    their commits.
-    """
+    """Return the splits of the latest snapshot, if it differs from the recorded one, as other engines read it."""
     newest = lake.newest()
     if newest is None or (plan.snapshot is not None and newest.id == plan.snapshot.id):
         return ()
@@ -223,12 +221,12 @@ def _newest_splits(lake: LakeTable, state: TableState, plan: LakePlan, result: V
     except CorruptDataError as error:
         result.problems.append(str(error))
     except (LakeMismatchError, SnapshotExpiredError):
-        pass  # theirs need not be a state of this table, and expires while we look
+        pass  # not necessarily a state of this table; it may expire during the check
     return ()
 
 
 def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verification) -> None:
-    """Check footer and page index of each file: a flip there can hide rows from engines without an error."""
+    """Verify footer and page index of each file: a bit flip there can hide rows from engines without an error."""
 
     def check(location: str) -> bool | str:
         try:
@@ -249,7 +247,7 @@ def _split_files(split: LakeSplit) -> Iterator[str]:
 
 
 class _OffsetRows:
-    """The rows of a log table's lake with offsets: their number, and whether each offset occurs once."""
+    """Rows with offsets in the lake of a log table: their number, and whether each offset occurs once."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -257,7 +255,7 @@ class _OffsetRows:
         self.num_rows = 0
 
     def add(self, location: str, num_rows: int) -> None:
-        """Add ``num_rows`` rows of a data file, which may be read in several parts. Raises as reads do."""
+        """Add ``num_rows`` rows of a data file, which may be read in several parts. Raises like reads."""
         if location not in self._files:
             files = lake_files(self._table.storage, self._table.settings, location)
             self._files[location] = offset_file(files, location, self._table.uuid)

@@ -23,8 +23,8 @@ streamhouse -w s3://bucket/warehouse jar --options --catalog lakehouse
 def jar(session: Session, *, as_options: bool, catalog: str) -> None:
     """Print the path of the SQL catalog's jar.
 
-    With --options, print all that a session needs: the jar, the catalog's class, and the warehouse where one is given.
-    Put it where Spark starts, within $(…): behind spark-sql, spark-submit or start-connect-server.sh.
+    With --options, print everything that a session needs: the jar, the catalog class, and the warehouse if one is
+    given. Use it in $(…) after spark-sql, spark-submit or start-connect-server.sh.
     """
     require_catalog_name(catalog)
     path = jar_path()

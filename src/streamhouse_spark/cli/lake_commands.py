@@ -1,4 +1,4 @@
-"""Commands of the lake's upkeep: compact, optimize, expire-snapshots, remove-orphan-files, rewrite-manifests."""
+"""Lake maintenance commands: compact, optimize, expire-snapshots, remove-orphan-files, rewrite-manifests."""
 
 from __future__ import annotations
 
@@ -71,16 +71,15 @@ streamhouse -w ./warehouse compact sales.orders --purge
 """,
 )
 @click.argument("table")
-@click.option("--purge", is_flag=True, help="Write each file again that has a deleted row, however few.")
+@click.option("--purge", is_flag=True, help="Rewrite every file that has a deleted row.")
 @_dry_run
 @click.pass_obj
 def compact(session: Session, table: str, *, purge: bool, dry_run: bool) -> None:
-    """Join small files of the lake, and remove deleted rows from them.
+    """Merge small lake files, and remove deleted rows from them.
 
-    Files are written again without deleted rows where these are more than a tenth of a file; with --purge always.
-    Works by bucket and partition, in commits of about a gigabyte each, in this process. Rows, offsets and older
-    snapshots stay. The tiering service does it unless table.datalake.auto-compaction is false; for an adopted lake,
-    where it is true.
+    A file is rewritten without its deleted rows if these are more than a tenth of it; with --purge always. Works per
+    bucket and partition, in commits of about a gigabyte each, in this process. Rows, offsets and older snapshots stay.
+    The tiering service compacts unless table.datalake.auto-compaction is false; an adopted lake only if it is true.
     """
     opened = session.warehouse.table(table)
     with session.output.working(f"compact the lake of {opened.name}"):
@@ -108,16 +107,18 @@ streamhouse -w ./warehouse optimize sales.orders --order-by "region, amount" --w
 )
 @click.argument("table")
 @click.option("--order-by", required=True, metavar="COLUMNS", help='Columns: "a, b", or interleaved: "zorder(a, b)".')
-@click.option("--where", default=None, metavar="CONDITION", help="Only files that may hold such rows: name partitions.")
+@click.option(
+    "--where", default=None, metavar="CONDITION", help="Only files that may have matching rows; use partition columns."
+)
 @_dry_run
 @click.pass_obj
 def optimize(session: Session, table: str, *, order_by: str, where: str | None, dry_run: bool) -> None:
-    """Lay the rows of the lake out by columns, so that queries skip files.
+    """Cluster the rows of the lake by columns, so that queries skip files.
 
-    Each file then holds a range of the columns' values, the first column's before the next one's; of a zorder about
-    equally well those of each of its columns. Works by bucket and partition, in commits of about a gigabyte each, in
-    this process. Files that were laid out so before are left alone until about as much lies beside them: run it again
-    after many rounds. Rows, offsets and older snapshots stay. For Iceberg lakes of tables without a primary key.
+    Each file then holds a range of the columns' values: the first column first, or all columns about equally with
+    zorder. Works per bucket and partition, in commits of about a gigabyte each, in this process. Clustered files are
+    left alone until about as much data is added next to them: run it again after many rounds. Rows, offsets and older
+    snapshots stay. Supports Iceberg lakes of tables without a primary key.
     """
     opened = session.warehouse.table(table)
     condition = None if where is None else parse_where(where, opened.refresh().schema.arrow)
@@ -143,17 +144,17 @@ streamhouse -w ./warehouse expire-snapshots sales.orders --older-than 2h --retai
 """,
 )
 @click.argument("table")
-@_older_than("24h", "Keep snapshots that are younger.")
-@click.option("--retain-last", type=int, default=SNAPSHOTS_KEPT, show_default=True, help="Keep so many in any case.")
+@_older_than("24h", "Keep younger snapshots.")
+@click.option("--retain-last", type=int, default=SNAPSHOTS_KEPT, show_default=True, help="Keep at least this many.")
 @_dry_run
 @click.pass_obj
 def expire_snapshots(
     session: Session, table: str, *, older_than_ms: int | None, retain_last: int, dry_run: bool
 ) -> None:
-    """Drop old snapshots of the lake, and the files that only they need.
+    """Expire old lake snapshots and the files that only they need.
 
-    Those that a tag or a branch names stay. The tiering service does it unless table.datalake.auto-expire-snapshot is
-    false; for an adopted lake, where it is true.
+    Snapshots of a tag or branch stay. The tiering service expires snapshots unless table.datalake.auto-expire-snapshot
+    is false; those of an adopted lake only if it is true.
     """
     opened = session.warehouse.table(table)
     moment_ms = opened.storage.now_ms() - (SNAPSHOTS_KEPT_MS if older_than_ms is None else older_than_ms)
@@ -177,17 +178,17 @@ streamhouse -w ./warehouse remove-orphan-files sales.orders --older-than 48h
 """,
 )
 @click.argument("table")
-@_older_than("24h", "Leave younger files alone; ten minutes at least.")
+@_older_than("24h", "Keep younger files; at least ten minutes.")
 @_dry_run
 @click.pass_obj
 def remove_orphan_files(session: Session, table: str, *, older_than_ms: int | None, dry_run: bool) -> None:
-    """Delete files of the lake that no snapshot needs.
+    """Delete lake files that no snapshot references.
 
-    Lost rounds and killed tasks leave them behind. `streamhouse maintain` does it too, and cleans the log.
+    Lost rounds and killed tasks leave them behind. `streamhouse maintain` deletes them too, and cleans the log.
     """
     lake = session.warehouse.table(table).lake
     grace_ms = GRACE_MS if older_than_ms is None else older_than_ms
-    with session.output.working(f"look for files of {table} that nobody needs"):
+    with session.output.working(f"find orphan files of {table}"):
         keys = lake.remove_orphan_files(grace_ms=grace_ms, dry_run=dry_run)
     session.output.rows(pa.Table.from_pylist([{"file": key, "dry_run": dry_run} for key in keys], schema=_ORPHANS))
 
@@ -204,9 +205,9 @@ streamhouse -w ./warehouse rewrite-manifests sales.orders
 @_dry_run
 @click.pass_obj
 def rewrite_manifests(session: Session, table: str, *, dry_run: bool) -> None:
-    """Join the manifests of an Iceberg lake to few large ones.
+    """Merge the manifests of an Iceberg lake into few large ones.
 
-    Rounds join small manifests by themselves: this is for tables that other engines wrote to.
+    Rounds merge small manifests themselves: this is for tables that other engines wrote to.
     """
     opened = session.warehouse.table(table)
     with session.output.working(f"rewrite manifests of {opened.name}"):

@@ -1,7 +1,6 @@
-"""The metadata part of ``verify``: records, checkpoints, their hint and tags of a log, and what its lake keeps beside
-the recorded snapshot.
+"""The metadata part of ``verify``: commit records, checkpoints, hint and tags of a log, and older lake metadata.
 
-A cleaner may work meanwhile, so a file counts as missing only where nothing allows it to be gone.
+A cleaner may run concurrently, so a file counts as missing only if nothing explains its deletion.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ REWRITTEN = "reads go on without it, and the next checkpoint writes it again"
 
 
 def metadata_problems(table: Table, state: TableState) -> Iterator[str]:
-    """Describe the metadata files of the log that are damaged or missing."""
+    """Yield the damaged or missing metadata files of the log."""
     yield from _record_problems(table, state)
     yield from _checkpoint_problems(table, state)
     yield from _hint_problems(table)
@@ -42,7 +41,7 @@ def metadata_problems(table: Table, state: TableState) -> Iterator[str]:
 
 
 def lake_metadata_problems(table: Table) -> Iterator[str]:
-    """Describe what the lake keeps beside the recorded snapshot, and that is damaged or missing."""
+    """Yield the damaged or missing lake metadata, apart from the recorded snapshot."""
     try:
         yield from table.open_lake().metadata_problems()
     except StreamhouseError as error:
@@ -60,7 +59,7 @@ def _record_problems(table: Table, state: TableState) -> Iterator[str]:
 
 def _missing_record(table: Table, number: int) -> str | None:
     if number < table.log.check_floor():
-        return None  # cleaned up meanwhile
+        return None  # cleaned up concurrently
     return f"{url_of(table.storage, commit_key(table.uuid, number))} is missing; restore it"
 
 
@@ -97,7 +96,7 @@ def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterat
     except StreamhouseError as error:
         yield str(error)
         return
-    checked = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # which are read anyway
+    checked = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # verified by `verify_log`
     pin = take_latest_snapshot(tagged)
     of_keys = {(segment.uuid, segment.part) for base in pin.bases.values() for segment in base.segments}
     for segment in list_pinned_segments(pin):
@@ -119,7 +118,7 @@ def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterat
 def _problems(
     numbers: Sequence[int], read: Callable[[int], object], missing: Callable[[int], str | None]
 ) -> Iterable[str]:
-    """Return the errors of reading each of these, and what is said of those that are not there."""
+    """Return the errors of reading each number, and ``missing`` for those that do not exist."""
 
     def problem(number: int) -> str | None:
         try:

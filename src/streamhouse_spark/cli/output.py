@@ -1,4 +1,4 @@
-"""Output of results: stdout, as text for people or as JSON. Progress and remarks go to stderr, on a terminal only."""
+"""Output of commands: results on stdout, as text or JSON; progress and remarks on stderr, only on a terminal."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from streamhouse_spark.core.json_encoding import json_text, plain_value
 from streamhouse_spark.schema.json_values import encode_rows, row_texts
 
 _PIPE_COLUMNS: Final = 100_000
-"""Width of text that is not for a terminal: nothing is ever cut."""
+"""Width of text that does not go to a terminal, so that nothing is cut."""
 _LEFT_ALIGNED: Final = (pa.types.is_string, pa.types.is_nested, pa.types.is_boolean, pa.types.is_binary)
 
 
 class Output:
-    """The two streams of one command."""
+    """The two output streams of one command."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
 
     @property
     def console(self) -> Console:
-        """The results' stream, for text."""
+        """Console for results as text."""
         width = None if sys.stdout.isatty() else _PIPE_COLUMNS
         return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=not sys.stdout.isatty())
 
@@ -63,13 +63,13 @@ class Output:
             render(self.console)
 
     def remark(self, text: str) -> None:
-        """Print a message beside the results. Only people at a terminal want it."""
+        """Print a message on stderr, only on a terminal."""
         if sys.stderr.isatty():
             click.secho(text, err=True, dim=True)
 
     @contextmanager
     def working(self, text: str) -> Iterator[None]:
-        """Show on stderr that work goes on which has no parts to count; without a terminal it does nothing."""
+        """Show a spinner on stderr for work without countable parts; does nothing without a terminal."""
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         console = Console(file=sys.stderr)
         with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as progress:
@@ -78,8 +78,9 @@ class Output:
 
     @contextmanager
     def doing(self) -> Iterator[Callable[[str | None], None]]:
-        """Yield a function that shows on stderr the work that goes on, and its time; None for no work. Without a
-        terminal it does nothing.
+        """Yield a function that shows the current work and its duration on stderr; None hides it.
+
+        It does nothing without a terminal.
         """
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         console = Console(file=sys.stderr)
@@ -94,7 +95,7 @@ class Output:
             yield show
 
     def progress(self, unit: str) -> Progress:
-        """Show a progress bar on stderr; without a terminal it does nothing."""
+        """Return a progress bar on stderr; it does nothing without a terminal."""
         console = Console(file=sys.stderr)
         return Progress(
             TextColumn("{task.description}"),
@@ -122,7 +123,7 @@ def rich_table(rows: pa.Table, *, title: str | None = None) -> RichTable:
 
 
 def format_value(value: Any) -> str:
-    """Return a value for people: null is spelled out, nested values are JSON, times are ISO-8601."""
+    """Return a value for people: null is written out, nested values are JSON, times are ISO 8601."""
     plain = plain_value(value)
     match plain:
         case None:

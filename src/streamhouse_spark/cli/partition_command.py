@@ -1,4 +1,4 @@
-"""``drop-partition`` and ``set-partitioning``: removing the rows of partitions, and partitioning by other fields."""
+"""``drop-partition`` and ``set-partitioning``: remove partitions' rows, and change the partition fields."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ streamhouse -w ./warehouse drop-partition sales.orders day=2026-01-31 country=de
 @click.argument("table")
 @click.argument("values", metavar="COLUMN=VALUE...", nargs=-1, required=True, callback=take_values)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.pass_obj
 def drop_partition(session: Session, table: str, values: Mapping[str, str], *, yes: bool, dry_run: bool) -> None:
-    """Remove the rows of all partitions with these values, after asking.
+    """Remove the rows of all matching partitions after confirmation.
 
-    Values are of some or all partition columns; __HIVE_DEFAULT_PARTITION__ stands for null. With a primary key the rows
-    are deleted. Else the rows written before the call are tiered and go from the lake in one snapshot; older lake
-    snapshots have them until they expire.
+    Give values of some or all partition columns; __HIVE_DEFAULT_PARTITION__ stands for null. In a primary-key table the
+    rows are deleted. Otherwise rows written before the call are tiered and removed from the lake in one snapshot; older
+    lake snapshots contain them until they expire.
     """
     parse_table_name(table).require_table("drop partitions of")
     opened = session.warehouse.table(table)
@@ -51,7 +51,7 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
 
 
 def _drop_partition(session: Session, table: Table, chosen: PartitionMatches, *, dry_run: bool) -> DropPartitionReport:
-    with session.output.working(f"{'look at' if dry_run else 'drop'} partitions of {table.name}"):
+    with session.output.working(f"{'check' if dry_run else 'drop'} partitions of {table.name}"):
         return drop_partitions(table, chosen, dry_run=dry_run)
 
 
@@ -65,14 +65,14 @@ streamhouse -w ./warehouse set-partitioning sales.orders --none
 )
 @click.argument("table")
 @click.argument("fields", metavar="FIELD...", nargs=-1)
-@click.option("--none", "is_none", is_flag=True, help="No field: the table has no partitions from now on.")
+@click.option("--none", "is_none", is_flag=True, help="Stop partitioning new rows.")
 @click.pass_obj
 def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_none: bool) -> None:
-    """Partition the rows of a table by other fields from now on.
+    """Change the partition fields of a table for new rows.
 
-    Fields are columns, and transforms of columns such as 'days(at)' or 'truncate(4, name)'. Nothing is written again:
-    files of the lake keep the partitions that they have, and the next tiering round writes by the new ones. Reads know
-    both. The lake has to be an Iceberg table.
+    Fields are columns, and transforms of columns such as 'days(at)' or 'truncate(4, name)'. Nothing is rewritten: lake
+    files keep their partitions, the next tiering round writes by the new fields, and reads support both. The lake must
+    be an Iceberg table.
     """
     if bool(fields) == is_none:
         raise click.UsageError("give the fields to partition by, or --none")

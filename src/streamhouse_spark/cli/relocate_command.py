@@ -1,4 +1,4 @@
-"""``relocate``: repairs a warehouse that was moved or copied, at its present location."""
+"""``relocate``: repairs a warehouse that was moved or copied, at its new location."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ streamhouse -w ./moved relocate
 streamhouse -w s3://bucket/copy relocate --copy
 """,
 )
-@click.option("--copy", is_flag=True, help="It is a copy: give it, and each table, an id of its own.")
-@click.option("--dry-run", is_flag=True, help="Only look what would be done, and whether the copy is whole.")
+@click.option("--copy", is_flag=True, help="The warehouse is a copy: give it and each table a new id.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done, and check that the copy is complete.")
 @click.pass_obj
 def relocate(session: Session, *, copy: bool, dry_run: bool) -> None:
-    """Make a warehouse that was moved whole where it lies now.
+    """Repair a warehouse that was moved or copied, at its new location.
 
-    Lake metadata names files by absolute locations; it is written anew for this place, so that other engines read the
-    lake tables here. With --copy the original goes on beside it: the copy gets ids of its own. Nothing outside is
-    written. Stop what writes to the warehouse meanwhile; after a crash run the same again.
+    Lake metadata contains absolute file locations; it is rewritten for the new location, so that other engines can read
+    the lake tables there. With --copy the original stays in use, and the copy gets its own ids. Nothing outside is
+    written. Stop all writers of the warehouse first; after a crash run the same command again.
     """
     with session.output.progress("tables") as progress:
         task = progress.add_task("relocate", total=None)

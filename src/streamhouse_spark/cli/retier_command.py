@@ -1,4 +1,4 @@
-"""``retier``: building a lake anew from the log."""
+"""``retier``: rebuilds a lake from the log."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ streamhouse -w ./warehouse tier --once sales.orders
 @click.option(
     "--allow-loss",
     is_flag=True,
-    help="Give up rows that were trimmed from the log, and take back those of dropped partitions that it still holds.",
+    help="Lose rows that were trimmed from the log, and restore rows of dropped partitions that it still holds.",
 )
 @click.pass_obj
 def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> None:
-    """Build the lake of a table anew from its hot log, in a fresh place.
+    """Rebuild the lake of a table from its hot log at a new location.
 
-    The way out where the lake was rolled back, damaged or deleted. Reads take all rows from the log until the next
-    round of `streamhouse tier` has moved them. The files of the former lake stay until the table is dropped. Refused,
-    with the numbers, where rows are in the lake alone.
+    Use it if the lake was rolled back, damaged or deleted. Reads use the log until the next round of `streamhouse tier`
+    has moved all rows. Files of the former lake stay until the table is dropped. The command fails, with the row
+    counts, if some rows exist only in the lake.
     """
     opened = session.warehouse.table(table)
     with session.output.working(f"retier {opened.name}"):

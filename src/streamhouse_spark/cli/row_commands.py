@@ -1,4 +1,4 @@
-"""``head``, ``tail``, ``append``, ``snapshots``, ``segments``: rows in and out."""
+"""``head``, ``tail``, ``append``, ``snapshots``, ``segments``: reading and writing rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ streamhouse -w ./warehouse head 'sales.orders$commits' -n 100
 )
 @click.argument("name")
 @click.option(
-    "-n", "--rows", "limit", type=click.IntRange(0, _ROWS_MAX), default=20, show_default=True, help="How many rows."
+    "-n", "--rows", "limit", type=click.IntRange(0, _ROWS_MAX), default=20, show_default=True, help="Number of rows."
 )
 @click.option(
     "--columns",
@@ -58,15 +58,14 @@ streamhouse -w ./warehouse head 'sales.orders$commits' -n 100
     callback=take_names,
     help="Only these columns, with commas between them.",
 )
-@click.option("--where", metavar="CONDITION", help="""Only rows that hold, such as "a > 5 AND b IN ('x', 'y')".""")
+@click.option("--where", metavar="CONDITION", help="""Only matching rows, such as "a > 5 AND b IN ('x', 'y')".""")
 @click.pass_obj
 def head(session: Session, name: str, limit: int, columns: list[str], where: str | None) -> None:
-    """Print rows of a table or of one of its views.
+    """Print rows of a table or of one of its system tables.
 
-    NAME is a table (lake and log together) or a name with a suffix: $lake is what has been tiered; $lake$snapshots,
-    $lake$files are the lake's own metadata; $changelog has every change with its offset; $buckets, $segments,
-    $commits, $schemas, $options, $tiering say what the table is made of, $partitions where its partitions lie,
-    $history what each commit did.
+    NAME is a table (lake and log together) or a name with a suffix: $lake for tiered rows; $lake$snapshots and
+    $lake$files for the lake's own metadata; $changelog for every change with its offset; $buckets, $segments, $commits,
+    $schemas, $options and $tiering for the table's metadata; $partitions for its partitions; $history for its commits.
     """
     warehouse = session.warehouse
     filter_ = parse_where(where, schema_of(warehouse, name)) if where else None
@@ -86,7 +85,7 @@ streamhouse -w ./warehouse snapshots sales.orders --output json | jq .snapshot_i
 def snapshots(session: Session, table: str) -> None:
     """List the snapshots of a table's lake, oldest first.
 
-    Text shows the main columns; --output json has all of them, with the summary of each snapshot.
+    Text shows the main columns; --output json shows all of them, with the summary of each snapshot.
     """
     rows = session.warehouse.view(f"{table}$lake$snapshots").to_arrow()
     session.output.rows(rows if session.output.as_json else _summarize_snapshots(rows))
@@ -117,8 +116,8 @@ streamhouse -w ./warehouse segments sales.orders --output json | jq .size_bytes
 def segments(session: Session, table: str) -> None:
     """List the segments of a table's hot log.
 
-    Each holds a range of offsets of one bucket. A segment without a file lies inside its commit record; maintenance
-    moves it into a file.
+    Each segment holds a range of offsets of one bucket. A segment without a file is stored inside its commit record;
+    maintenance moves it into a file.
     """
     session.output.rows(session.warehouse.view(f"{table}$segments").to_arrow())
 
@@ -155,9 +154,8 @@ streamhouse -w ./warehouse tail sales.orders --from 2026-01-31T12:00:00Z --outpu
 def tail(session: Session, table: str, *, start: str, follow: bool, limit: int | None, columns: list[str]) -> None:
     """Follow a table: print rows as they are written.
 
-    Each row comes with its bucket, offset and commit time, each bucket in its order; of a table with a primary key
-    these are its changes, each with its kind. Rows that were trimmed from the
-    hot log are in the lake: see `head`.
+    Each row has its bucket, offset and commit time, in order per bucket; for a primary-key table these are changes with
+    their kind. Rows trimmed from the hot log are in the lake: see `head`.
     """
     opened = session.warehouse.table(table)
     begin = _parse_start(start)
@@ -188,7 +186,7 @@ def _parse_start(text: str) -> Any:
 
 
 def _read_current_rows(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """Return the rows of the log, and of the archive of changes, from ``start`` on, as of the call."""
+    """Yield the rows of the log and the change archive from ``start`` on, as of the call."""
     state = table.refresh()
     fields = metadata_fields(state, include_metadata=True)
     for bucket, first in start_offsets(state, start, table.storage).items():
@@ -198,7 +196,7 @@ def _read_current_rows(table: Table, start: Any, columns: Sequence[str] | None) 
 
 
 class _TailPrinter:
-    """Prints batches as they come: one line per row, under a header that fits the first batch."""
+    """Prints batches as they arrive, one line per row, under a header sized for the first batch."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -239,7 +237,9 @@ streamhouse -w ./warehouse append sales.orders orders.csv --txn-app-id nightly -
 )
 @click.argument("table")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--format", "format_", type=click.Choice(FORMATS), help="What the files are; else their names say it.")
+@click.option(
+    "--format", "format_", type=click.Choice(FORMATS), help="Format of the files; by default their names determine it."
+)
 @click.option(
     "--null",
     "null_texts",
@@ -247,8 +247,12 @@ streamhouse -w ./warehouse append sales.orders orders.csv --txn-app-id nightly -
     multiple=True,
     help="A text of a CSV field that means null, besides the empty one. May be given several times.",
 )
-@click.option("--txn-app-id", metavar="ID", help="Who writes: with --txn-version, the durable identity of this write.")
-@click.option("--txn-version", metavar="N", help="The version of the write; a known one adds nothing.")
+@click.option(
+    "--txn-app-id", metavar="ID", help="The application: with --txn-version, the durable identity of this write."
+)
+@click.option(
+    "--txn-version", metavar="N", help="The version of the write; a version that was written before adds nothing."
+)
 @click.pass_obj
 def append(
     session: Session,
@@ -259,11 +263,11 @@ def append(
     txn_app_id: str | None,
     txn_version: str | None,
 ) -> None:
-    """Add the rows of files to a table; upsert them where it has a primary key.
+    """Append the rows of files to a table, or upsert them by primary key.
 
     Files are Parquet, Arrow, CSV or JSON Lines; - is standard input. All rows become visible in one commit, or none.
-    Columns match by name; a missing one has its default, or is null. Prints the offsets that the rows got, bucket by
-    bucket, as half-open ranges.
+    Columns match by name; a missing column gets its default, or null. Prints the offsets of the rows per bucket, as
+    half-open ranges.
     """
     if (txn_app_id is None) != (txn_version is None):
         raise click.UsageError("--txn-app-id and --txn-version go together")
@@ -287,7 +291,7 @@ def _is_stored(table: Table, transaction: Transaction | None) -> bool:
 
 
 def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | None, output: Output) -> BucketOffsets:
-    """Stage piece after piece, so that memory stays bounded, and commit once. Upserts are one batch in memory."""
+    """Stage the files piece by piece with bounded memory, and commit once. Upserts are one batch in memory."""
     by_key = bool(table.state.primary_key)
     staged: list[StagedRows] = []
     upserted: list[pa.Table] = []

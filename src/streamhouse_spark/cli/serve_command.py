@@ -1,4 +1,4 @@
-"""``serve``: fresh rows for every Iceberg engine, and rows over HTTP."""
+"""``serve``: fresh rows for Iceberg engines, and rows over HTTP."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audi
     "--flight-port",
     type=click.IntRange(0, _PORT_MAX),
     metavar="PORT",
-    help="Also answer Arrow Flight there, for bulk reads; 0 takes a free one, and by default there is none.",
+    help="Port of Arrow Flight for bulk reads; 0 takes a free one. Off by default.",
 )
-@click.option("--token-file", metavar="FILE", help="Tokens that may read, or read and write; else everybody may.")
+@click.option("--token-file", metavar="FILE", help="Tokens that may read, or read and write. Without it everybody may.")
 @click.option(
     "--access", metavar="FILE", help="Clients, groups of an identity provider, and their rights by table; TOML."
 )
@@ -84,7 +84,7 @@ streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audi
     type=click.IntRange(2, 7 * 24 * 60),
     default=60,
     show_default=True,
-    help="How long a query may go on reading the hot rows that it began with.",
+    help="How long a query may read the hot rows that it began with.",
 )
 @click.option(
     "--lake-after",
@@ -103,9 +103,9 @@ streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audi
     type=click.IntRange(15, 720),
     default=60,
     show_default=True,
-    help="Life of such credentials; the role has to allow it.",
+    help="Lifetime of these credentials; the role must allow it.",
 )
-@click.option("--check", is_flag=True, help="Check the options and the warehouse, and end.")
+@click.option("--check", is_flag=True, help="Check the options and the warehouse, and exit.")
 @click.pass_obj
 def serve(
     session: Session,
@@ -128,11 +128,11 @@ def serve(
     vend_minutes: int,
     check: bool,
 ) -> None:
-    """Show fresh rows to every Iceberg engine, and take rows over HTTP.
+    """Serve fresh rows to Iceberg engines, and read and write rows over HTTP.
 
-    For engines that speak Iceberg's REST protocol, each table has its hot rows. /iceberg is the catalog (read-only),
-    /api/v1 takes and gives rows, Arrow Flight (--flight-port) gives many at once, /metrics is for Prometheus, and / is
-    a page. Nothing needs this server, and any number of them may run: all that they share lies in the warehouse. Runs
+    Engines that use Iceberg's REST protocol see each table with its hot rows. /iceberg is the read-only catalog,
+    /api/v1 reads and writes rows, Arrow Flight (--flight-port) serves bulk reads, /metrics is for Prometheus, and / is
+    a page. Nothing depends on this server, and any number of them may run: all shared state is in the warehouse. Runs
     until Ctrl-C.
     """
     from streamhouse_spark.serve.access import Access
@@ -171,12 +171,12 @@ def serve(
     audit = AuditLog(audit_log, clock) if audit_log is not None else None
     options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit, lake_after, vend, sites)
 
-    def started(url: str, flight: str | None) -> None:
+    def announce(url: str, flight: str | None) -> None:
         also = f", Arrow Flight at {flight}" if flight else ""
         text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg{also}) until Ctrl-C"
         click.echo(text, err=True)
 
-    if not serve_until_stopped(session.warehouse, options, listening, started):
+    if not serve_until_stopped(session.warehouse, options, listening, announce):
         logging.shutdown()
         sys.stderr.flush()
-        os._exit(0)  # a thread of gRPC's waits for a client that takes nothing, and would keep the process
+        os._exit(0)  # a gRPC thread waits for a client that consumes nothing, and would keep the process alive

@@ -1,4 +1,4 @@
-"""The log of commands that run for long: lines for people, or a JSON object a line where ``STREAMHOUSE_LOG=json``."""
+"""Log of long-running commands: text lines, or one JSON object per line with ``STREAMHOUSE_LOG=json``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from streamhouse_spark.errors import InvalidOptionError
 
 LOG_VARIABLE: Final = "STREAMHOUSE_LOG"
 _OWN: Final = "streamhouse_"
-"""Beginning of the attributes that our log records have besides those of every record."""
+"""Prefix of the extra attributes of our log records."""
 
 
 def log_to_stderr() -> None:
-    """Send log records to stderr: warnings as text, or with ``STREAMHOUSE_LOG=json`` from INFO on as JSON.
+    """Send log records to stderr: warnings as text, or with ``STREAMHOUSE_LOG=json`` INFO and above as JSON.
 
     Raises `InvalidOptionError` for any other value of the variable.
     """
@@ -44,7 +44,7 @@ class _TextLines(_Lines):
 
 
 class _JsonLines(_Lines):
-    """One JSON object a record: time, level, logger and message, then what the record says of its subject."""
+    """One JSON object per record: time, level, logger, message, and the record's extra attributes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         at = dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds")

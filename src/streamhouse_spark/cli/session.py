@@ -1,6 +1,6 @@
-"""The common parts of all commands: the shared options, help with examples, and errors as one line with an exit code.
+"""Common parts of all commands: shared options, help with examples, and errors as one line with an exit code.
 
-Exit codes: 0 the command succeeded; 1 it failed, with the reason on stderr; 2 the command line is wrong.
+Exit codes: 0 success; 1 failure, with the reason on stderr; 2 wrong command line.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FORMATS: Final = ("text", "json")
 
 @dataclass(slots=True)
 class Session:
-    """The shared options of one call. Opens the warehouse when a command asks for it."""
+    """Shared options of one call. Opens the warehouse on first use."""
 
     location: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
-    """May hold credentials: never print it."""
+    """May contain credentials: never print it."""
     format: str = "text"
 
     @property
@@ -45,7 +45,7 @@ class Session:
         location = self.location or os.environ.get(WAREHOUSE_VARIABLE, "")
         if not location.strip():
             raise click.UsageError(
-                f"no warehouse was given: say --warehouse DIRECTORY-OR-URL (-w), or set {WAREHOUSE_VARIABLE}"
+                f"no warehouse was given: use --warehouse DIRECTORY-OR-URL (-w), or set {WAREHOUSE_VARIABLE}"
             )
         return location
 
@@ -58,7 +58,7 @@ class Session:
 
 
 class Failure(click.ClickException):
-    """The command failed: one line on stderr, exit code 1."""
+    """Failure of a command: one line on stderr, exit code 1."""
 
     exit_code = 1
 
@@ -71,7 +71,7 @@ def fail(message: str) -> NoReturn:
 
 
 def fail_for(opened: TableBatch) -> None:
-    """Exit with code 1 if something failed for a table, once the others had their turn."""
+    """Exit with code 1 if a table failed, after all tables were processed."""
     if opened.failed:
         fail("; ".join(f"{name}: {error}" for name, error in opened.failed.items()))
 
@@ -96,7 +96,7 @@ class Command(click.Command):
 
 @contextmanager
 def usage_in_one_line() -> Iterator[None]:
-    """Shorten errors of the command line, which repeat the given values, to the length of the package's own errors."""
+    """Shorten usage errors, which repeat the given values, to the length of the package's own errors."""
     try:
         yield
     except click.UsageError as error:
@@ -104,16 +104,16 @@ def usage_in_one_line() -> Iterator[None]:
 
 
 def require_text(ctx: click.Context, words: Sequence[str]) -> None:
-    """Raise `click.UsageError` for bytes that are no UTF-8: names, values and output could not hold them."""
+    """Raise `click.UsageError` for bytes that are not UTF-8: names, values and output cannot contain them."""
     for word in words:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise click.UsageError(f"{quote(word)} is no UTF-8 text; write it as such", ctx) from None
+            raise click.UsageError(f"{quote(word)} is not UTF-8; encode it as UTF-8", ctx) from None
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
-    """Write examples unchanged: no wrapping, so that they can be copied."""
+    """Write examples without wrapping, so that they can be copied."""
     if examples:
         formatter.write("\nExamples:\n")
         for line in examples.strip("\n").splitlines():
@@ -148,7 +148,7 @@ def _shared_options() -> list[click.Parameter]:
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the same options to the group itself, so that they may stand before the command too."""
+    """Add the shared options to the group itself, so that they may also precede the command."""
     function.__dict__.setdefault("__click_params__", []).extend(reversed(_shared_options()))
     return function
 
@@ -168,7 +168,7 @@ def _take_settings(ctx: click.Context, param: click.Parameter, value: Sequence[s
 
 
 def parse_pairs(texts: Sequence[str], param: click.Parameter) -> Mapping[str, str]:
-    """Return ``KEY=VALUE`` texts as a mapping. Raises `click.BadParameter`, without showing the value."""
+    """Return ``KEY=VALUE`` texts as a mapping. Raises `click.BadParameter` without showing the value."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -179,12 +179,12 @@ def parse_pairs(texts: Sequence[str], param: click.Parameter) -> Mapping[str, st
 
 
 def take_pairs(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
-    """Callback of options that are given as ``KEY=VALUE``."""
+    """Callback of options with ``KEY=VALUE`` values."""
     return parse_pairs(value, param)
 
 
 def take_values(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
-    """Callback of ``COLUMN=VALUE`` texts: values are taken literally, with blanks at their ends, and once each."""
+    """Callback of ``COLUMN=VALUE`` arguments: values are literal, including spaces, and names must be unique."""
     names = [text.partition("=")[0].strip() for text in value]
     for name in names:
         if names.count(name) > 1:
@@ -193,19 +193,19 @@ def take_values(_ctx: click.Context, param: click.Parameter, value: Sequence[str
 
 
 def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
-    """Callback of options that take names, several times or with commas between them."""
+    """Callback of options with names, repeated or separated by commas."""
     return [name.strip() for text in value for name in text.split(",") if name.strip()]
 
 
 def take_fields(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
-    """Callback of options that take fields of a partitioning, as `take_names` takes names: ``truncate(4, a),b``."""
+    """Callback of options with partition fields, like `take_names`: ``truncate(4, a),b``."""
     from streamhouse_spark.schema.partition_fields import split_fields
 
     return [field for text in value for field in split_fields(text) if field]
 
 
 def take_duration_ms(_ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Callback of options that take a duration such as ``24h``."""
+    """Callback of options with a duration such as ``24h``."""
     from streamhouse_spark.core.option_parsing import parse_duration_ms
 
     if value is None:

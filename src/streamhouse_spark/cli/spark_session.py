@@ -1,4 +1,4 @@
-"""The Spark session of commands that need one. The only file of the command line that imports PySpark."""
+"""Spark session of the commands that need one. The only module of the command line that imports PySpark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG_SETTINGS = Path(__file__).with_name("spark_log.properties")
-"""Errors only: a command line speaks for itself."""
+"""Logs errors only: the command prints its own messages."""
 
 
 def open_spark(
@@ -29,12 +29,11 @@ def open_spark(
     java_options: str = "",
     catalog_of: tuple[str, Mapping[str, str]] | None = None,
 ) -> SparkSession:
-    """Open a session whose local workers run this very Python, and which logs errors only.
+    """Open a session whose local workers run this Python, and which logs errors only.
 
-    ``catalog_of`` are location and settings of a warehouse, of which it has the catalog ``streamhouse`` from its begin:
-    a jar that is added later is unknown to other threads.
-
-    Raises `MissingExtraError`, naming the package to install, if Java or PySpark is missing.
+    ``catalog_of`` are location and settings of a warehouse for the catalog ``streamhouse``. It must be set from the
+    start: a jar that is added later is unknown to other threads. Raises `MissingExtraError`, naming the package to
+    install, if Java or PySpark is missing.
     """
     require_java()
     try:
@@ -62,7 +61,7 @@ def open_spark(
 
 @contextmanager
 def translate_spark_errors() -> Iterator[None]:
-    """Raise errors of Spark as ours, whose text the command line prints without a traceback."""
+    """Raise Spark errors as ours, which the command line prints without a traceback."""
     from pyspark.errors import PySparkException
 
     try:
@@ -72,7 +71,7 @@ def translate_spark_errors() -> Iterator[None]:
 
 
 def require_java() -> None:
-    """Raise `MissingExtraError` with the command that installs a fitting Java."""
+    """Raise `MissingExtraError` with the command that installs a suitable Java."""
     finding = check_java(find_java(os.environ), platform.system(), os_release())
     if finding.level == "fail":
         raise MissingExtraError(f"{finding.found}; {finding.remedy}", condition="JAVA_NOT_FOUND")

@@ -1,4 +1,4 @@
-"""``ls``, ``describe``, ``create``, ``alter``, ``rename``, ``drop``, ``truncate``: commands of tables."""
+"""Commands of tables: ``ls``, ``describe``, ``create``, ``alter``, ``rename``, ``drop``, ``undrop``, ``truncate``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ls(session: Session, database: str | None, *, dropped: bool) -> None:
     """List the tables of a warehouse, or of one DATABASE.
 
     rows counts the rows written since the table was created or truncated, without those of dropped partitions;
-    lake_rows those that were tiered, and lag those that wait in the hot log.
+    lake_rows counts tiered rows, and lag those only in the hot log.
     """
     warehouse = session.warehouse
     if dropped:
@@ -103,12 +103,12 @@ streamhouse -w s3://lake/warehouse describe sales.orders --costs
 )
 @click.pass_obj
 def describe(session: Session, table: str, *, costs: bool, prices: Mapping[str, str]) -> None:
-    """Show what a table is: columns, properties, buckets, lake and lag.
+    """Describe a table: columns, properties, buckets, lake and lag.
 
-    log_start and log_end are the offsets [start, end) that the hot log holds; rows below lake_offset are in the lake.
+    log_start and log_end are the offsets [start, end) in the hot log; rows below lake_offset are in the lake.
 
-    With --costs, show requests and dollars of a month, from the commits and tiering rounds of the last day. Queries
-    and streams are not written down and not counted: each look of a waiting reader is one GET more.
+    With --costs, show the monthly requests and dollars, from the commits and tiering rounds of the last day. Queries
+    and streams are not recorded and not included: each poll of a waiting reader is one more GET.
     """
     if prices and not costs:
         raise click.UsageError("--price needs --costs")
@@ -123,7 +123,7 @@ def describe(session: Session, table: str, *, costs: bool, prices: Mapping[str, 
 
 
 def build_description(table: Table, failures: Sequence[TieringFailure] | None = None) -> dict[str, Any]:
-    """Return the description as a JSON document. The noted ``failures`` are read unless they are known."""
+    """Return the description as a JSON document. Reads the recorded ``failures`` unless they are given."""
     state = table.state
     lags = bucket_lags(state)
     lake = state.lake
@@ -159,7 +159,7 @@ def build_description(table: Table, failures: Sequence[TieringFailure] | None = 
 
 
 def _describe_archive(table: Table) -> dict[str, Any] | None:
-    """Describe the changes that outlive the log; None where there are none."""
+    """Describe the changes that are retained longer than the log; None if there are none."""
     pages = table.state.archive.pages
     if not pages:
         return None
@@ -240,7 +240,7 @@ streamhouse -w ./warehouse append sales.orders orders.parquet
     callback=take_names,
     help="The columns that tell rows apart, with commas between them: rows are upserted by it.",
 )
-@click.option("--buckets", type=click.IntRange(min=1), help="How many buckets the log has (bucket.num, default 1).")
+@click.option("--buckets", type=click.IntRange(min=1), help="Number of buckets of the log (bucket.num, default 1).")
 @click.option(
     "-p",
     "--property",
@@ -250,7 +250,7 @@ streamhouse -w ./warehouse append sales.orders orders.parquet
     callback=take_pairs,
     help="A table property, such as table.datalake.freshness=1min. May be given several times.",
 )
-@click.option("--if-not-exists", is_flag=True, help="Leave a table that exists as it is.")
+@click.option("--if-not-exists", is_flag=True, help="Keep an existing table unchanged.")
 @click.pass_obj
 def create(
     session: Session,
@@ -264,10 +264,10 @@ def create(
     properties: Mapping[str, str],
     if_not_exists: bool,
 ) -> None:
-    """Create a table, its database and, if need be, the warehouse.
+    """Create a table, and its database and warehouse if they do not exist.
 
-    Columns match by name when rows are written. Properties that Apache Fluss has too have its names; `streamhouse
-    describe` shows those that are set. A table has a lake unless table.datalake.enabled=false.
+    Columns match by name when rows are written. Properties of Apache Fluss keep their names; `streamhouse describe`
+    shows the current ones. A table has a lake unless table.datalake.enabled=false.
     """
     if (schema is None) == (like is None):
         raise click.UsageError("give the columns with either --schema or --like")
@@ -367,7 +367,7 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     metavar="KEY",
     multiple=True,
     callback=take_names,
-    help="Bring a property back to its default. May be given several times.",
+    help="Reset a property to its default. May be given several times.",
 )
 @click.pass_obj
 def alter(
@@ -383,12 +383,11 @@ def alter(
     changed: Mapping[str, str],
     removed: list[str],
 ) -> None:
-    """Change a table's columns and properties, all of it or nothing.
+    """Change a table's columns and properties atomically.
 
-    New columns may be null, and are null in the rows that are there, whatever their default. A column that is renamed,
-    dropped or widened ends streams and tails that read it; started again they go on. The lake follows with the next
-    tiering round.
-    bucket.num, bucket.key and table.datalake.format are fixed when a table is created, because rows lie by them.
+    New columns must be nullable, and are null in existing rows, whatever their default. Renaming, dropping or widening
+    a column ends streams and tails that read it; restart them to continue. The lake follows with the next tiering
+    round. bucket.num, bucket.key and table.datalake.format are fixed at creation, because they determine the layout.
     """
     are_columns = any((added, renamed, dropped, widened, comments, defaults))
     if not (are_columns or changed or removed):
@@ -425,10 +424,10 @@ streamhouse -w ./warehouse rename sales.orders archive.orders
 @click.argument("new_name")
 @click.pass_obj
 def rename(session: Session, table: str, new_name: str) -> None:
-    """Give a table another name, also in another database.
+    """Rename a table, also into another database.
 
-    Rows, offsets and the lake table stay where they are, and the old name is free at once. Streams that look the table
-    up by its old name end, and go on under the new one from their checkpoint.
+    Rows, offsets and the lake table stay where they are, and the old name is free at once. Streams that use the old
+    name end, and continue under the new name from their checkpoint.
     """
     session.warehouse.rename_table(table, new_name)
     renamed = session.warehouse.table(new_name)
@@ -447,14 +446,14 @@ streamhouse -w ./warehouse drop sales.orders --yes
 )
 @click.argument("table")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
-@click.option("--if-exists", is_flag=True, help="A table that does not exist is no failure.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the table does not exist.")
 @click.pass_obj
 def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: bool) -> None:
-    """Drop a table and its lake table, after asking.
+    """Drop a table and its lake table after confirmation.
 
-    A lake table that was adopted stays, with all rows in it. The name is free at once. Files are deleted later, by
-    `streamhouse maintain`, a day after the drop or more; until then `streamhouse undrop` brings the table back.
+    An adopted lake table stays, with all rows in it. The name is free at once. `streamhouse maintain` deletes the files
+    at least a day after the drop; until then `streamhouse undrop` restores the table.
     """
     warehouse = session.warehouse
     parse_table_name(table).require_table("drop")
@@ -487,12 +486,12 @@ streamhouse -w ./warehouse truncate sales.orders --yes
 )
 @click.argument("table")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.pass_obj
 def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
-    """Remove all rows of a table, after asking; the table itself stays.
+    """Remove all rows of a table after confirmation, and keep the table.
 
-    Reads find no rows at once, and open streams fail with a message. The next tiering round empties the lake table,
+    Reads return no rows at once, and open streams fail with a message. The next tiering round empties the lake table,
     whose older snapshots stay readable until they expire.
     """
     parse_table_name(table).require_table("truncate")
@@ -519,7 +518,7 @@ _DROPPED: Final = pa.schema([
 
 
 def list_dropped(session: Session, database: str | None) -> None:
-    """Return the dropped tables of a warehouse, or of one database, as rows."""
+    """Print the dropped tables of a warehouse, or of one database."""
     database_name = None if database is None else parse_database(database)
     rows = [
         {"table": table.name, "uuid": table.uuid, "dropped": table.dropped_ms, "rows": table.rows}
@@ -541,13 +540,13 @@ streamhouse -w ./warehouse undrop sales.orders --to sales.orders_before
 """,
 )
 @click.argument("table")
-@click.option("--uuid", help="Which one, where several tables were dropped under this name. Default: the last.")
-@click.option("--to", metavar="NAME", help="The name to give it. Default: the one that it had.")
+@click.option("--uuid", help="Which one, if several tables were dropped under this name. Default: the last.")
+@click.option("--to", metavar="NAME", help="The name of the restored table. Default: its former name.")
 @click.pass_obj
 def undrop(session: Session, table: str, *, uuid: str | None, to: str | None) -> None:
-    """Bring a dropped table back, with all rows, offsets and its lake.
+    """Restore a dropped table with all rows, offsets and its lake.
 
-    That works until `streamhouse maintain` cleans it up, a day after the drop or more.
+    It works until `streamhouse maintain` deletes the table, at least a day after the drop.
     """
     opened = session.warehouse.undrop_table(table, uuid=uuid, to=to)
     unit = "changes" if opened.state.primary_key else "rows"

@@ -1,5 +1,6 @@
-"""``tag``, ``tags`` and ``drop-tag``: names of versions of a table. ``clone``: a version under a name of its own.
-``branch``, ``publish-branch`` and ``drop-branch``: changes that nobody else sees before they are published.
+"""``tag``, ``tags`` and ``drop-tag``: named versions of a table. ``clone``: a version as a table of its own.
+
+``branch``, ``publish-branch`` and ``drop-branch``: changes that are isolated until they are published.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ streamhouse -w ./warehouse tag sales.orders before-backfill --version 41 --retai
 @click.option("--retain-days", type=click.IntRange(min=1), help="Drop it after so many days; never by default.")
 @click.pass_obj
 def tag(session: Session, table: str, name: str, *, version: str | None, retain_days: int | None) -> None:
-    """Name a version of a table, and keep what its readers need.
+    """Name a version of a table and retain the files that its readers need.
 
-    VERSION AS OF and rollback take the name. Files of the log and the lake snapshot stay, whatever is merged, trimmed,
-    cleaned and expired. Expiry by other engines does not know of it. `drop-tag` ends it.
+    VERSION AS OF and rollback accept the name. Log files and the lake snapshot are retained despite compaction,
+    trimming, cleaning and expiry. Expiry by other engines does not know of it. `drop-tag` ends it.
     """
     parse_table_name(table).require_table("tag")
     retain_ms = None if retain_days is None else retain_days * _DAY_MS
@@ -60,7 +61,7 @@ def tags(session: Session, table: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def drop_tag(session: Session, table: str, name: str) -> None:
-    """Drop a tag of a table. What only it kept is deleted by cleaning, after the grace."""
+    """Drop a tag of a table. Cleaning deletes the files that only it retained, after the grace period."""
     parse_table_name(table).require_table("drop a tag of")
     session.warehouse.table(table).drop_tag(name)
     session.output.document(
@@ -83,10 +84,11 @@ streamhouse -w ./warehouse clone sales.orders audit.orders_q3 --version quarter-
 @click.option("--version", help="Commit number or a tag of the source; the newest commit by default.")
 @click.pass_obj
 def clone(session: Session, source: str, target: str, *, version: str | None) -> None:
-    """Make a table of a version of another, without copying lake files.
+    """Create a table from a version of another without copying lake files.
 
-    Both tables live on by themselves: writes, deletes and columns of one are not seen in the other. Rows of the hot log
-    are copied. The files that both read stay until the clone is dropped and cleaned, also if the source is dropped.
+    Afterwards the tables are independent: writes, deletes and column changes of one do not affect the other. Rows of
+    the hot log are copied. Shared lake files stay until the clone is dropped and cleaned, even if the source is
+    dropped.
     """
     parse_table_name(source).require_table("clone")
     parse_table_name(target).require_table("clone to")
@@ -113,11 +115,11 @@ streamhouse -w ./warehouse publish-branch sales.orders audit
 @click.argument("name")
 @click.pass_obj
 def branch(session: Session, table: str, name: str) -> None:
-    """Begin a branch, whose changes no reader of the table sees.
+    """Create a branch whose changes are isolated from the table.
 
-    It begins with the table's newest version, and is read and written as TABLE$branch_NAME. `publish-branch` makes its
-    changes the table's, `drop-branch` loses them; `tags` shows it. Rows of the hot log are copied, and no file of the
-    lake is.
+    It starts at the table's latest version, and is read and written as TABLE$branch_NAME. `publish-branch` publishes
+    its changes to the table, `drop-branch` discards them; `tags` lists it. Rows of the hot log are copied, lake files
+    are not.
     """
     parse_table_name(table).require_table("make a branch of")
     opened = session.warehouse.table(table)
@@ -136,10 +138,10 @@ def branch(session: Session, table: str, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def publish_branch(session: Session, table: str, name: str) -> None:
-    """Make the changes of a branch the table's, all of them at once, and end it.
+    """Publish the changes of a branch to its table atomically, and end it.
 
-    Where the table changed since the branch began, the branch is published only if that is right behind these changes;
-    else nothing is. Publishing again publishes once.
+    If the table has changed since the branch began, the branch is published only if its changes are still correct after
+    those; otherwise nothing is published. Idempotent.
     """
     parse_table_name(table).require_table("publish a branch of")
     opened = session.warehouse.table(table)
@@ -158,7 +160,7 @@ def publish_branch(session: Session, table: str, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def drop_branch(session: Session, table: str, name: str) -> None:
-    """End a branch of a table, and lose its changes. Its files are deleted by cleaning, after the grace."""
+    """Drop a branch of a table and discard its changes. Cleaning deletes its files after the grace period."""
     parse_table_name(table).require_table("drop a branch of")
     session.warehouse.table(table).drop_branch(name)
     session.output.document(

@@ -1,4 +1,4 @@
-"""``tier``: moving rows from the hot logs into the lakes, once or as a service, in this process or on Spark."""
+"""``tier``: moves rows from the hot logs into the lakes, once or as a service, in this process or on Spark."""
 
 from __future__ import annotations
 
@@ -56,18 +56,20 @@ streamhouse -w ./warehouse tier
 # the same in a container: probes and Prometheus' metrics at port 9464
 streamhouse -w s3://bucket/warehouse tier --listen 0.0.0.0:9464
 
-# a service that tells OpenLineage of each round
+# a service that sends an OpenLineage event for each round
 streamhouse -w s3://bucket/warehouse tier --lineage http://marquez:5000/api/v1/lineage
 
 # the same on Spark, which writes the files on its executors
 streamhouse -w s3://bucket/warehouse tier --master 'local[4]'
 
-# and beside it, materialised tables are refreshed as often as each says
+# also refresh materialised tables as often as their freshness requires
 streamhouse -w s3://bucket/warehouse tier --master 'local[4]' --views
 """,
 )
 @click.argument("tables", nargs=-1)
-@click.option("--once", is_flag=True, help="One round: end when all rows written before the call are in the lake.")
+@click.option(
+    "--once", is_flag=True, help="Run one round, and exit when all rows written before the call are in the lake."
+)
 @click.option("--spark", "on_spark", is_flag=True, help="Run on Spark, with the master of its own configuration.")
 @click.option("--master", metavar="URL", help="Run on Spark with this master, such as local[*].")
 @click.option(
@@ -95,20 +97,22 @@ def tier(
 ) -> None:
     """Move rows from the hot logs into the lakes.
 
-    Works on all TABLES of the warehouse that have a lake, or on those named. Any number of these may run at once:
-    each round's commit is fenced. The service also maintains the tables, as `streamhouse maintain` does. Runs in this
-    process; for large tables give --spark or --master.
+    Works on all TABLES of the warehouse that have a lake, or on those named. Any number of these commands may run at
+    once: each round's commit is fenced. The service also maintains the tables, like `streamhouse maintain`. Runs in
+    this process; use --spark or --master for large tables.
 
-    With --views the service also refreshes the materialised tables of the warehouse, or those among TABLES: one after
-    the other, the longest due first, beside the rounds. Their queries run on Spark, so it needs --spark or --master.
+    With --views the service also refreshes the materialised tables of the warehouse, or those among TABLES, one at a
+    time next to the rounds, the longest overdue first. Their queries run on Spark, so it needs --spark or --master.
     """
     address = _parse_address(listen) if listen is not None else None
     if address is not None and once:
-        raise InvalidOptionError("--listen is for the service: leave --once away, and it runs until it is stopped")
+        raise InvalidOptionError("--listen is for the service: leave out --once to run the service until it is stopped")
     if lineage is not None and once:
-        raise InvalidOptionError("--lineage is for the service: leave --once away, and it runs until it is stopped")
+        raise InvalidOptionError(
+            "--lineage is for the service: leave out --once to run the service until it is stopped"
+        )
     if views and once:
-        raise InvalidOptionError("--views is for the service: leave --once away, and it runs until it is stopped")
+        raise InvalidOptionError("--views is for the service: leave out --once to run the service until it is stopped")
     if views and not (on_spark or master):
         raise InvalidOptionError("--views needs Spark, which runs the queries: give --master 'local[*]', or --spark")
     listener = _create_listener(lineage) if lineage is not None else None
@@ -135,9 +139,7 @@ def tier_here(table: Table) -> TieringReport:
 
 
 def _with_failure_note(tier_one: Callable[[Table], T]) -> Callable[[Table], T]:
-    """Return the same work on a table, of which a failure is noted beside the table: nobody may look at a timer's
-    output.
-    """
+    """Return the work with failures recorded next to the table, for people who do not see a scheduled job's output."""
     from streamhouse_spark.service.failure_log import FailureNotes
 
     def work(table: Table) -> T:
@@ -191,7 +193,7 @@ def _serve_metrics(service: ServiceSnapshot, address: Address | None, more: Meas
 
 @contextmanager
 def _open_session(session: Session, master: str | None, *, has_catalog: bool) -> Iterator[Any]:
-    """Open a session of Spark, and stop it in the end. With the catalog, rounds and refreshes share it fairly."""
+    """Open a Spark session, and stop it at the end. With the catalog, rounds and refreshes share it fairly."""
     from streamhouse_spark.cli.spark_session import open_spark
 
     if has_catalog:
@@ -247,7 +249,7 @@ def _serve_on_spark(
 
 
 def _report_view(output: Output, show: Callable[[str | None], None], view: ViewStatus) -> None:
-    """Show which view is being refreshed, and print each refresh that made a commit."""
+    """Show which view is being refreshed, and print each refresh that committed."""
     step = f", step {view.steps + 1}" if view.steps else ""
     show(f"refresh {view.name}{step}" if view.doing == "refreshing" else None)
     done = view.last
@@ -265,18 +267,18 @@ def _report_view(output: Output, show: Callable[[str | None], None], view: ViewS
 
 
 def _tier_each(session: Session, chosen: TableBatch, work: Callable[[Table], T]) -> list[T]:
-    """Work on one table after the other, and show how many are done."""
+    """Process one table after the other with a progress bar."""
     with session.output.progress("tables") as progress:
         task = progress.add_task("tier", total=len(chosen.tables))
 
-        def counted(table: Table) -> T:
+        def tier_and_count(table: Table) -> T:
             progress.update(task, description=f"tier {table.name}")
             try:
                 return work(table)
             finally:
                 progress.advance(task)
 
-        return chosen.each(counted)
+        return chosen.each(tier_and_count)
 
 
 def _select_lake_tables(session: Session, names: Sequence[str]) -> TableBatch:
@@ -309,9 +311,7 @@ def _to_rows(reports: Sequence[TieringReport]) -> pa.Table:
 
 
 def _create_reporter(output: Output) -> Callable[[TieringReport], None]:
-    """Return a function that prints each round of a service. Failures are logged by the service; here they go to
-    stderr, a line each.
-    """
+    """Return a function that prints each round of a service. The service logs failures, which go to stderr."""
     log_to_stderr()
 
     def report(done: TieringReport) -> None:
@@ -325,7 +325,7 @@ def _create_reporter(output: Output) -> Callable[[TieringReport], None]:
 
 @contextmanager
 def _until_stopped() -> Iterator[threading.Event]:
-    """Return an event that Ctrl-C and SIGTERM set: work under way is finished first."""
+    """Yield an event that Ctrl-C and SIGTERM set, so that work in progress is finished first."""
     stop = new_event()
     previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,4 +1,4 @@
-"""``top``: all tables on one screen, as they are now and again."""
+"""``top``: all tables on one screen, refreshed continuously."""
 
 from __future__ import annotations
 
@@ -30,12 +30,16 @@ streamhouse -w ./warehouse top --once --output json | jq 'select(.is_late)'
 """,
 )
 @click.option(
-    "--interval", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, help="Seconds between two looks."
+    "--interval",
+    type=click.FloatRange(0.5, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two refreshes.",
 )
-@click.option("--once", is_flag=True, help="Look once, and end; so it is without a terminal.")
+@click.option("--once", is_flag=True, help="Show once and exit; the default without a terminal.")
 @click.pass_obj
 def top(session: Session, interval: float, *, once: bool) -> None:
-    """Show all tables: rows, rows a second, and how far each lake is behind.
+    """Show all tables live: rows, rows per second, and the lag of each lake.
 
     The busiest table comes first. Runs until Ctrl-C.
     """
@@ -51,7 +55,7 @@ def top(session: Session, interval: float, *, once: bool) -> None:
 
 
 def watch(warehouse: Warehouse, interval_s: float, show: Callable[[RichTable], None]) -> NoReturn:
-    """Look at all tables and show them, again and again."""
+    """Show all tables continuously."""
     before: RowsAt = {}
     while True:
         statuses, failed = _collect_statuses(warehouse)
@@ -62,7 +66,7 @@ def watch(warehouse: Warehouse, interval_s: float, show: Callable[[RichTable], N
 
 
 RowsAt = Mapping[str, tuple[int, int]]
-"""Table → its rows, and the boot time in milliseconds at which it had them."""
+"""Table → its rows, and the boot time in milliseconds of the reading."""
 
 
 def _collect_statuses(warehouse: Warehouse) -> tuple[list[TableOverview], Mapping[str, Exception]]:
@@ -77,7 +81,7 @@ def _row_counts(warehouse: Warehouse, statuses: Sequence[TableOverview]) -> Rows
 
 
 def compute_rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
-    """Return the rows a second of tables that both looks found."""
+    """Return the rows per second of tables in both readings."""
     pairs = {name: (before[name], at) for name, at in now.items() if name in before}
     return {
         name: max(0.0, 1000 * (rows - old) / (at_ms - old_ms))

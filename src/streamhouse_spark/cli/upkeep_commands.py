@@ -1,4 +1,4 @@
-"""``maintain``, ``verify``, ``doctor``: keeping tables small, whole and well."""
+"""``maintain``, ``verify``, ``doctor``: maintenance and checks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LEVELS: Final = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "fail": 
 
 
 def select_tables(session: Session, names: Sequence[str]) -> TableBatch:
-    """Return the named tables, or all of the warehouse."""
+    """Return the named tables, or all tables of the warehouse."""
     warehouse = session.warehouse
     return open_named(warehouse.table, names) if names else open_all(warehouse)
 
@@ -55,7 +55,7 @@ streamhouse -w ./warehouse maintain --grace 48h --output json
 """,
 )
 @click.argument("tables", nargs=-1)
-@click.option("--dry-run", is_flag=True, help="Only show the deletions that are due.")
+@click.option("--dry-run", is_flag=True, help="Only show due deletions.")
 @click.option(
     "--grace",
     "grace_ms",
@@ -63,28 +63,27 @@ streamhouse -w ./warehouse maintain --grace 48h --output json
     show_default=True,
     callback=take_duration_ms,
     metavar="DURATION",
-    help="How long files stay after nobody needs them, for readers and writers under way.",
+    help="How long unreferenced files stay, for readers and writers in progress.",
 )
 @click.pass_obj
 def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms: int | None) -> None:
-    """Merge small segments, trim what is old, delete what nobody needs.
+    """Merge small segments, trim old rows, delete unreferenced files.
 
-    Works on all tables of the warehouse, and on what dropped ones left behind, or on the TABLES named. Trimming follows
-    table.log.ttl, and never passes what the lake holds. Repeating it is harmless, and so is running it in several
-    places.
+    Works on all tables of the warehouse and on remains of dropped ones, or on the TABLES named. Trimming follows
+    table.log.ttl and never removes rows that are not in the lake. Idempotent, and safe to run concurrently.
     """
     chosen = select_tables(session, tables)
     grace_ms = GRACE_MS if grace_ms is None else grace_ms
     with session.output.progress("tables") as progress:
         task = progress.add_task("maintain", total=len(chosen.tables))
 
-        def maintained(table: Table) -> dict[str, object]:
+        def maintain_one(table: Table) -> dict[str, object]:
             progress.update(task, description=f"maintain {table.name}")
             report = table.maintain(grace_ms=grace_ms, dry_run=dry_run)
             progress.advance(task)
             return _maintain_table(table, report)
 
-        rows = chosen.each(maintained)
+        rows = chosen.each(maintain_one)
     if not tables:
         dropped = session.warehouse.clean_dropped(grace_ms=grace_ms, dry_run=dry_run)
         if dropped.deleted:
@@ -121,12 +120,12 @@ streamhouse -w ./warehouse verify sales.orders --output json || echo damaged
 @click.argument("table")
 @click.pass_obj
 def verify(session: Session, table: str) -> None:
-    """Check everything that a table names, byte by byte.
+    """Verify all files of a table against their checksums.
 
-    Reads every commit record, checkpoint, hint and tag, and every segment against its checksums; checks that offsets
-    are dense; reads every row of the lake and the metadata of each kept snapshot; and checks that the lake holds
-    exactly the tiered offsets and that the footers of its files match their checksums. Files without one, of other
-    engines or older versions, are counted. Changes nothing. Exit code 1 where something is wrong.
+    Reads every commit record, checkpoint, hint, tag and segment; checks that offsets are dense; reads every row of the
+    lake and the metadata of each retained snapshot; and checks that the lake holds exactly the tiered offsets and that
+    the footers of its files match their checksums. Files without a checksum, from other engines or older versions, are
+    counted. Changes nothing. Exit code 1 if something is wrong.
     """
     opened = session.warehouse.table(table)
     result = _verify_table(opened, session.output)
@@ -188,11 +187,11 @@ streamhouse doctor --output json | jq 'select(.level != "ok")'
 )
 @click.pass_obj
 def doctor(session: Session) -> None:
-    """Check this machine and a warehouse, and say what to install or do.
+    """Check this machine and a warehouse, and recommend fixes.
 
-    Looks at Python, Java, PySpark and the other packages, the Python of Spark's workers, and, where a warehouse is
-    named, whether it can be written, whether put-if-absent is honoured, its clock, its disk, and whether somebody
-    tiers and maintains its tables. Exit code 1 where something cannot work.
+    Checks Python, Java, PySpark and the other packages, and the Python of Spark's workers. For a given warehouse it
+    checks write access, put-if-absent, clock and disk, and whether its tables are tiered and maintained. Exit code 1 if
+    something cannot work.
     """
     findings = run_doctor(session.location or os.environ.get(WAREHOUSE_VARIABLE) or None, session.settings)
     if session.output.as_json:

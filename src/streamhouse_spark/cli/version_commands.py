@@ -1,4 +1,4 @@
-"""``history``, ``rollback``: the versions of a table, and giving it the rows of an older one."""
+"""``history``, ``rollback``: the versions of a table, and restoring the rows of an older one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ streamhouse -w ./warehouse history sales.orders -n 5 --output json | jq .operati
 )
 @click.argument("table")
 @click.option(
-    "-n", "--limit", type=click.IntRange(1, 2**63 - 1), default=20, show_default=True, help="How many commits."
+    "-n", "--limit", type=click.IntRange(1, 2**63 - 1), default=20, show_default=True, help="Number of commits."
 )
 @click.pass_obj
 def history(session: Session, table: str, limit: int) -> None:
-    """List the newest commits of a table: what each did, and by whom.
+    """List the latest commits of a table, with operation and author.
 
-    The newest comes first. Commits whose records were cleaned are not listed any more.
+    The latest comes first. Commits whose records were cleaned are no longer listed.
     """
     commits = session.warehouse.table(table).inspect.history(limit)
     session.output.rows(commits.take(list(reversed(range(commits.num_rows)))))
@@ -46,13 +46,13 @@ streamhouse -w ./warehouse rollback sales.orders --to 41 --yes
 @click.argument("table")
 @click.option("--to", "version", required=True, help="Commit number of the history, or a tag.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show how many rows would go and come back.")
+@click.option("--dry-run", is_flag=True, help="Only show how many rows would be removed and restored.")
 @click.pass_obj
 def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: bool) -> None:
-    """Give a table the rows that it had after an older commit, after asking.
+    """Restore the rows of an older commit after confirmation.
 
-    This is one new commit: history goes on, and it can be rolled back as well. Columns and properties stay as they are.
-    Rows that others commit meanwhile end it with a conflict. The lake follows in the next round of tiering.
+    This is one new commit, so history continues and it can be rolled back as well. Columns and properties stay
+    unchanged. A concurrent commit of rows ends it with a conflict. The lake follows in the next tiering round.
     """
     parse_table_name(table).require_table("roll back")
     opened = session.warehouse.table(table)
@@ -71,7 +71,7 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
 
 
 def _rollback(session: Session, table: Table, version: str, *, dry_run: bool) -> RollbackReport:
-    with session.output.working(f"{'look at' if dry_run else 'roll back'} {table.name}"):
+    with session.output.working(f"{'check' if dry_run else 'roll back'} {table.name}"):
         return table.rollback_to_version(version, dry_run=dry_run)
 
 

@@ -1,4 +1,4 @@
-"""``refresh``, ``pause``, ``resume``: materialised tables, by hand."""
+"""``refresh``, ``pause``, ``resume``: manual control of materialised tables."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ streamhouse -w s3://bucket/warehouse refresh gold.revenue gold.visitors --master
 @click.option("--master", metavar="URL", help="Run with this master, such as local[*].")
 @click.pass_obj
 def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: str | None) -> None:
-    """Bring materialised tables to the rows that their sources have, on Spark.
+    """Refresh materialised tables from their sources, on Spark.
 
-    Refreshes the VIEWS named, one after the other, in all of their steps, and paused ones too. Spark runs their
-    queries, so this needs --master or --spark. A refresh that finds nothing new commits nothing: repeating it is
-    harmless, and so is a service beside it. The first error ends it; what was refreshed by then stays.
+    Refreshes the VIEWS named, including paused ones, one after the other, each in all of its steps. Spark runs their
+    queries, so this needs --master or --spark. A refresh without new source rows commits nothing: repeating it is
+    harmless, and so is a concurrent service. The first error ends the command; completed refreshes stay.
     """
     if not (on_spark or master):
         raise InvalidOptionError("refresh needs Spark, which runs the queries: give --master 'local[*]', or --spark")
@@ -75,10 +75,10 @@ streamhouse -w ./warehouse resume gold.revenue
 @_VIEWS
 @click.pass_obj
 def pause(session: Session, views: Sequence[str]) -> None:
-    """Have services leave materialised tables as they are, until resume.
+    """Pause refreshes of materialised tables by services, until resume.
 
-    Holds for all services, on all hosts, and is seen by each before it begins another step. It is one commit of each of
-    the VIEWS, and none for one that is paused already. `streamhouse refresh` refreshes paused ones too. Needs no Spark.
+    Applies to all services on all hosts; each checks it before its next step. It is one commit per view of VIEWS, and
+    none for a paused view. `streamhouse refresh` refreshes paused views too. Needs no Spark.
     """
     _set_each(session, views, "pause", pause_refreshes)
 
@@ -94,17 +94,18 @@ streamhouse -w ./warehouse resume gold.revenue gold.visitors --output json
 @_VIEWS
 @click.pass_obj
 def resume(session: Session, views: Sequence[str]) -> None:
-    """Have services refresh materialised tables again.
+    """Resume refreshes of materialised tables by services.
 
-    They go on at the versions that the VIEWS have, and see it within seconds. It is one commit of each, and none for
-    one that is not paused. Needs no Spark.
+    Services continue at the versions of the VIEWS, within seconds. It is one commit per view, and none for a view that
+    is not paused. Needs no Spark.
     """
     _set_each(session, views, "resume", resume_refreshes)
 
 
 def _open_views(session: Session, names: Sequence[str], verb: str) -> list[Table]:
-    """Return the tables of views, each once. Raises `InvalidOptionError` for a table that is none, before anything is
-    done to another.
+    """Return the distinct tables of views.
+
+    Raises `InvalidOptionError` for a table that is not a view, before any view is changed.
     """
     paths = dict.fromkeys(str(parse_table_name(name).require_table(verb)) for name in names)
     warehouse = session.warehouse

@@ -65,7 +65,7 @@ def parse_access(path: str, clock: Clock) -> Access:
     try:
         document = tomllib.loads(_read_text(path, "--access"))
     except tomllib.TOMLDecodeError as error:
-        raise InvalidOptionError(f"--access {path} is no TOML: {error}; mend that line") from error
+        raise InvalidOptionError(f"--access {path} is not valid TOML: {error}; fix that line") from error
     return _Parser(path, clock).access(document)
 
 
@@ -81,7 +81,9 @@ class _Parser:
             where = f"[clients.{name}]"
             self._require_known(fields, _CLIENT, where)
             if name.startswith(OIDC_PREFIX):
-                raise self._error(f"{where}: names that begin with {OIDC_PREFIX} are those of [oidc]; choose another")
+                raise self._error(
+                    f"{where}: names that start with {OIDC_PREFIX} are reserved for [oidc]; choose another"
+                )
             digest = fields.get("token_sha256")
             if not isinstance(digest, str) or not _DIGEST.match(digest):
                 raise self._error(
@@ -93,7 +95,9 @@ class _Parser:
             clients[bytes.fromhex(digest)] = self._client(name, fields, where)
         issuer = self._issuer(document)
         if not clients and issuer is None:
-            raise self._error("there is neither a client nor [oidc]: nobody could use the server; add [clients.<name>]")
+            raise self._error(
+                "there is neither a client nor [oidc], so nobody could use the server; add [clients.<name>]"
+            )
         return Access(clients, issuer, self._rate(document, ""))
 
     def _issuer(self, document: Mapping[str, Any]) -> TokenIssuer | None:
@@ -103,16 +107,16 @@ class _Parser:
             groups[name] = self._client(name, fields, f"[groups.{name}]")
         if "oidc" not in document:
             if groups:
-                raise self._error("[groups] are those of [oidc], which is missing; add it")
+                raise self._error("[groups] needs [oidc], which is missing; add it")
             return None
         fields = document["oidc"]
         if not isinstance(fields, dict):
-            raise self._error("oidc is no section; write [oidc] and its settings below")
+            raise self._error("oidc is not a section; write [oidc] and its settings below it")
         self._require_known(fields, _OIDC, "[oidc]")
         texts = {name: self._word(fields, name) for name in _OIDC if name in fields}
         for name in ("issuer", "audience"):
             if name not in texts:
-                raise self._error(f"[oidc] needs {name}: a token of another one is not for this server; add it")
+                raise self._error(f"[oidc] needs {name}, to reject tokens for other servers; add it")
         keys = SigningKeys(texts["issuer"], texts.get("jwks_url"), self._clock)
         claims = {name: texts[name] for name in ("groups_claim", "name_claim") if name in texts}
         return TokenIssuer(texts["issuer"], texts["audience"], groups, keys, **claims)
@@ -124,7 +128,7 @@ class _Parser:
     def _patterns(self, patterns: object, where: str) -> tuple[TableGrant, ...]:
         if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
             raise self._error(
-                f'{where} is no list of tables; write for example {where.rpartition(" ")[2]} = ["sales.*"]'
+                f'{where} is not a list of tables; write for example {where.rpartition(" ")[2]} = ["sales.*"]'
             )
         try:
             return tuple(parse_pattern(pattern) for pattern in patterns)
@@ -142,7 +146,7 @@ class _Parser:
     def _tables(self, document: Mapping[str, Any], section: str) -> Mapping[str, Mapping[str, Any]]:
         tables = document.get(section, {})
         if not isinstance(tables, dict) or not all(isinstance(fields, dict) for fields in tables.values()):
-            raise self._error(f"{section} is no section of names; write [{section}.<name>] and its rights below")
+            raise self._error(f"{section} is not a section of names; write [{section}.<name>] and its rights below")
         return tables
 
     def _word(self, fields: Mapping[str, Any], name: str) -> str:
@@ -210,4 +214,4 @@ def _read_text(path: str, option: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InvalidOptionError(f"{option} {path} cannot be read: {error}; give a text file of rights") from error
+        raise InvalidOptionError(f"{option} {path} cannot be read: {error}; give a readable UTF-8 text file") from error

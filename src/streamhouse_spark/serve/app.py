@@ -83,7 +83,7 @@ class _RequestCounter:
         area = "page" if scope["path"] == "/" else scope["path"].lstrip("/").partition("/")[0]
         area = area if area in _AREAS else "other"
 
-        async def noted(message: Message) -> None:
+        async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 busy_s = (self._clock.boot_ms() - began_ms) / 1000
                 self._counts.count_request(scope["method"], area, message["status"], busy_s)
@@ -94,7 +94,7 @@ class _RequestCounter:
                 logger.info("answered a request", extra={f"streamhouse_{name}": value for name, value in of.items()})
             await send(message)
 
-        await self._app(scope, receive, noted)
+        await self._app(scope, receive, send_and_count)
 
 
 def _health(request: Request) -> Response:  # noqa: ARG001 - a handler

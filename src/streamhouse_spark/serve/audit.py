@@ -61,7 +61,7 @@ def require_writable(path: str) -> None:
     except (OSError, ValueError) as error:
         raise _not_writable_error(path, str(error)) from error
     if not is_writable:
-        raise _not_writable_error(path, "it is no file of this user, and its folder takes none")
+        raise _not_writable_error(path, "it is not a writable file, or its folder is not writable")
 
 
 def _not_writable_error(path: str, reason: str) -> InvalidOptionError:

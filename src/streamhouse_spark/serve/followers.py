@@ -50,9 +50,9 @@ class Followers:
     def admit(self, client: str) -> str | None:
         """Count a follower, which must be released. Return the reason of a rejection, or None."""
         if self._counts.total() >= FOLLOWERS_MAX:
-            return f"{FOLLOWERS_MAX} clients follow tables here already; ask another server, or later"
+            return f"{FOLLOWERS_MAX} clients already follow tables here; retry later, or on another server"
         if self._counts[client] >= FOLLOWERS_OF_CLIENT_MAX:
-            return f"this client follows {FOLLOWERS_OF_CLIENT_MAX} times here already; end one of them first"
+            return f"this client follows {FOLLOWERS_OF_CLIENT_MAX} tables here already; end one of these streams first"
         self._counts[client] += 1
         return None
 

@@ -63,13 +63,13 @@ class Guard:
         if refused is None and scope["path"] not in self._open_paths:
             refused = await self._check_client(request, state)
 
-        async def noted(message: Message) -> None:
+        async def send_with_audit(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", state["request_id"].encode())]
                 self._write_audit(request, state, message["status"])
             await send(message)
 
-        await (refused or self._app)(scope, receive, noted)
+        await (refused or self._app)(scope, receive, send_with_audit)
 
     def _check_site(self, request: Request) -> Response | None:
         if request.scope["path"] == HEALTH:  # load balancers use their own host names

@@ -20,11 +20,11 @@ _DISCARDED_BYTES_MAX: Final = 64 << 20
 _DISCARDING_S: Final = 5.0
 _VERSIONS: Final = (b"1.0", b"1.1")
 _TEXTS: Final = {
-    400: "this is no HTTP request that can be answered: {error}",
+    400: "this is not a valid HTTP request: {error}",
     414: f"the address has more than {HEAD_BYTES_MAX >> 10} KiB; send a shorter condition, or use Arrow Flight",
     431: f"the headers of the request have more than {HEAD_BYTES_MAX >> 10} KiB; send fewer",
     501: "this transfer encoding is not supported: {error}; send chunked, or a Content-Length",
-    505: "this version of HTTP is not spoken here; use HTTP/1.1",
+    505: "this version of HTTP is not supported; use HTTP/1.1",
 }
 
 

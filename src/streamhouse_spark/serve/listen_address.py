@@ -40,7 +40,7 @@ class ListenAddress:
     def require_safe(self, access: Access) -> None:
         """Raise `InvalidOptionError` if other hosts could read or write without a token, or read the traffic."""
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise InvalidOptionError("--tls-cert and --tls-key belong together: give both, or neither")
+            raise InvalidOptionError("--tls-cert and --tls-key require each other: give both, or neither")
         if self.allows_insecure or _is_loopback(self.host):
             return
         missing = ["--token-file or --access"] if access.is_open else []

@@ -155,7 +155,7 @@ class SigningKeys:
         """Return the provider's URL of its keys (OpenID Connect Discovery 1.0, section 4)."""
         document = _parse_object(self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
         if document.get("issuer") != self._issuer:
-            raise ValueError(f"it says that its name is {str(document.get('issuer'))[:200]!r}")
+            raise ValueError(f"it reports the issuer {str(document.get('issuer'))[:200]!r}")
         url = str(document.get("jwks_uri"))
         require_secure(url)
         return url
@@ -166,7 +166,7 @@ def require_secure(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         return
-    raise InvalidOptionError(f"{url[:200]!r}: keys of an identity provider are fetched by https alone; give such a URL")
+    raise InvalidOptionError(f"{url[:200]!r}: keys of an identity provider require https; give such a URL")
 
 
 def fetch_body(url: str) -> bytes:
@@ -182,5 +182,5 @@ def fetch_body(url: str) -> bytes:
 def _parse_object(text: bytes) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError("the answer is no JSON object")  # noqa: TRY004 - bad data, not a wrong call
+        raise ValueError("the response is not a JSON object")  # noqa: TRY004 - bad data, not a wrong call
     return value

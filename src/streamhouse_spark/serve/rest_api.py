@@ -56,7 +56,7 @@ IN_FLIGHT_BYTES_MAX: Final = 256 << 20
 BAD_ROWS_SHOWN: Final = 100
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
-_IN_FLIGHT_FULL: Final = "the rows of other requests wait to be written; send these again"
+_IN_FLIGHT_FULL: Final = "too many rows of other requests are in flight; retry later"
 _MODES: Final = ("append", "upsert", "delete")
 _READ_PARAMETERS: Final = ("where", "columns", "limit")
 _WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
@@ -78,14 +78,14 @@ def rows_routes(tables: OpenTables, counts: ServerCounters) -> list[Route]:
 
 
 def _handle_errors(handler: Handler, warehouse: Warehouse) -> Handler:
-    async def answered(request: Request) -> Response:
+    async def handle(request: Request) -> Response:
         try:
             return await handler(request)
         except StreamhouseError as error:
             client, table = client_of(request), requested_table(request)
             return error_response(await run_in_threadpool(hide_names, error, client, table, warehouse.exists))
 
-    return answered
+    return handle
 
 
 class _RowsApi:
@@ -376,7 +376,7 @@ def _parse_start(text: str) -> Any:
         return LogPosition.from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise InvalidOptionError(
-            f"from={text[:80]!r}: expected latest, earliest or the id of an event that was received"
+            f"from={text[:80]!r}: expected latest, earliest or the id of a received event"
         ) from error
 
 

@@ -75,7 +75,7 @@ def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        raise SchemaMismatchError(f"the body is no UTF-8: {error}; send text in UTF-8") from error
+        raise SchemaMismatchError(f"the body is not UTF-8: {error}; send text in UTF-8") from error
     if kind == CSV:
         return _CsvBody(text, rules)
     return _JsonLinesBody([line for line in text.split("\n") if line.strip()], rules)
@@ -161,7 +161,9 @@ class _CsvBody:
             reader = csv.reader(iter(lines.readline, ""), strict=True)
             ends = [lines.tell() for _ in reader]
         except csv.Error as error:
-            raise SchemaMismatchError(f"the body is no CSV: {error}; send a header and a line for each row") from error
+            raise SchemaMismatchError(
+                f"the body is not valid CSV: {error}; send a header and one line per row"
+            ) from error
         starts += ends
         pieces = [text[begin:end] for begin, end in zip(starts, ends, strict=False)]
         self._header = pieces[0] if pieces else ""

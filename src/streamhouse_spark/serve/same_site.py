@@ -107,7 +107,7 @@ def _parse_host(text: str) -> str:
     name = text.strip().lower().removesuffix(".")
     if name != ANY_HOST and not _NAME.match(name) and not _is_address(name):
         raise InvalidOptionError(
-            f"--allowed-host {text[:80]!r} is no host name; give a name without scheme and port, such as "
+            f"--allowed-host {text[:80]!r} is not a host name; give a name without scheme and port, such as "
             f"streams.example.com, or {ANY_HOST} for all"
         )
     return name
@@ -117,7 +117,7 @@ def _parse_origin(text: str) -> str:
     scheme, _, authority = text.strip().lower().partition("://")
     if scheme not in _PORTS or not _AUTHORITY.match(authority):
         raise InvalidOptionError(
-            f"--allowed-origin {text[:80]!r} is no origin; give scheme, host and port as browsers do, such as "
+            f"--allowed-origin {text[:80]!r} is not an origin; give scheme, host and port as browsers do, such as "
             "https://streams.example.com"
         )
     return f"{scheme}://{authority}".removesuffix(f":{_PORTS[scheme]}")

@@ -36,11 +36,11 @@ _FLIGHT_ENDS_S: Final = 5
 
 
 def serve(
-    warehouse: Warehouse, options: ServeOptions, listening: ListenAddress, started: Callable[[str, str | None], None]
+    warehouse: Warehouse, options: ServeOptions, listening: ListenAddress, announce: Callable[[str, str | None], None]
 ) -> bool:
     """Serve until SIGINT or SIGTERM, and finish requests in flight.
 
-    ``started`` receives the URL once the server answers, and that of Arrow Flight. Returns whether everything has
+    ``announce`` receives the URL once the server answers, and that of Arrow Flight. Returns whether everything has
     ended; otherwise a thread still waits for a client, and the caller should exit the process. Raises
     `InvalidOptionError` for an address that is unsafe or unavailable, and `MissingExtraError` without the extra
     ``serve``.
@@ -78,7 +78,7 @@ def serve(
         socket = config.bind_socket()
     except SystemExit as error:  # uvicorn exits if it cannot bind
         raise InvalidOptionError(
-            f"nothing can listen at {listening.host}:{listening.port}: it is taken, or not an address of this machine; "
+            f"cannot listen at {listening.host}:{listening.port}: it is in use, or not an address of this machine; "
             "give another --port"
         ) from error
     socket.listen(config.backlog)  # before the address is announced
@@ -95,7 +95,7 @@ def serve(
             server.capture_signals(),
             export_until_exit(app.state.measures),
         ):  # a client may stop the server once it is announced
-            started(url, reads.url if reads is not None else None)
+            announce(url, reads.url if reads is not None else None)
             server.run(sockets=[socket])
     finally:
         stop.set()
@@ -113,7 +113,7 @@ def _start_flight(app: Starlette, listening: ListenAddress) -> FlightServer:
         if (error.name or "").startswith("streamhouse_spark"):
             raise
         raise MissingExtraError(
-            "--flight-port needs a pyarrow with Arrow Flight, which this one has not; run: pip install pyarrow"
+            "--flight-port needs a pyarrow with Arrow Flight, which the installed one lacks; run: pip install pyarrow"
         ) from error
     return FlightServer(app.state.shared, listening)
 

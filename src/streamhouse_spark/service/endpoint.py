@@ -100,8 +100,8 @@ def serve_until_exit(service: ServiceSnapshot, address: Address, more: Measures 
         server = Server(address, Handler)
     except OSError as error:
         raise StorageError(
-            f"cannot listen at {address[0]}:{address[1]}: {error.strerror or error}; take another address, or end the "
-            "process that has it",
+            f"cannot listen at {address[0]}:{address[1]}: {error.strerror or error}; choose another address, or "
+            "stop the process that uses it",
             condition="CANNOT_LISTEN",
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="streamhouse-endpoint", daemon=True)

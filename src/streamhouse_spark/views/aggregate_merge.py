@@ -38,30 +38,28 @@ class AggregateMerge:
     def __init__(
         self,
         view: Table,
-        added: IncrementalAggregate,
+        incremental: IncrementalAggregate,
         relations: TempViews,
         writer: Writer,
         local: LocalRows | None,
         values: SparkValues | None,
     ) -> None:
-        self._view, self._added, self._relations, self._writer = view, added, relations, writer
+        self._view, self._incremental, self._relations, self._writer = view, incremental, relations, writer
         self._values = values
         self._local = local
         self._changed: _ChangedGroups | None = None
         self._cached_view_rows: tuple[pa.Table, pa.Table] | None = None
 
-    def merge_rows(self, tell: TopKLookup | None) -> pa.Table | None:
-        """Return the rows of `IncrementalAggregate.merge_sql`; None if nothing changed. ``tell`` looks up cached
-        values.
-        """
+    def merge_rows(self, lookup_top_k: TopKLookup | None) -> pa.Table | None:
+        """Return the rows of `IncrementalAggregate.merge_sql`; None if nothing changed."""
         from streamhouse_spark.views.local_executor import merge_aggregates
 
         if self._local is not None:
-            merged = merge_aggregates(self._added, self._local, self._read_view_rows, tell)
+            merged = merge_aggregates(self._incremental, self._local, self._read_view_rows, lookup_top_k)
             if merged is not None:
                 return merged
             self._local = None
-        return self._merge_with_spark(tell)
+        return self._merge_with_spark(lookup_top_k)
 
     def _read_view_rows(self, keys: pa.Table) -> pa.Table:
         """Return the view's rows with these keys, cached for the next call."""
@@ -69,7 +67,7 @@ class AggregateMerge:
             self._cached_view_rows = keys, lookup_view_rows(self._view, keys)
         return self._cached_view_rows[1]
 
-    def _merge_with_spark(self, tell: TopKLookup | None) -> pa.Table | None:
+    def _merge_with_spark(self, lookup_top_k: TopKLookup | None) -> pa.Table | None:
         from pyspark.sql.types import StructType
 
         from streamhouse_spark.views.ivm.aggregate_functions import old_name
@@ -78,10 +76,10 @@ class AggregateMerge:
         changed = self._changed = self._changed or self._compute_changes()
         if changed is None:
             return None
-        statements, stored_rows = self._added.statements, self._read_view_rows(changed.keys)
+        statements, stored_rows = self._incremental.statements, self._read_view_rows(changed.keys)
         is_present, top_k = stored_rows.column(stored_rows.num_columns - 1), None
-        if tell is not None and self._values is not None:
-            top_k = tell(changed.keys, is_present.to_numpy(), self._values.changes_of(changed.keys))
+        if lookup_top_k is not None and self._values is not None:
+            top_k = lookup_top_k(changed.keys, is_present.to_numpy(), self._values.changes_of(changed.keys))
         shown = zip(statements.root.columns, statements.names, strict=True)
         old = pa.table({old_name(column): stored_rows.column(name) for column, name in shown})
         old = old.append_column(EXISTS, is_present)
@@ -93,16 +91,16 @@ class AggregateMerge:
         rows = pa.Table.from_arrays([*changed.rows.columns, *old.columns], names=names)
         schema = StructType([*changed.schema.fields, *spark_versions.spark_schema_of(old.schema).fields])
         relation = self._relations.create("groups", rows, schema)
-        return self._relations.sql(self._added.merge_sql(relation, has_top_k=top_k is not None)).toArrow()
+        return self._relations.sql(self._incremental.merge_sql(relation, has_top_k=top_k is not None)).toArrow()
 
     def _compute_changes(self) -> _ChangedGroups | None:
-        added, relations = self._added, self._relations
-        text = added.changes_sql(self._writer)
+        incremental, relations = self._incremental, self._relations
+        text = incremental.changes_sql(self._writer)
         if text is None:
             return None
-        frame = relations.sql(added.changes_sql(self._writer, one_task=relations.is_local(text)) or text)
+        frame = relations.sql(incremental.changes_sql(self._writer, one_task=relations.is_local(text)) or text)
         rows = frame.toArrow()
         if not rows.num_rows:
             return None
-        keys = pa.table({name: rows.column(c) for name, c in added.key_columns.items()})
+        keys = pa.table({name: rows.column(c) for name, c in incremental.key_columns.items()})
         return _ChangedGroups(rows, frame.schema, keys)

@@ -158,7 +158,7 @@ def create_view_table(
     except TableNotFoundError:
         definition = None
     except InvalidOptionError as error:
-        raise TableExistsError(f"{path} exists and is no materialised table; choose another name") from error
+        raise TableExistsError(f"{path} exists and is not a materialised table; choose another name") from error
     if definition is not None and (definition.query, definition.mode) != (query, parsed_mode):
         raise TableExistsError(f"{path} is a materialised table of another query or mode; drop it first")
     if definition is None:
@@ -186,7 +186,9 @@ def _create(
         schema = written.schema
         names = tuple(field.name for field in schema.fields)
         if len({name.lower() for name in names}) < len(names):
-            raise SchemaMismatchError(f"the query of {path} has two columns of one name ({', '.join(names)}); use AS")
+            raise SchemaMismatchError(
+                f"the query of {path} has several columns with one name ({', '.join(names)}); use AS"
+            )
         if mode == "full":
             identity: str = "bag"
             key: tuple[str, ...] = ("_key", "_ord")
@@ -201,7 +203,9 @@ def _create(
             require_same_meaning(path, parsed.text_over(new), printed, written, relations.sql(printed))
             planned = [field.dataType for field in whole.fields][-len(names) :]
             if planned != [field.dataType for field in schema.fields]:
-                raise InvalidOptionError(f"the query of {path} was read with other types than Spark's; use mode='full'")
+                raise InvalidOptionError(
+                    f"the query of {path} is parsed with types that differ from Spark's; use mode='full'"
+                )
     finally:
         relations.drop()
     _make_table(connection, path, schema, key, properties, ViewDefinition(

@@ -41,12 +41,12 @@ class DeltaRange:
         relations: Callable[[], TempViews],
         inputs: StepInputs,
         sources: Mapping[str, Table],
-        added: IncrementalAggregate,
+        incremental: IncrementalAggregate,
     ) -> None:
         """``relations`` creates temporary views, which are dropped after the changes are read; ``inputs`` are the
         step's.
         """
-        self._relations, self._inputs, self._sources, self._added = relations, inputs, sources, added
+        self._relations, self._inputs, self._sources, self._incremental = relations, inputs, sources, incremental
         self._step = inputs.step
 
     def __call__(self, versions: Lineage) -> tuple[pa.Table, ChangesOf] | None:
@@ -85,24 +85,24 @@ class DeltaRange:
 
         relations.begin(step)
         inputs = StepInputs(relations, self._sources, step)
-        writer = inputs.writer(self._added.root)
-        if writer.delta(self._added.root.child) is None:
+        writer = inputs.writer(self._incremental.root)
+        if writer.delta(self._incremental.root.child) is None:
             return self._empty_changes()
         if inputs.local is not None:
             try:
-                local_changes = compute_changes(self._added, inputs.local)
+                local_changes = compute_changes(self._incremental, inputs.local)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 local_changes = None
             if local_changes is not None:
                 return local_changes
-        values = SparkValues(relations, self._added, writer)
+        values = SparkValues(relations, self._incremental, writer)
         keys = values.find_changed_keys()
-        changes = {part.column: values.changes_of(keys)(part.column) for part in self._added.multiset_aggregates}
+        changes = {part.column: values.changes_of(keys)(part.column) for part in self._incremental.multiset_aggregates}
         return keys, changes.__getitem__
 
     def _empty_changes(self) -> tuple[pa.Table, ChangesOf]:
         from streamhouse_spark.views.ivm.min_max import ValueChanges
 
         none = np.zeros(0, np.int64)
-        keys = pa.table({name: pa.nulls(0) for name in self._added.key_columns})
+        keys = pa.table({name: pa.nulls(0) for name in self._incremental.key_columns})
         return keys, lambda _: ValueChanges(none, pa.nulls(0), none)

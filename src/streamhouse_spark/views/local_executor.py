@@ -48,43 +48,43 @@ class LocalRows:
 
 
 def merge_aggregates(
-    added: IncrementalAggregate, rows: LocalRows, find: ViewLookup, tell: TopKLookup | None = None
+    incremental: IncrementalAggregate, rows: LocalRows, find_rows: ViewLookup, lookup_top_k: TopKLookup | None = None
 ) -> pa.Table | None:
     """Return the rows of `IncrementalAggregate.merge_sql`; None if Spark must compute them.
 
-    ``find`` looks up rows of the view, and ``tell`` cached values of groups.
+    ``find_rows`` looks up rows of the view, and ``lookup_top_k`` cached values of groups.
     """
-    root = added.statements.root
-    if not isinstance(root, Group) or not _is_supported(added, root):
+    root = incremental.statements.root
+    if not isinstance(root, Group) or not _is_supported(incremental, root):
         return None
     try:
         delta = _compute_delta(root.child, rows)
         if delta is not None and not delta.num_rows:
             return pa.table({GONE: pa.array([], pa.bool_()), RECOMPUTE: pa.array([], pa.bool_())})
-        return None if delta is None else _merge_groups(added, root, delta, find, tell)
+        return None if delta is None else _merge_groups(incremental, root, delta, find_rows, lookup_top_k)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # an overflow, or a type without this function
         return None
 
 
-def compute_changes(added: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
+def compute_changes(incremental: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
     """Return the distinct keys of changed groups and their value changes; None if Spark must compute them."""
-    root = added.root
-    delta = _compute_delta(root.child, rows) if _is_supported(added, root) else None
+    root = incremental.root
+    delta = _compute_delta(root.child, rows) if _is_supported(incremental, root) else None
     if delta is None:
         return None
     groups = distinct(delta.select(list(root.groups)))
-    if added.statements.identity == "hash":
+    if incremental.statements.identity == "hash":
         groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
-    keys = {name: groups.column(column) for name, column in added.key_columns.items()}
+    keys = {name: groups.column(column) for name, column in incremental.key_columns.items()}
     return pa.table(keys), _value_changes(root, groups, delta)
 
 
-def _is_supported(added: IncrementalAggregate, root: Group) -> bool:
+def _is_supported(incremental: IncrementalAggregate, root: Group) -> bool:
     """Return whether the view consists of grouping columns and aggregates of columns, all of exact types."""
-    types = added.statements.types
+    types = incremental.statements.types
     if not root.groups or any(types[name] not in _SAME_TEXT_TYPES for name in root.groups):
         return False
-    return all(_is_exact(part, root.exprs[name], types[name]) for name, part in added.parts.items())
+    return all(_is_exact(part, root.exprs[name], types[name]) for name, part in incremental.parts.items())
 
 
 def _is_exact(part: Part, expression: exp.Expr, kind: str) -> bool:
@@ -192,20 +192,26 @@ def _rename_columns(rows: pa.Table, of: Mapping[str, str], *also: str) -> pa.Tab
 
 
 def _merge_groups(
-    added: IncrementalAggregate, root: Group, delta: pa.Table, find: ViewLookup, tell: TopKLookup | None
+    incremental: IncrementalAggregate,
+    root: Group,
+    delta: pa.Table,
+    find_rows: ViewLookup,
+    lookup_top_k: TopKLookup | None,
 ) -> pa.Table:
-    statements = added.statements
-    groups = _group_changes(added, root, delta)
+    statements = incremental.statements
+    groups = _group_changes(incremental, root, delta)
     if statements.identity == "hash":
         groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
-    keys = {name: groups.column(column) for name, column in added.key_columns.items()}
-    stored_rows = find(pa.table(keys))
+    keys = {name: groups.column(column) for name, column in incremental.key_columns.items()}
+    stored_rows = find_rows(pa.table(keys))
     is_present = stored_rows.column(stored_rows.num_columns - 1)
     top_k = None
-    if tell is not None:
-        top_k = tell(pa.table(keys), is_present.to_numpy(), _value_changes(root, groups, delta))
+    if lookup_top_k is not None:
+        top_k = lookup_top_k(pa.table(keys), is_present.to_numpy(), _value_changes(root, groups, delta))
     old = {column: stored_rows.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
-    new = {part.column: _NewValue.of(part, groups, old[part.column]).with_top_k(top_k) for part in added.aggregates}
+    new = {
+        part.column: _NewValue.of(part, groups, old[part.column]).with_top_k(top_k) for part in incremental.aggregates
+    }
     values = {
         name: new[name].result(new) if name in new else groups.column(root.exprs[name].name) for name in root.columns
     }
@@ -241,13 +247,13 @@ def _value_changes(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
     return changes_of
 
 
-def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) -> pa.Table:
+def _group_changes(incremental: IncrementalAggregate, root: Group, delta: pa.Table) -> pa.Table:
     """Return the changed groups with their aggregated changes, like `IncrementalAggregate.changes_sql`."""
     weights = delta.column(WEIGHT)
     is_insert = pc.greater(weights, 0)
     columns, sums = {name: delta.column(name) for name in root.groups}, [("rows", "sum")]
     columns["rows"] = weights
-    for part in added.aggregates:
+    for part in incremental.aggregates:
         if part.kind == "rows":
             continue
         values = delta.column(_argument(root.exprs[part.column]).name)

@@ -74,12 +74,16 @@ class MinMaxCache:
     """The first values of a view's groups, for one refresh of it."""
 
     def __init__(
-        self, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: ChangesBetween | None = None
+        self,
+        view: TableHandle,
+        incremental: IncrementalAggregate,
+        step: RefreshStep,
+        between: ChangesBetween | None = None,
     ) -> None:
         self._view, self._step, self._changes_between = view, step, between
-        self._lists = GroupLists.of(view, added)
+        self._lists = GroupLists.of(view, incremental)
         self._packed = TopKCodec(self._lists.types)
-        self._format_digest = hashlib.sha256(_format_text(added, self._lists.types).encode()).digest()
+        self._format_digest = hashlib.sha256(_format_text(incremental, self._lists.types).encode()).digest()
         self._tablet = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": _FORMAT})
         self._extent = self._tablet.extent
         self._versions = self._decode_mark(self._extent.history)
@@ -95,14 +99,18 @@ class MinMaxCache:
 
     @classmethod
     def of(
-        cls, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: ChangesBetween | None = None
+        cls,
+        view: TableHandle,
+        incremental: IncrementalAggregate,
+        step: RefreshStep,
+        between: ChangesBetween | None = None,
     ) -> Self | None:
         """Return the cache; None for a view without MIN, MAX or COUNT(DISTINCT), or that recomputes groups on any
         delete.
         """
-        if not added.multiset_aggregates or any(part.kind == "grown" for part in added.aggregates):
+        if not incremental.multiset_aggregates or any(part.kind == "grown" for part in incremental.aggregates):
             return None
-        return cls(view, added, step, between)
+        return cls(view, incremental, step, between)
 
     @property
     def has_values(self) -> bool:
@@ -275,11 +283,11 @@ def _filter_changes(changes: ValueChanges, chosen: Bools) -> ValueChanges:
     return ValueChanges(changes.groups[chosen], changes.values.filter(pa.array(chosen)), changes.weights[chosen])
 
 
-def _format_text(added: IncrementalAggregate, types: Sequence[pa.DataType]) -> str:
+def _format_text(incremental: IncrementalAggregate, types: Sequence[pa.DataType]) -> str:
     """Return everything that the values depend on, apart from the rows of the sources."""
-    root = added.root
-    lists = [[part.kind, part.of, str(kind)] for part, kind in zip(added.multiset_aggregates, types, strict=True)]
-    return json.dumps([lists, root.groups, list(added.key_columns), Writer("", ()).rows(root.child, "new")])
+    root = incremental.root
+    lists = [[part.kind, part.of, str(kind)] for part, kind in zip(incremental.multiset_aggregates, types, strict=True)]
+    return json.dumps([lists, root.groups, list(incremental.key_columns), Writer("", ()).rows(root.child, "new")])
 
 
 _COUNT = pa.int64()

@@ -31,7 +31,7 @@ SESSION = (
     "spark.sql.legacy.timeParserPolicy",
 )
 """Session settings that affect the values of a query."""
-_REMEDY = "write it otherwise, or use mode='full', which computes the whole query each time"
+_REMEDY = "rewrite this part, or use mode='full', which computes the full query each time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,14 @@ def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
     try:
         yield
     except UnsupportedQueryError as error:
-        raise InvalidOptionError(f"the query of {view} cannot be kept: {error}; {remedy}") from error
+        raise InvalidOptionError(
+            f"the query of {view} cannot be maintained incrementally: {error}; {remedy}"
+        ) from error
 
 
 def parse_query(view: str, query: str) -> ParsedQuery:
     """Parse a query. Raises `InvalidOptionError` or `InvalidNameError` unless it reads tables of the warehouse."""
-    with reject_unsupported(view, "write it otherwise"):
+    with reject_unsupported(view, "rewrite this part"):
         from sqlglot import exp
 
         from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
@@ -126,14 +128,14 @@ def parse_query(view: str, query: str) -> ParsedQuery:
         for table in tree.find_all(exp.Table):
             if table.args.get("version"):
                 raise UnsupportedQueryError(
-                    "a table as of a version (a view has the versions that its sources are at)", table
+                    "a table as of a version (a view reads the latest versions of its sources)", table
                 )
             if table.args.get("sample") and not table.alias:
-                raise UnsupportedQueryError("a sample of a table without an alias (add AS and a name behind it)", table)
+                raise UnsupportedQueryError("a sample of a table without an alias (add AS and a name)", table)
     if view in names.values():
         raise InvalidOptionError(f"the query of {view} reads {view} itself; read other tables")
     if not names:
-        raise InvalidOptionError(f"the query of {view} reads no table; there is nothing to keep it from")
+        raise InvalidOptionError(f"the query of {view} reads no table; read at least one table of the warehouse")
     return ParsedQuery(query, tree, names)
 
 
@@ -210,8 +212,8 @@ def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_o
         state = source.state
         not_null = {column.name for column in state.schema.columns if not column.nullable}
         columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(not_null))
-    of_name = {query_name: ids[name] for query_name, name in parsed.tables.items()}
-    return prune_columns(build_plan(parsed.tree, columns, of_name, types_of))
+    by_name = {query_name: ids[name] for query_name, name in parsed.tables.items()}
+    return prune_columns(build_plan(parsed.tree, columns, by_name, types_of))
 
 
 def require_same_meaning(view: str, query: str, printed_query: str, written: DataFrame, printed: DataFrame) -> None:
@@ -228,8 +230,9 @@ def require_same_meaning(view: str, query: str, printed_query: str, written: Dat
             "create the view by CALL streamhouse.system.materialize, or use mode='full'"
         )
     raise InvalidOptionError(
-        f"the query of {view} cannot be kept: it is read as {_first_difference(query, printed_query)}, which Spark "
-        "analyses differently; write this part otherwise, or use mode='full', which runs the text as it is"
+        f"the query of {view} cannot be maintained incrementally: it is parsed as "
+        f"{_first_difference(query, printed_query)}, which Spark analyses differently; rewrite this part, or "
+        "use mode='full', which runs the text as written"
     )
 
 

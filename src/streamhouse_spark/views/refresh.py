@@ -132,7 +132,9 @@ def refresh(
                     return done if covers(step.new, goal) else replace(done, goal=goal)
         except (PySparkException, TableNotFoundError) as error:
             if not is_last and any(word in str(error) for word in _NO_LONGER_READ):
-                logger.warning("%s: the rest is one step, as it is no longer read in several: %s", view.name, error)
+                logger.warning(
+                    "%s: the remaining rows are one step, because an older version has expired: %s", view.name, error
+                )
                 step_rows = None
                 continue
             whole_because = _recompute_reason(connection, step, error, whole_because)
@@ -140,7 +142,9 @@ def refresh(
         finally:
             run.close()
         whole_because = None
-    raise CommitConflictError(f"{view.name}: {RACES_MAX} other refreshes were faster; refresh it from one place")
+    raise CommitConflictError(
+        f"{view.name}: the refresh lost {RACES_MAX} commit races to other refreshes; refresh it from one place"
+    )
 
 
 def _is_done(step: RefreshStep, goal: Lineage) -> bool:

@@ -134,10 +134,10 @@ class RefreshStepRun:
     def _compute_groups(self, statements: Statements, root: Group, writer: Writer) -> ViewChanges:
         from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
 
-        added = IncrementalAggregate.of(statements)
-        if added is not None:
+        incremental = IncrementalAggregate.of(statements)
+        if incremental is not None:
             try:
-                return self._merge_groups(added, writer)
+                return self._merge_groups(incremental, writer)
             except PySparkException as error:  # the inserted rows may overflow a sum that all rows together fit into
                 self._min_max_cache = None
                 logger.info("%s: groups that changed are recomputed: %s", self._view.name, error)
@@ -147,18 +147,18 @@ class RefreshStepRun:
         frame = self._relations.sql(writer.touched_groups(root, one_task=self._relations.is_local(text)) or text)
         return self._recompute_groups(statements, writer, frame.toArrow(), frame.schema)
 
-    def _merge_groups(self, added: IncrementalAggregate, writer: Writer) -> ViewChanges:
+    def _merge_groups(self, incremental: IncrementalAggregate, writer: Writer) -> ViewChanges:
         """Merge inserted and deleted rows into the view's own rows; recompute groups where these do not suffice."""
         from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE
         from streamhouse_spark.views.ivm.refresh_sql import GONE
         from streamhouse_spark.views.min_max_cache import MinMaxCache
 
-        between = DeltaRange(self._new_relations, self._inputs, self._sources, added)
-        cache = self._min_max_cache = MinMaxCache.of(self._view, added, self._step, between)
-        values = None if cache is None else SparkValues(self._relations, added, writer)
-        merging = AggregateMerge(self._view, added, self._relations, writer, self._inputs.local, values)
+        between = DeltaRange(self._new_relations, self._inputs, self._sources, incremental)
+        cache = self._min_max_cache = MinMaxCache.of(self._view, incremental, self._step, between)
+        values = None if cache is None else SparkValues(self._relations, incremental, writer)
+        merging = AggregateMerge(self._view, incremental, self._relations, writer, self._inputs.local, values)
         merged = merging.merge_rows(None if cache is None else cache.lookup)
-        if cache is not None and values is not None and self._list_lost(added, merged, cache, values):
+        if cache is not None and values is not None and self._list_lost(incremental, merged, cache, values):
             merged = merging.merge_rows(lambda *_: cache.current_result())
         if merged is None or not merged.num_rows:
             return self._no_changes()
@@ -167,16 +167,16 @@ class RefreshStepRun:
         done = (self._to_view_schema(sure), sure.column(GONE))
         if len(sure) == len(merged):
             return done
-        touched = _select_groups(added, merged.filter(recompute))
+        touched = _select_groups(incremental, merged.filter(recompute))
         recomputed, is_delete = self._recompute_groups(
-            added.statements, writer, touched, spark_versions.spark_schema_of(touched.schema)
+            incremental.statements, writer, touched, spark_versions.spark_schema_of(touched.schema)
         )
         return pa.concat_tables([done[0], recomputed]), pa.chunked_array(
             [*done[1].chunks, *is_delete.chunks], pa.bool_()
         )
 
     def _list_lost(
-        self, added: IncrementalAggregate, merged: pa.Table | None, cache: MinMaxCache, values: SparkValues
+        self, incremental: IncrementalAggregate, merged: pa.Table | None, cache: MinMaxCache, values: SparkValues
     ) -> bool:
         """List the values of groups whose new row is undetermined. Returns whether some of them are now determined."""
         from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE
@@ -185,13 +185,13 @@ class RefreshStepRun:
         if merged is None or not merged.num_rows:
             return False
         lost = merged.filter(merged.column(RECOMPUTE))
-        for name in _count_distinct_columns(added):  # larger groups are not cached in full
+        for name in _count_distinct_columns(incremental):  # larger groups are not cached in full
             lost = lost.filter(pc.less_equal(lost.column(name), ALL_ROOM))
         if not lost.num_rows:
             return False
         num_rows = sum(map(max_num_rows, self._inputs.states.values()))
         return cache.list_lost(
-            _select_groups(added, lost), lost.select(list(added.key_columns)), num_rows, values.list_values
+            _select_groups(incremental, lost), lost.select(list(incremental.key_columns)), num_rows, values.list_values
         )
 
     def _recompute_groups(
@@ -256,20 +256,20 @@ def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str
     return TempViews(spark, prefix, parsed.sources, keyed)
 
 
-def _count_distinct_columns(added: IncrementalAggregate) -> list[str]:
+def _count_distinct_columns(incremental: IncrementalAggregate) -> list[str]:
     """Return the view's columns that are COUNT(DISTINCT) values."""
-    names = dict(zip(added.root.columns, added.statements.names, strict=True))
-    return [names[part.column] for part in added.multiset_aggregates if part.kind == "distinct"]
+    names = dict(zip(incremental.root.columns, incremental.statements.names, strict=True))
+    return [names[part.column] for part in incremental.multiset_aggregates if part.kind == "distinct"]
 
 
-def _select_groups(added: IncrementalAggregate, rows: pa.Table) -> pa.Table:
+def _select_groups(incremental: IncrementalAggregate, rows: pa.Table) -> pa.Table:
     """Return the grouping columns of rows of `IncrementalAggregate.merge_sql`."""
     from streamhouse_spark.views.ivm.delta_sql import ONE
     from streamhouse_spark.views.ivm.incremental_aggregate import group_column
 
-    if not added.groups:
+    if not incremental.groups:
         return pa.table({ONE: pa.array([1], pa.int32())})
-    return rows.select([group_column(name) for name in added.groups]).rename_columns(list(added.groups))
+    return rows.select([group_column(name) for name in incremental.groups]).rename_columns(list(incremental.groups))
 
 
 def _split_deletes(rows: pa.Table) -> ViewChanges:

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 class SparkValues:
     """Values in one step of a view. Its temporary views must exist."""
 
-    def __init__(self, relations: TempViews, added: IncrementalAggregate, writer: Writer) -> None:
-        self._relations, self._added, self._writer = relations, added, writer
+    def __init__(self, relations: TempViews, incremental: IncrementalAggregate, writer: Writer) -> None:
+        self._relations, self._incremental, self._writer = relations, incremental, writer
         self._changed: dict[str, pa.Table] = {}
 
     def find_changed_keys(self) -> pa.Table:
         """Return the distinct keys of the groups with changes."""
-        names = list(self._added.key_columns)
+        names = list(self._incremental.key_columns)
         return distinct(
-            pa.concat_tables([self._read_changes(part).select(names) for part in self._added.multiset_aggregates])
+            pa.concat_tables([self._read_changes(part).select(names) for part in self._incremental.multiset_aggregates])
         )
 
     def changes_of(self, keys: pa.Table) -> ChangesOf:
@@ -41,7 +41,9 @@ class SparkValues:
         from streamhouse_spark.views.ivm.top_k import NUMBER
 
         def changes_of(column: str) -> ValueChanges | None:
-            rows = self._read_changes(next(part for part in self._added.multiset_aggregates if part.column == column))
+            rows = self._read_changes(
+                next(part for part in self._incremental.multiset_aggregates if part.column == column)
+            )
             if rows.num_rows > CHANGES_MAX:
                 return None
             groups = match_groups(keys, rows.select(keys.column_names))
@@ -54,20 +56,20 @@ class SparkValues:
         from streamhouse_spark.views.ivm.multiset_sql import listed_values_sql, value_names, values_sql, whole_names
         from streamhouse_spark.views.ivm.top_k import FirstValues
 
-        names = list(value_names(self._added).values())
-        cut = FirstValues(self._added.groups, names, request.room, whole_names(self._added))
-        name = self._relations.create_from_tasks("cut", values_sql(self._added, self._rows_sql(request)), cut)
-        return self._relations.sql(listed_values_sql(self._added, name)).toArrow()
+        names = list(value_names(self._incremental).values())
+        cut = FirstValues(self._incremental.groups, names, request.room, whole_names(self._incremental))
+        name = self._relations.create_from_tasks("cut", values_sql(self._incremental, self._rows_sql(request)), cut)
+        return self._relations.sql(listed_values_sql(self._incremental, name)).toArrow()
 
     def _read_changes(self, part: Aggregate) -> pa.Table:
         """Return the changed values of an aggregate, cached by its argument."""
         from streamhouse_spark.views.ivm.multiset_sql import changed_values_sql
 
         if part.of not in self._changed:
-            text = changed_values_sql(self._added, part, self._writer)
+            text = changed_values_sql(self._incremental, part, self._writer)
             assert text is not None
             is_local = self._relations.is_local(text)
-            text = changed_values_sql(self._added, part, self._writer, one_task=is_local)
+            text = changed_values_sql(self._incremental, part, self._writer, one_task=is_local)
             self._changed[part.of] = self._relations.sql(text or "").toArrow()
         return self._changed[part.of]
 
@@ -76,7 +78,7 @@ class SparkValues:
         from streamhouse_spark.views.ivm.multiset_sql import share_sql
         from streamhouse_spark.views.ivm.semi_join_filter import build_filter
 
-        root, writer = self._added.root, self._writer
+        root, writer = self._incremental.root, self._writer
         all_rows = writer.rows(root.child, "new")
         if not root.groups or (request.like is not None and request.num_shares == 1):
             return all_rows
@@ -85,4 +87,4 @@ class SparkValues:
         if request.like is None:
             return writer.rows_of_groups(root, "new", f"SELECT * FROM {lost}", build_filter(request.lost))
         like = self._relations.create("like", request.lost.slice(request.like, 1), schema)
-        return share_sql(self._added, all_rows, lost, like, request.num_shares)
+        return share_sql(self._incremental, all_rows, lost, like, request.num_shares)

@@ -51,21 +51,21 @@ class GroupLists:
     _key: dict[str, pa.DataType]
 
     @classmethod
-    def of(cls, view: TableHandle, added: IncrementalAggregate) -> Self:
+    def of(cls, view: TableHandle, incremental: IncrementalAggregate) -> Self:
         schema = view.state.schema
-        shown = dict(zip(added.statements.root.columns, added.statements.names, strict=True))
-        names = value_names(added)
+        shown = dict(zip(incremental.statements.root.columns, incremental.statements.names, strict=True))
+        names = value_names(incremental)
         return cls(
-            tuple(part.column for part in added.multiset_aggregates),
+            tuple(part.column for part in incremental.multiset_aggregates),
             tuple(
                 parse_type(part.of_type) if part.of_type else schema.column(shown[part.column]).type
-                for part in added.multiset_aggregates
+                for part in incremental.multiset_aggregates
             ),
-            tuple(_ORDERS[part.kind] for part in added.multiset_aggregates),
-            tuple(list(names).index(part.of) for part in added.multiset_aggregates),
+            tuple(_ORDERS[part.kind] for part in incremental.multiset_aggregates),
+            tuple(list(names).index(part.of) for part in incremental.multiset_aggregates),
             tuple(names.values()),
-            added.groups,
-            {name: schema.column(name).type for name in added.key_columns},
+            incremental.groups,
+            {name: schema.column(name).type for name in incremental.key_columns},
         )
 
     def tablet_keys(self, keys: pa.Table) -> list[bytes]:

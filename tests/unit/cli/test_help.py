@@ -88,7 +88,7 @@ def test_no_warehouse_is_wrong_usage(run, monkeypatch):
     monkeypatch.setenv("STREAMHOUSE_WAREHOUSE", "")
     failed = run("ls", code=2)
     assert (
-        "no warehouse was given: say --warehouse DIRECTORY-OR-URL (-w), or set STREAMHOUSE_WAREHOUSE" in failed.stderr
+        "no warehouse was given: use --warehouse DIRECTORY-OR-URL (-w), or set STREAMHOUSE_WAREHOUSE" in failed.stderr
     )
 
 

@@ -62,7 +62,7 @@ def test_views_are_refreshed_on_spark_by_the_service_alone(tmp_path):
     sh.Warehouse(str(tmp_path / "wh")).create_table("t", "id INT")
     for words, told in (
         (["--views"], "--views needs Spark, which runs the queries: give --master 'local[*]', or --spark"),
-        (["--views", "--once", "--spark"], "--views is for the service: leave --once away"),
+        (["--views", "--once", "--spark"], "--views is for the service: leave out --once"),
     ):
         result = CliRunner().invoke(streamhouse, ["-w", str(tmp_path / "wh"), "tier", *words])
         assert result.exit_code != 0

@@ -109,14 +109,14 @@ PROVIDER = "[oidc]\nissuer = 'https://id.example.com'"
     ("text", "says"),
     [
         ("", "nobody could use the server"),
-        ("[clients.shop", "is no TOML"),
+        ("[clients.shop", "is not valid TOML"),
         ("[client.shop]\n", "did you mean clients"),
         ("clients = 3", r"write \[clients.<name>\]"),
         ("[clients.shop]\nread = ['*']", "needs token_sha256"),
         ("[clients.shop]\ntoken = 'secret-secret-secret'", "'token' is unknown"),
         ("[clients.shop]\ntoken_sha256 = 'secret-secret-secret'", "64 hexadecimal digits"),
         (f"{SECTION}\nwirte = ['*']", "did you mean write"),
-        (f"{SECTION}\nread = '*'", "no list of tables"),
+        (f"{SECTION}\nread = '*'", "not a list of tables"),
         (
             f"{SECTION}\nread = ['sales.or*']",
             "read: .*expected '\\*'",
@@ -128,12 +128,12 @@ PROVIDER = "[oidc]\nissuer = 'https://id.example.com'"
             "another client",
         ),
         ("[groups.analysts]\nread = ['*']", "missing"),
-        ("[clients.'oidc:ann']\nread = ['*']", "are those of .oidc."),
+        ("[clients.'oidc:ann']\nread = ['*']", "are reserved for .oidc."),
         ("oidc = 1", r"write \[oidc\]"),
         (PROVIDER, "needs audience"),
         ("[oidc]\nissuer = 7\naudience = 'sh'", "expected a text"),
-        ("[oidc]\nissuer = 'http://id.example.com'\naudience = 'sh'", "by https alone"),
-        (f"{PROVIDER}\naudience = 'sh'\njwks_url = 'file:///etc/keys'", "by https alone"),
+        ("[oidc]\nissuer = 'http://id.example.com'\naudience = 'sh'", "require https"),
+        (f"{PROVIDER}\naudience = 'sh'\njwks_url = 'file:///etc/keys'", "require https"),
     ],
 )
 def test_files_of_rights_that_cannot_be(tmp_path, text, says):

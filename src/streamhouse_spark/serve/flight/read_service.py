@@ -163,7 +163,7 @@ class FlightReadService:
     def _find_plan(self, table: Table, name: TableName, ticket: ReadTicket) -> _PlannedRead:
         """Return the plan of a ticket, from the cache or made again from the same commit."""
         if ticket.uuid != table.uuid:
-            raise _expired_error(table, "another table has its name since")
+            raise _expired_error(table, "another table has taken its name")
         key = _plan_key(ticket.request, ticket.plan or "")
         with self._lock:
             cached = self._plans.get(key)
@@ -171,7 +171,7 @@ class FlightReadService:
             return cached
         planned = _plan_read(table, name, ticket.request)
         if planned.digest != ticket.plan:
-            raise _expired_error(table, "its files are others since, or the lake moved on")
+            raise _expired_error(table, "its files or the lake snapshot have changed")
         self._cache_plan(planned)
         return planned
 

@@ -65,7 +65,7 @@ def parse_path(path: Sequence[bytes]) -> ReadRequest:
     """Parse a descriptor's path: a table name as one word, or as database and table. Raises `InvalidOptionError`."""
     if not 1 <= len(path) <= 2 or sum(map(len, path)) > _BYTES_MAX:
         raise InvalidOptionError(
-            f"a path of {len(path)} words is no table: send ['sales.orders'] or ['sales', 'orders'], or a command"
+            f"a path of {len(path)} words is not a table; send ['sales.orders'] or ['sales', 'orders'], or a command"
         )
     return ReadRequest(".".join(_decode_word(word) for word in path))
 
@@ -84,21 +84,21 @@ def parse_ticket(ticket: bytes) -> ReadTicket:
     uuid, plan = (_parse_text(document, "the ticket", name, str) for name in ("uuid", "plan"))
     part = _parse_number(document, "the ticket", "part", 0)
     if uuid is None or plan is None or part is None:
-        raise InvalidOptionError("the ticket has uuid, plan and part in part only; ask for the flight's info again")
+        raise InvalidOptionError("the ticket has only some of uuid, plan and part; request the flight info again")
     return ReadTicket(request, uuid, plan, part)
 
 
 def _parse_object(text: bytes, of: str) -> Mapping[str, Any]:
     if len(text) > _BYTES_MAX:
-        raise InvalidOptionError(f"{of} has {len(text)} bytes, and {_BYTES_MAX} are the most; ask for less at once")
+        raise InvalidOptionError(f"{of} has {len(text)} bytes, expected at most {_BYTES_MAX}; send a shorter request")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidOptionError(
-            f'{of} is no JSON: {quote(str(error))}; send an object, such as {{"table": "sales.orders"}}'
+            f'{of} is not valid JSON: {quote(str(error))}; send an object, such as {{"table": "sales.orders"}}'
         ) from error
     if not isinstance(document, dict):
-        raise InvalidOptionError(f'{of} is JSON, and no object; send one, such as {{"table": "sales.orders"}}')
+        raise InvalidOptionError(f'{of} is valid JSON but not an object; send one, such as {{"table": "sales.orders"}}')
     return document
 
 
@@ -156,4 +156,4 @@ def _decode_word(word: bytes) -> str:
     try:
         return word.decode()
     except UnicodeDecodeError as error:
-        raise InvalidOptionError(f"the path has {quote(word)}, which is no UTF-8; send a table's name") from error
+        raise InvalidOptionError(f"the path has {quote(word)}, which is not UTF-8; send a table name") from error

@@ -82,7 +82,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             )
         except (OSError, pa.ArrowException) as error:
             raise InvalidOptionError(
-                f"nothing can listen at {listening.host}:{port}: it is taken, or not an address of this machine; give "
+                f"cannot listen at {listening.host}:{port}: it is in use, or not an address of this machine; give "
                 "another --flight-port"
             ) from error
         self.url = f"{base}:{self.port}"
@@ -98,7 +98,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         ending.start()
         ending.join(timeout_s)
         if ending.is_alive():
-            logger.warning("clients of Arrow Flight took nothing for %g s, and are left", timeout_s)
+            logger.warning("clients of Arrow Flight consumed nothing for %g s and were abandoned", timeout_s)
         return not ending.is_alive()
 
     # -- calls that read ----------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         running = list(self._streams.values())
         if len(running) >= STREAMS_MAX or running.count(name) >= STREAMS_OF_CLIENT_MAX:
             raise CallRefusedError(
-                Refusal(503, f"{STREAMS_MAX} streams are read here, {STREAMS_OF_CLIENT_MAX} by one client, at most", 1)
+                Refusal(503, f"this server allows {STREAMS_MAX} streams, and {STREAMS_OF_CLIENT_MAX} per client", 1)
             )
 
     def _stream_owner(self, call: Call) -> str:
@@ -193,9 +193,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         try:
             for batch in rows:
                 if self._stopping.is_set():
-                    raise rejection_error(Refusal(503, "this server ends; ask another one, or later"))
+                    raise rejection_error(Refusal(503, "this server is stopping; retry later, or on another server"))
                 if ends_s is not None and self._clock.now_ms() / 1000 >= ends_s:
-                    raise rejection_error(Refusal(401, "the token has ended; send a valid one"))
+                    raise rejection_error(Refusal(401, "the token has expired; send a valid one"))
                 yield batch
         except StreamhouseError as error:
             raise flight_error(error) from None

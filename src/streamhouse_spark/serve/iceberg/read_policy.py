@@ -22,8 +22,7 @@ def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:
     for prefix in prefixes:
         if not prefix or _SPECIAL.search(prefix):
             raise InvalidOptionError(
-                f"no policy can say the prefix {prefix[:80]!r} and nothing else; read the table with credentials of "
-                "your own"
+                f"no policy can express exactly the prefix {prefix[:80]!r}; read the table with credentials of your own"
             )
     patterns = [f"{prefix}*" for prefix in prefixes]
     bucket_arn = f"arn:{partition}:s3:::{bucket}"
@@ -39,7 +38,7 @@ def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:
     text = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
     if len(text) > SESSION_POLICY_CHARS_MAX:
         raise InvalidOptionError(
-            f"the policy for the files of this table has {len(text)} characters, and a store takes "
+            f"the policy for the files of this table has {len(text)} characters, and a store accepts "
             f"{SESSION_POLICY_CHARS_MAX}; read the table with credentials of your own"
         )
     return text

@@ -120,14 +120,14 @@ class _Catalog:
     ) -> Route:
         """Return a route with Iceberg errors; ``absent`` is the error type for a missing object."""
 
-        def answered(request: Request) -> Response:
+        def handle_errors(request: Request) -> Response:
             try:
                 return handler(request)
             except StreamhouseError as error:
                 client, table = client_of(request), requested_table(request)
                 return iceberg_error_response(hide_names(error, client, table, self._warehouse.exists), absent)
 
-        return Route(path, answered, methods=methods)
+        return Route(path, handle_errors, methods=methods)
 
     def _config(self, request: Request) -> Response:
         warehouse = request.query_params.get("warehouse", "")

@@ -119,6 +119,6 @@ class CredentialVendor:
         if stray is not None:
             raise LakeMismatchError(
                 f"no credentials are given for {state.name}: its lake names {stray}, outside of {state.lake_location} "
-                "in the warehouse; read it with credentials of your own, and ask for none (without "
+                "in the warehouse; read it with credentials of your own, and request none (without "
                 "X-Iceberg-Access-Delegation)"
             )

@@ -243,7 +243,7 @@ class ServedTable:
         ):
             return
         raise LakeRolledBackError(
-            f"the lake of {state.name} moved on to snapshot {recorded} while its hot rows were looked for; ask again"
+            f"the lake of {state.name} advanced to snapshot {recorded} while its hot rows were read; retry"
         )
 
     def _begin_virtual_table(

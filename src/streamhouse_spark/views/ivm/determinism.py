@@ -73,9 +73,9 @@ def require_deterministic(expression: exp.Expr) -> None:
         if type(node) is exp.Anonymous:
             _require_deterministic_function(node)
         elif isinstance(node, TypedLiteral) and node.this.name.strip().lower() in _SPECIAL_MOMENTS:
-            raise UnsupportedQueryError("a moment that moves on", node)
+            raise UnsupportedQueryError("a value that changes with the current time", node)
         elif type(node).__name__ not in _ALLOWED_CLASSES:
-            raise UnsupportedQueryError("not known to have one value for the same rows for ever", node)
+            raise UnsupportedQueryError("not known to be deterministic", node)
 
 
 def _require_deterministic_function(function: exp.Anonymous) -> None:
@@ -83,11 +83,9 @@ def _require_deterministic_function(function: exp.Anonymous) -> None:
     if name in _ORDER_DEPENDENT:
         raise UnsupportedQueryError("an aggregate that depends on the order of rows", function)
     if name in _NOW_WITHOUT_ARGUMENTS and not function.expressions:
-        raise UnsupportedQueryError("a moment that moves on", function)
+        raise UnsupportedQueryError("a value that changes with the current time", function)
     if name not in SCALAR_FUNCTIONS | AGGREGATE_FUNCTIONS:
-        raise UnsupportedQueryError(
-            "a function that is not known to have one value for the same rows for ever", function
-        )
+        raise UnsupportedQueryError("a function that is not known to be deterministic", function)
 
 
 def has_aggregate(expression: exp.Expr) -> bool:

@@ -98,8 +98,8 @@ class IncrementalAggregate:
         """Key column of the view's table → its column in `changes_sql`."""
         if self.statements.identity == "hash":
             return {KEY: KEY}
-        of_name = dict(zip(self.statements.names, self.root.columns, strict=True))
-        return {name: self.root.exprs[of_name[name]].name for name in self.statements.key_columns}
+        by_name = dict(zip(self.statements.names, self.root.columns, strict=True))
+        return {name: self.root.exprs[by_name[name]].name for name in self.statements.key_columns}
 
     def changes_sql(self, writer: Writer, *, one_task: bool = False) -> str | None:
         """Return the SQL of the changed groups with their aggregated changes; None if nothing below changed.

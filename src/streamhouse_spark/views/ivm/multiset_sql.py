@@ -24,26 +24,29 @@ def key_name(column: str) -> str:
     return f"__streamhouse_key_{column}"
 
 
-def value_names(added: IncrementalAggregate) -> dict[str, str]:
+def value_names(incremental: IncrementalAggregate) -> dict[str, str]:
     """Return aggregate argument → the name of its column, in list order."""
-    of = dict.fromkeys(part.of for part in added.multiset_aggregates)
+    of = dict.fromkeys(part.of for part in incremental.multiset_aggregates)
     return {argument: f"__streamhouse_value_{number}" for number, argument in enumerate(of)}
 
 
-def whole_names(added: IncrementalAggregate) -> list[str]:
+def whole_names(incremental: IncrementalAggregate) -> list[str]:
     """Return the columns whose values are all needed, as far as there is room."""
-    names = value_names(added)
-    return [names[of] for of in dict.fromkeys(part.of for part in added.multiset_aggregates if part.kind == "distinct")]
+    names = value_names(incremental)
+    return [
+        names[of]
+        for of in dict.fromkeys(part.of for part in incremental.multiset_aggregates if part.kind == "distinct")
+    ]
 
 
 def changed_values_sql(
-    added: IncrementalAggregate, part: Aggregate, writer: Writer, *, one_task: bool = False
+    incremental: IncrementalAggregate, part: Aggregate, writer: Writer, *, one_task: bool = False
 ) -> str | None:
     """Return the SQL of an aggregate's changed values with their `NUMBER` of rows; None if nothing changed.
 
     The rows also have the key of the view's row, named as in its table.
     """
-    root = added.root
+    root = incremental.root
     delta = writer.delta(root.child)
     if delta is None:
         return None
@@ -52,38 +55,40 @@ def changed_values_sql(
     rows = f"SELECT {values} FROM ({coalesce_tasks(delta, one_task=one_task)}) q"
     net = f"SUM({WEIGHT})"
     net_rows = f"SELECT {columns}, {net} AS {NUMBER} FROM ({rows}) q GROUP BY {columns} HAVING {net} <> 0"
-    key = ", ".join(f"{value} AS {quote_name(name)}" for name, value in _key_values(added).items())
+    key = ", ".join(f"{value} AS {quote_name(name)}" for name, value in _key_values(incremental).items())
     return f"SELECT {key}, {VALUE}, {NUMBER} FROM ({net_rows}) q LIMIT {CHANGES_MAX + 1}"
 
 
-def values_sql(added: IncrementalAggregate, rows: str) -> str:
+def values_sql(incremental: IncrementalAggregate, rows: str) -> str:
     """Return the columns that `FirstValues` reads, for rows below the groups. Equal groups have equal Arrow values."""
-    types = added.statements.types
-    groups = [f"{_canonical_sql(name, types)} AS {name}" for name in added.groups]
-    values = [f"{of} AS {name}" for of, name in value_names(added).items()]
+    types = incremental.statements.types
+    groups = [f"{_canonical_sql(name, types)} AS {name}" for name in incremental.groups]
+    values = [f"{of} AS {name}" for of, name in value_names(incremental).items()]
     return f"SELECT {', '.join([*groups, *values])} FROM ({rows}) q"
 
 
-def share_sql(added: IncrementalAggregate, rows: str, lost: str, like: str, num_shares: int) -> str:
+def share_sql(incremental: IncrementalAggregate, rows: str, lost: str, like: str, num_shares: int) -> str:
     """Return the rows of groups in ``lost``, and of all groups in the same share as the one group in ``like``.
 
     Groups are divided into ``num_shares`` shares by hash, a power of two.
     """
-    groups, types = added.groups, added.statements.types
+    groups, types = incremental.groups, incremental.statements.types
     share = f"(SELECT {_share_number_sql(groups, types, '', num_shares)} FROM {like})"
     joined = f"LEFT JOIN (SELECT *, TRUE AS {_LOST} FROM {lost}) b ON {null_safe_equal(groups, 'a', 'b')}"
     is_in = f"b.{_LOST} OR {_share_number_sql(groups, types, 'a.', num_shares)} = {share}"
     return f"SELECT a.* FROM ({rows}) a {joined} WHERE {is_in}"
 
 
-def listed_values_sql(added: IncrementalAggregate, cut: str) -> str:
+def listed_values_sql(incremental: IncrementalAggregate, cut: str) -> str:
     """Return the rows of the relation ``cut`` that `FirstValues` wrote, with the keys of the view's rows.
 
     Only rows that count all rows of a group have a key: hashing is the most expensive part.
     """
-    key = {key_name(name): value for name, value in _key_values(added).items()}
+    key = {key_name(name): value for name, value in _key_values(incremental).items()}
     keys = [f"CASE WHEN {LIST} = {ALL_ROWS} THEN {value} END AS {quote_name(name)}" for name, value in key.items()]
-    return f"SELECT {_column_list(added.root, *value_names(added).values(), LIST, NUMBER, *keys)} FROM {cut}"
+    return (
+        f"SELECT {_column_list(incremental.root, *value_names(incremental).values(), LIST, NUMBER, *keys)} FROM {cut}"
+    )
 
 
 def _share_number_sql(groups: tuple[str, ...], types: Mapping[str, str], of: str, num_shares: int) -> str:
@@ -104,8 +109,8 @@ def _column_list(root: Group, *more: str) -> str:
     return ", ".join([*root.groups, *more])
 
 
-def _key_values(added: IncrementalAggregate) -> dict[str, str]:
+def _key_values(incremental: IncrementalAggregate) -> dict[str, str]:
     """Return key column of the view's table → its value over the grouping columns."""
-    if added.statements.identity == "hash":
-        return {KEY: hash_sql(added.groups, added.statements.types)}
-    return added.key_columns
+    if incremental.statements.identity == "hash":
+        return {KEY: hash_sql(incremental.groups, incremental.statements.types)}
+    return incremental.key_columns

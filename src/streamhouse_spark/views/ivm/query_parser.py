@@ -51,7 +51,7 @@ def parse_query(sql: str) -> exp.Query:
     except SqlglotError as error:
         problem = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
         place = f"{problem.get('description')} at line {problem.get('line')}, column {problem.get('col')}"
-        raise UnsupportedQueryError("not SQL that is understood", place if problem else str(error)) from error
+        raise UnsupportedQueryError("a syntax error", place if problem else str(error)) from error
     if not isinstance(tree, exp.Query):
         raise UnsupportedQueryError("not a query", tree)
     return tree
@@ -84,10 +84,10 @@ def build_plan(
     try:
         qualified = qualify(tree, schema=schema, dialect=QueryDialect, quote_identifiers=False)
     except OptimizeError as error:
-        raise UnsupportedQueryError("a name that is not found or is ambiguous", str(error)) from error
+        raise UnsupportedQueryError("an unknown or ambiguous name", str(error)) from error
     names = [part.alias_or_name for part in _first_select(qualified).expressions]
     if len(set(names)) < len(names):
-        raise UnsupportedQueryError("two columns of one name", ", ".join(names))
+        raise UnsupportedQueryError("several columns with one name", ", ".join(names))
     return _PlanBuilder(sources, types_of).parse(qualified, {})
 
 
@@ -124,7 +124,7 @@ class _PlanBuilder:
         for name in _UNSUPPORTED_CLAUSES:
             if part := query.args.get(name):
                 raise UnsupportedQueryError(
-                    f"{name.upper()} (order and limit belong to the readers of a table)", _first_expression(part)
+                    f"{name.upper()} (apply order and limit when you read the view)", _first_expression(part)
                 )
         if isinstance(query, exp.SetOperation):
             return self._parse_union(query, scope)
@@ -137,7 +137,7 @@ class _PlanBuilder:
             raise UnsupportedQueryError("EXCEPT, INTERSECT and UNION BY NAME", query)
         left, right = self.parse(query.left, scope), self.parse(query.right, scope)
         if len(left.columns) != len(right.columns):
-            raise UnsupportedQueryError("a UNION of other numbers of columns", query)
+            raise UnsupportedQueryError("a UNION of different numbers of columns", query)
         node = self._union_all(left, right)
         return self._add_distinct(node) if query.args.get("distinct") else node
 
@@ -313,9 +313,7 @@ class _PlanBuilder:
     def _add_membership(self, node: Node, part: exp.Expr, scope: Scope, names: Names, *, negated: bool) -> Node:
         """Add a semi join for EXISTS or IN, or an anti join for NOT EXISTS."""
         if isinstance(part, exp.In) and negated:
-            raise UnsupportedQueryError(
-                "NOT IN (a NULL in it means something else than most expect; write NOT EXISTS)", part
-            )
+            raise UnsupportedQueryError("NOT IN (it is never true if the subquery has a NULL; use NOT EXISTS)", part)
         sub = (part.args.get("query") or part.this).unnest()
         simple = isinstance(sub, exp.Select) and not any(
             sub.args.get(name) for name in ("group", "having", "distinct", "limit", "order", "with_")
@@ -334,11 +332,11 @@ class _PlanBuilder:
             require_deterministic(part.this)
             mine = part.this.expressions if isinstance(part.this, exp.Tuple) else [part.this]
             if len(mine) != len(values):
-                raise UnsupportedQueryError("IN of another number of columns", part)
+                raise UnsupportedQueryError("IN with a different number of columns", part)
             on += self._membership_conditions(node, [_resolve_names(m, names) for m in mine], right, values)
         for column in (c for condition in on for c in condition.find_all(exp.Column)):
             if column.name not in node.columns and column.name not in right.columns:
-                raise UnsupportedQueryError("a subquery that reaches over a level", part)
+                raise UnsupportedQueryError("a subquery that refers to a query two levels up", part)
         return self._join("anti" if negated else "semi", node, right, exp.and_(*on) if on else exp.true())
 
     def _membership_conditions(
@@ -370,10 +368,10 @@ def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
     def resolve(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
-        found = names.get((node.table, node.name))
-        if found is None:
-            raise UnsupportedQueryError("a column that is not found here", node)
-        return exp.column(found)
+        name = names.get((node.table, node.name))
+        if name is None:
+            raise UnsupportedQueryError("an unknown column", node)
+        return exp.column(name)
 
     return expression.copy().transform(resolve)
 

@@ -74,7 +74,7 @@ def hash_sql(
         elif takes_nested and kind.startswith(_NESTED):
             text = _json_sql(value)
         else:
-            raise UnsupportedQueryError("a column whose values cannot tell rows apart", f"{name} of type {kind}")
+            raise UnsupportedQueryError("a column whose type cannot be part of a key", f"{name} of type {kind}")
         parts.append(f"CASE WHEN {value} IS NULL THEN 'n' ELSE concat(length({text}), ':', {text}) END")
     return f"sha2(concat({', '.join(parts)}), 256)" if parts else "sha2('', 256)"
 

@@ -21,9 +21,9 @@ def plan(query: str):
     [
         ("SELECT a FROM db.t ORDER BY a", "ORDER .*: ORDER BY"),
         ("SELECT a FROM db.t LIMIT 3", "LIMIT .*: LIMIT 3"),
-        ("SELECT now() AS n FROM db.t", "for ever: NOW"),
-        ("SELECT current_date() AS n FROM db.t", "for ever: CURRENT_DATE"),
-        ("SELECT my_udf(a) AS n FROM db.t", "for ever: MY_UDF"),
+        ("SELECT now() AS n FROM db.t", "not known to be deterministic: NOW"),
+        ("SELECT current_date() AS n FROM db.t", "not known to be deterministic: CURRENT_DATE"),
+        ("SELECT my_udf(a) AS n FROM db.t", "not known to be deterministic: MY_UDF"),
         ("SELECT collect_list(a) AS n FROM db.t", "order of rows: COLLECT_LIST"),
         ("SELECT sum(a) OVER (PARTITION BY b) AS n FROM db.t", "a window function: SUM"),
         ("SELECT a FROM db.t WHERE a NOT IN (SELECT c FROM db.u)", "NOT IN"),
@@ -31,10 +31,10 @@ def plan(query: str):
         ("SELECT (SELECT max(c) FROM db.u) AS m FROM db.t", "a subquery here"),
         ("SELECT a, count(*) AS n FROM db.t GROUP BY ROLLUP (a)", "ROLLUP"),
         ("SELECT a FROM db.t EXCEPT SELECT c FROM db.u", "EXCEPT"),
-        ("SELECT a AS x, b AS x FROM db.t", "two columns of one name"),
-        ("SELECT nothing FROM db.t", "not found"),
+        ("SELECT a AS x, b AS x FROM db.t", "several columns with one name"),
+        ("SELECT nothing FROM db.t", "an unknown or ambiguous name"),
         ("DELETE FROM db.t", "not a query"),
-        ("SELECT a FROM", "not SQL"),
+        ("SELECT a FROM", "a syntax error"),
     ],
 )
 def test_the_part_is_named(query, part):
