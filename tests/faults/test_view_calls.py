@@ -195,7 +195,7 @@ def old_rows_are_looked_up_too_early():
         names = found.column_names
         return found.set_column(names.index("n"), "n", pa.array([0] * len(found), pa.int64()))
 
-    return mock.patch(f"{__name__}.view_rows", early)
+    return mock.patch(f"{__name__}.lookup_view_rows", early)
 
 
 def test_a_planted_bug_of_lookups_is_found():

@@ -145,7 +145,7 @@ def iceberg_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> t
     for file in files:
         file.spec_id = spec.spec_id
     manifest = SimpleNamespace(partition_spec_id=spec.spec_id, partitions=summaries)
-    return chosen.may_be_in(manifest), [chosen.test(file) for file in files]
+    return chosen.may_match_manifest(manifest), [chosen.test(file) for file in files]
 
 
 def paimon_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> tuple[bool, list[bool]]:
@@ -171,7 +171,7 @@ def paimon_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> tu
     ]
     meta.partition_stats = SimpleStats(*stored, meta.partition_stats.null_counts)
     chosen = PartitionFilter(node, {field.id: field.name for field in every}, TABLE)
-    return chosen.may_be_in(meta), [chosen.test(partition) for partition in partitions]
+    return chosen.may_match_manifest(meta), [chosen.test(partition) for partition in partitions]
 
 
 OUTCOMES = {"iceberg": iceberg_outcomes, "paimon": paimon_outcomes}

@@ -141,7 +141,7 @@ def a_doubled_batch():
 
 def a_group_that_is_not_computed_again():
     return mock.patch.multiple(
-        refresh_step.RefreshStepRun, _again=lambda self, *_: self._nothing(), _list_lost=lambda *_: False
+        refresh_step.RefreshStepRun, _recompute_groups=lambda self, *_: self._no_changes(), _list_lost=lambda *_: False
     )
 
 

@@ -127,9 +127,9 @@ class TestATableFromBefore:
 
     def test_one_row_that_only_arrow_can_read(self, older):
         """The column stands in a lookup twice then, and `lookup_one` has the table's."""
-        plan = older._lookup_one._plan(older.keyed.shape(), None)
-        assert older._lookup_one._by_arrow(plan, [1], None, None) == self.ROWS[0]
-        assert older._lookup_one._by_arrow(plan, [3], None, None) is None
+        plan = older._lookup_one._get_plan(older.keyed.shape(), None)
+        assert older._lookup_one._lookup_with_arrow(plan, [1], None, None) == self.ROWS[0]
+        assert older._lookup_one._lookup_with_arrow(plan, [3], None, None) is None
 
     def test_renaming_the_column_mends_it(self, older):
         older.rename_column("_found", "was_found")
@@ -144,7 +144,7 @@ def test_an_update_keeps_a_column_that_begins_as_ours_do(wh, unreserved):
     )
     row = {KIND: "update", f"{INTERNAL}read_id": 1, "id": 1, "v": 2, name: 3}
     staging = KeyedStagingPlan(None, "t", table.uuid, 1, table.state.schema, ("id",), None, KIND, None, False)
-    found = RowLevelPlan(staging)._by_key(pa.RecordBatch.from_pylist([row], schema=arriving))
+    found = RowLevelPlan(staging)._set_key_columns(pa.RecordBatch.from_pylist([row], schema=arriving))
     assert found.to_pylist() == [{KIND: "update", "id": 1, "v": 2, name: 3}]
 
 

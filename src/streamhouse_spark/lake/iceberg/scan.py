@@ -108,7 +108,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
 
 
 def _require_all_files(table: Table, manifests: Sequence[ManifestFile], num_files: int) -> None:
-    """Raise `CorruptDataError` unless the manifests have as many live files as their list says. Avro has no checksum, and
+    """Raise `CorruptDataError` unless the manifests have as many live files as their list says. Avro has no checksum:
     a flipped bit may change the status of an entry.
     """
     counts = [count for m in manifests for count in (m.added_files_count, m.existing_files_count)]
