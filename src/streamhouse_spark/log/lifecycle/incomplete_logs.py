@@ -1,8 +1,8 @@
-"""Logs that never began: their creator died between the first record and what makes it readable.
+"""Logs that were never completed: their creator died between the first record and the checkpoint.
 
-The log of a clone, or of a branch, begins behind a version of a table. Its first record is none that a table can begin
-with, and the checkpoint that makes it one comes after it. A creator that died between the two, or behind the manifest
-of a first record, leaves one small object, which no reader takes for a table.
+The log of a clone or a branch starts after a version of a table. Its first record is not one that creates a table; the
+checkpoint that completes the log comes after it. A creator that died in between, or after the manifest of a first
+record, leaves one small object, which no reader takes for a table.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from streamhouse_spark.storage.base import Storage
 
 
 def is_unfinished(storage: Storage, uuid: str, before_ms: int) -> bool:
-    """Tell whether all that there is of a log is the beginning of one, all of it last written at a time or earlier.
+    """Return whether a log consists only of such a start, last written at ``before_ms`` or earlier.
 
-    False for everything else, such as the rest of a table that was damaged: that may be restored.
+    False for everything else, such as the rest of a damaged table, which may be restored.
     """
     infos = [info for info in storage.list(table_prefix(uuid)) if not info.key.rpartition("/")[2].startswith(".")]
     if not infos or any(info.modified_ms > before_ms for info in infos):
@@ -32,10 +32,10 @@ def is_unfinished(storage: Storage, uuid: str, before_ms: int) -> bool:
 
 
 def _begins(storage: Storage, uuid: str, number: int) -> bool:
-    """Tell whether a record is the first one of a clone or a branch, and has no rows."""
+    """Return whether a record is the first one of a clone or a branch, and has no rows."""
     try:
         record, _ = read_record(storage, uuid, number)
-    except (ObjectNotFoundError, CorruptDataError, FormatVersionError):  # gone meanwhile, or it tells nothing
+    except (ObjectNotFoundError, CorruptDataError, FormatVersionError):  # deleted concurrently, or unreadable
         return False
     return number > 1 and len(record.actions) == 1 and all(map(_is_beginning, record.actions))
 
