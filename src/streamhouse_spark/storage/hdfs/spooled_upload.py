@@ -1,4 +1,4 @@
-"""A large object that is held on this host until it is sent: in memory, and from some size on in a file."""
+"""A large object that is buffered on this host until it is sent: in memory, and above some size in a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class HeldFile:
-    """The sink, and then the body of a request, as often as it is sent."""
+    """A sink that later is the body of a request, which may be sent several times."""
 
     def __init__(self) -> None:
         self._file = SpooledTemporaryFile(max_size=PART_BYTES)  # noqa: SIM115 - closed by __exit__

@@ -1,4 +1,4 @@
-"""A large object on its way to a store with a synchronous client."""
+"""Multipart upload to a store with a synchronous client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamhouse_spark.storage.remote.request_executor import RequestExecutor
 
 
 class BlobParts:
-    """The requests of one object, as `upload.Parts` names them."""
+    """The requests of one upload, as `multipart_upload.Parts` defines them."""
 
     def __init__(self, sender: RequestExecutor[Blobs], key: str, attempt: str) -> None:
         self.in_flight_max = sender.bucket.blobs().parts_in_flight_max

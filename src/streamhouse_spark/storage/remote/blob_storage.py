@@ -1,4 +1,4 @@
-"""An object store with a synchronous client, as the store: all that Azure's and Google's have in common."""
+"""Storage on an object store with a synchronous client: the common part of Azure and Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class BlobStorage(RemoteStorage[Blobs]):
         ]
 
     def check_writable(self) -> None:
-        """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.
+        """Test reads, put-if-absent, read-after-write and deletes on probe objects, which are removed.
 
-        Puts race as well where the endpoint is not the maker's own, which is known to decide between them.
+        Racing puts are tested too if the endpoint is not the vendor's, which is known to decide between writers.
         """
         blobs = self._bucket.blobs()
         prove_writable(self, self._world, blobs.condition, is_trusted=blobs.is_known)

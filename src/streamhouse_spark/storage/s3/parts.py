@@ -1,4 +1,4 @@
-"""A large object in S3's multipart upload."""
+"""S3's multipart upload."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_
 
 class Send(Protocol):
     def __call__(self, doing: str, key: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Send one request on one object, and again while that may help. Raises `StorageError` and its subclasses."""
+        """Send one request for one object, with retries. Raises `StorageError` and its subclasses."""
 
 
 class S3Parts:
-    """The requests of one object, as `Parts` names them."""
+    """The requests of one upload, as `Parts` defines them."""
 
     in_flight_max = PARTS_IN_FLIGHT_MAX
 

@@ -1,9 +1,9 @@
-"""Amazon S3, and stores with its protocol, as the store.
+"""Storage on Amazon S3, and on stores with its protocol.
 
 Put-if-absent is ``If-None-Match: *``. Requests go through s3fs's client (its credentials chain, its event loop), each
-sent once: retries are decided here, so that the unclear outcome of a conditional write reaches the caller, who reads
-the object back. The HTTP layer below may still resend on a connection that broke, so even `ObjectExistsError` may mean
-an object of one's own.
+sent once. Retries are decided here, so that an unknown outcome of a conditional write reaches the caller, which reads
+the object back. The HTTP layer may still resend on a broken connection, so even `ObjectExistsError` may mean an own
+object.
 
 A killed writer can leave parts of an unfinished upload behind: give the bucket a lifecycle rule that aborts incomplete
 multipart uploads.
@@ -38,17 +38,17 @@ Outcomes = list[StorageError | None]  # inside the class below, `list` is a meth
 
 _FETCHES_MAX = 16
 _READS_MAX = 48
-"""Small objects that are read at once: as many as there are connections."""
+"""Small objects that are read concurrently: as many as there are connections."""
 _URL = re.compile(r"s3a?://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?:/(?P<prefix>.*))?\Z", re.DOTALL)
 
 
 class S3Storage:
-    """``s3://bucket/prefix`` with pyiceberg's ``s3.*`` settings, else the usual AWS chain.
+    """``s3://bucket/prefix`` with pyiceberg's ``s3.*`` settings, else the AWS default chain.
 
-    Safe for threads, after ``fork`` and by pickle; a pickle carries the settings, with their secrets. Temporary errors
-    are retried for a minute at most, those of a conditional write only where the store says that it did nothing; a
-    patience that the settings ask for holds for both. Where the store takes credentials of the AWS chain no longer, the
-    chain is asked for others.
+    Thread-safe, and safe after ``fork`` and pickling; a pickle contains the settings with their secrets. Transient
+    errors are retried for at most a minute, those of a conditional write only if the store reports that nothing was
+    done. A configured patience applies to both. If the store rejects credentials of the AWS chain as expired, the chain
+    is resolved again.
     """
 
     def __init__(self, url: str, settings: Mapping[str, str], world: World | None = None) -> None:
@@ -73,7 +73,7 @@ class S3Storage:
         return self._call("read", key, get)
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects at the same time; None stands for an absent one."""
+        """Read whole objects concurrently; None stands for an absent one."""
         contents: dict[str, bytes | None] = {}
 
         async def fetch(client: CountedClient, key: str, turn: asyncio.Semaphore) -> None:
@@ -169,14 +169,14 @@ class S3Storage:
         return nullcontext()
 
     def check_writable(self) -> None:
-        """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.
+        """Test reads, put-if-absent, read-after-write and deletes on probe objects, which are removed.
 
-        Puts race as well where the store is not Amazon's, which is known to decide between them.
+        Racing puts are tested too if the store is not Amazon's, which is known to decide between writers.
         """
         prove_writable(self, self._world, "If-None-Match", is_trusted=self._client().is_amazons)
 
     def put_together(self, key: str, bodies: Sequence[bytes]) -> Outcomes:
-        """Put all bodies under one new key, if absent, so that none ends before all have begun."""
+        """Put all bodies under one new key, if absent, so that none ends before all have started."""
         where = f"{self._url}/{key}"
 
         async def put_all(client: Client) -> list[int]:
@@ -193,7 +193,7 @@ class S3Storage:
         try:
             self._call("ask the time of", "", lambda client: client.send("head_bucket", Bucket=self._bucket))
         except StorageError as error:
-            failure = error  # a refusal tells the time too
+            failure = error  # a rejection has the time too
         now_ms = clock.now_ms()
         if now_ms is None:
             raise failure or StorageError(f"{self._url}: the store's answers have no Date header; check s3.endpoint")
@@ -228,7 +228,7 @@ class S3Storage:
         *,
         resend_unclear: bool = True,
     ) -> T:
-        """Send the request, and again while that may help. Every failure is a `StorageError`."""
+        """Send the request, with retries. Every failure is a `StorageError`."""
 
         def counted(client: Client) -> Coroutine[Any, Any, T]:
             return request(CountedClient(client, self._url, self._prefix))
