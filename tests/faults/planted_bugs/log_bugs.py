@@ -52,10 +52,9 @@ from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_checkpoint
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.group_commit import CommitQueue, CommitResult, PendingCommit
+from streamhouse_spark.log.commits.group_commit import CommitQueue, CommitResult, PendingCommit, RecordBuilder, outcomes
 from streamhouse_spark.log.commits.history_epochs import HistoryIndex
 from streamhouse_spark.log.commits.record import Record, encode_record
-from streamhouse_spark.log.commits.record_builder import RecordBuilder, outcomes
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle import garbage_collection, names, retention

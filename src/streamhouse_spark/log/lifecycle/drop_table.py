@@ -17,12 +17,26 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from streamhouse_spark.config.branch_metadata import BranchMark
+from streamhouse_spark.config.branch_metadata import BRANCH, BranchMark
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
+from streamhouse_spark.core.paths import (
+    TABLES_PREFIX,
+    commit_key,
+    commits_prefix,
+    floors_prefix,
+    manifest_key,
+    parse_numbers,
+    table_prefix,
+)
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.log.commits.actions import Action, Drop, Tombstone
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    FormatVersionError,
+    ObjectNotFoundError,
+    StreamhouseError,
+    TableNotFoundError,
+)
+from streamhouse_spark.log.commits.actions import Action, Drop, Rename, SetProperties, Tombstone
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, read_latest_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.low_watermark import newest_floor
@@ -31,7 +45,6 @@ from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle.branches import tag_of
 from streamhouse_spark.log.lifecycle.clones import clones_of, list_live_clones
 from streamhouse_spark.log.lifecycle.garbage_collection import CleanReport, check_grace
-from streamhouse_spark.log.lifecycle.incomplete_logs import is_unfinished
 from streamhouse_spark.log.lifecycle.names import resolve
 from streamhouse_spark.log.lifecycle.replace_table import follow_replacements, settle
 from streamhouse_spark.storage.base import Storage
@@ -140,3 +153,35 @@ def _last_state(storage: Storage, uuid: str) -> TableState | None:
     with suppress(ObjectNotFoundError):
         return fold(None, read_record(storage, uuid, 1)[0])
     return None
+
+
+def is_unfinished(storage: Storage, uuid: str, before_ms: int) -> bool:
+    """Return whether a log was never completed: its creator died between the first record and the checkpoint.
+
+    The log of a clone or a branch starts after a version of a table. Its first record is not one that creates a table;
+    the checkpoint that completes the log comes after it. A creator that died in between, or after the manifest of a
+    first record, leaves one small object, which no reader takes for a table. False unless the log consists only of such
+    a start, last written at ``before_ms`` or earlier: the rest of a damaged table may be restored.
+    """
+    infos = [info for info in storage.list(table_prefix(uuid)) if not info.key.rpartition("/")[2].startswith(".")]
+    if not infos or any(info.modified_ms > before_ms for info in infos):
+        return False
+    prefix = commits_prefix(uuid)
+    numbers = parse_numbers([info.key.removeprefix(prefix) for info in infos if info.key.startswith(prefix)])
+    if len(numbers) > 1:
+        return False
+    keys = {manifest_key(uuid, uuid), *(commit_key(uuid, number) for number in numbers)}
+    return {info.key for info in infos} <= keys and all(_begins(storage, uuid, number) for number in numbers)
+
+
+def _begins(storage: Storage, uuid: str, number: int) -> bool:
+    """Return whether a record is the first one of a clone or a branch, and has no rows."""
+    try:
+        record, _ = read_record(storage, uuid, number)
+    except (ObjectNotFoundError, CorruptDataError, FormatVersionError):  # deleted concurrently, or unreadable
+        return False
+    return number > 1 and len(record.actions) == 1 and all(map(_is_beginning, record.actions))
+
+
+def _is_beginning(action: Action) -> bool:
+    return isinstance(action, Rename) or (isinstance(action, SetProperties) and set(action.changed) == {BRANCH})

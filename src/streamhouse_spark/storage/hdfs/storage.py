@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import field
+from tempfile import SpooledTemporaryFile
+from types import TracebackType
+from typing import Final, Self
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import in_parallel
@@ -21,8 +24,8 @@ from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink
 from streamhouse_spark.storage.hdfs.client import CLIENTS, Entries, Entry, WebHdfs
 from streamhouse_spark.storage.hdfs.settings import HdfsAddress
-from streamhouse_spark.storage.hdfs.spooled_upload import HeldFile
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
+from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
 from streamhouse_spark.storage.remote.remote_storage import READS_MAX, RemoteStorage
 from streamhouse_spark.storage.remote.retry import RetryPolicy
 
@@ -190,3 +193,35 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
                 return children
             children.extend(entries)
         return children
+
+
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class HeldFile:
+    """A sink that later is the body of a request, which may be sent several times.
+
+    The object is buffered on this host: in memory, and above `PART_BYTES` in a file.
+    """
+
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile(max_size=PART_BYTES)  # noqa: SIM115 - closed by __exit__
+        self.size_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def write(self, data: Bytes) -> int:
+        written = self._file.write(data)
+        self.size_bytes += written
+        return written
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        while chunk := self._file.read(_CHUNK_BYTES):
+            yield chunk

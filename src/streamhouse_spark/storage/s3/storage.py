@@ -12,10 +12,11 @@ multipart uploads.
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
@@ -23,13 +24,12 @@ from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.failures import FailureKind
-from streamhouse_spark.storage.remote.multipart_upload import Upload
+from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX, Upload
 from streamhouse_spark.storage.remote.retry import RetryPolicy, send_with_retries
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
 from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
 from streamhouse_spark.storage.s3.concurrent_puts import put_together
-from streamhouse_spark.storage.s3.parts import S3Parts
 from streamhouse_spark.storage.s3.request_counter import CountedClient
 from streamhouse_spark.storage.s3.settings import S3Settings
 
@@ -291,3 +291,49 @@ async def _get_range(client: CountedClient, piece: tuple[int, int], bucket: str,
         raise
     # A store may ignore Range and send everything.
     return answer.data if answer.status == 206 else answer.data[start:end]
+
+
+class Send(Protocol):
+    def __call__(self, doing: str, key: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Send one request for one object, with retries. Raises `StorageError` and its subclasses."""
+
+
+class S3Parts:
+    """The requests of one upload, as `Parts` defines them."""
+
+    in_flight_max = PARTS_IN_FLIGHT_MAX
+
+    def __init__(self, send: Send, key: str, attempt: str) -> None:
+        self._send = send
+        self._key = key
+        self._metadata = {ATTEMPT: attempt}
+        self._upload_id = ""
+        self._sent: dict[int, str] = {}
+
+    def put_whole(self, body: io.BytesIO) -> None:
+        self._send("write", self._key, "put_object", Body=body, Metadata=self._metadata, IfNoneMatch="*")
+
+    def begin(self) -> None:
+        self._upload_id = self._send("write", self._key, "create_multipart_upload", Metadata=self._metadata)["UploadId"]
+
+    def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:  # noqa: ARG002 - S3 need not know
+        answer = self._send("write", self._key, "upload_part", UploadId=self._upload_id, PartNumber=number, Body=body)
+        self._sent[number] = answer["ETag"]
+
+    def finish(self) -> None:
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(self._sent.items())]
+        self._send(
+            "write",
+            self._key,
+            "complete_multipart_upload",
+            UploadId=self._upload_id,
+            MultipartUpload={"Parts": parts},
+            IfNoneMatch="*",
+        )
+
+    def abort(self) -> None:
+        self._send("abort the upload of", self._key, "abort_multipart_upload", UploadId=self._upload_id)
+
+    def stored_attempt(self) -> str | None:
+        metadata: dict[str, str] = self._send("read", self._key, "head_object").get("Metadata") or {}
+        return metadata.get(ATTEMPT)
