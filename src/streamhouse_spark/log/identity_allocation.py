@@ -101,8 +101,8 @@ class IdentityRanges:
             except (_OvertakenError, CommitStateUnknownError):
                 continue  # the record may be stored: then its numbers are a gap
         raise CommitConflictError(
-            f"{self._table}: other writers took the next numbers of column '{self._identity.name}' {TRIES_MAX} times "
-            "before this one could; nothing was written, write the rows again"
+            f"{self._table}: reserving numbers of column '{self._identity.name}' lost {TRIES_MAX} races to other "
+            "writers; nothing was written, write the rows again"
         )
 
     def _commit(self, first: int, count: int) -> bool:

@@ -502,7 +502,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_life_with_a_lake, "[0, 1, 3, 5] == [0, 1, 2, 3, 4, 5]"),
     PlantedBug(
         "any lake snapshot ends the masking of deleted rows",
-        Patch(planner, "unapplied_deletes", lambda original: original(told=1 << 60)),
+        Patch(planner, "unapplied_deletes", lambda original: original(applied_through=1 << 60)),
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
         "every tiering round counts the deleted rows again",
@@ -561,7 +561,7 @@ DELETED_ROW_BUGS = (
     ),
     PlantedBug(
         "the next round deletes rows of lake files again",
-        DELETED_BY_A_ROUND(lambda original: original(told=0)),
+        DELETED_BY_A_ROUND(lambda original: original(applied_through=0)),
         Patch(file_deletes, "_planned_snapshot", lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id)),
     ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
     PlantedBug(

@@ -46,7 +46,7 @@ class PageContent:
         segments = tuple(s for s in self.segments if s.bucket == bucket and s.offsets.intersect(offsets))
         if sum(len(s.offsets.intersect(offsets)) for s in segments) != len(offsets):
             raise CorruptDataError(
-                f"a page of the change archive of table {table_uuid} lacks some of the offsets {offsets} of bucket "
+                f"a page of the change archive of table {table_uuid} misses some of the offsets {offsets} of bucket "
                 f"{bucket}; restore it"
             )
         schemas = {i: TableSchema((CHANGE_COLUMN, *self.schemas[i].columns)) for i in {s.schema_id for s in segments}}
@@ -116,8 +116,8 @@ def read_page(storage: Storage, state: TableState, uuid: str) -> PageContent:
                 f"{url_of(storage, key)}, a page of the change archive of {state.name}, is missing; restore it"
             ) from error
         raise SnapshotExpiredError(
-            f"{url_of(storage, key)} was joined with others or expired since this read of the changes of {state.name} "
-            "began, and is deleted because the grace is over; read again"
+            f"{url_of(storage, key)} was merged or expired since this read of the changes of {state.name} "
+            "started, and was deleted when its grace period ended; read again"
         ) from error
 
 

@@ -113,6 +113,6 @@ class _Header(dict[str, Any]):
 
 def _wrong_kind_error(kind: str, where: str, error: Exception) -> CorruptDataError:
     return CorruptDataError(
-        f"{where} has a right checksum, and not what a {kind} file holds ({type(error).__name__}: {str(error)[:200]}): "
-        "another program wrote it; restore this file"
+        f"{where} has a correct checksum but not the fields of a {kind} file ({type(error).__name__}: "
+        f"{str(error)[:200]}): another program wrote it; restore this file"
     )

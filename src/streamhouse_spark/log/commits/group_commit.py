@@ -271,8 +271,8 @@ class CommitQueue:
             may_be_stored = call.may_be_in_flight and not call.is_rejected_by_store
             if may_be_stored and call.transaction is None and call.landed is None and not call.is_done:
                 call.error = CommitStateUnknownError(
-                    f"commit to {where} may be stored, and the log's records since then are deleted; look for attempt "
-                    f"{call.attempt} in $commits, or for its rows, before writing them again",
+                    f"commit to {where} may be stored, and the records that show its outcome have expired; look for "
+                    f"attempt {call.attempt} in $commits, or for its rows, before writing them again",
                 )
 
     def _drop_answered(self) -> None:

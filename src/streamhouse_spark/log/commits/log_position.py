@@ -69,7 +69,8 @@ class LogPosition(Mapping[int, int]):
             return cls(str(data["table"]), {int(b): int(offset) for b, offset in data["offsets"].items()}, mark)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidOptionError(
-                f"a position is {quote(data)}, expected what LogPosition.to_json gave ({type(error).__name__}: {error})"
+                f"a position is {quote(data)}, expected the result of LogPosition.to_json "
+                f"({type(error).__name__}: {error})"
             ) from error
 
 
@@ -94,6 +95,6 @@ def require_position(log: CommitLog, position: object, holder: str) -> None:
     else:
         return
     raise DifferentHistoryError(
-        f"{holder} {where}. Nothing was written. Read the table from 'earliest'; or, to go on at these offsets, at the "
-        "log's end where it ends before, give position.moved_to(table.refresh())"
+        f"{holder} {where}. Nothing was written. Read the table from 'earliest'; or, to continue at these offsets, "
+        "limited to the log's end, pass position.moved_to(table.refresh())"
     )

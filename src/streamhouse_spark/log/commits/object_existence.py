@@ -59,6 +59,6 @@ def require_stored(storage: Storage, state: TableState, uuids: Sequence[str]) ->
             pass
     except ObjectNotFoundError as error:
         raise CommitConflictError(
-            f"{state.name}: rows that were staged to be committed are gone ({error}), because the table was restored "
-            "from a backup, or its folder cleared, meanwhile; nothing was written, write them again"
+            f"{state.name}: staged rows were deleted before they were committed ({error}), because the table was "
+            "restored from a backup or its folder was cleared; nothing was written, write them again"
         ) from error

@@ -87,7 +87,7 @@ def check_grace(grace_ms: int) -> None:
         raise InvalidOptionError(f"grace_ms is {grace_ms!r}, expected milliseconds as a whole number")
     if grace_ms < GRACE_MS_MIN:
         raise InvalidOptionError(
-            f"grace of {grace_ms} ms: writers and readers under way need at least {GRACE_MS_MIN} ms; choose more",
+            f"grace of {grace_ms} ms: active writers and readers need at least {GRACE_MS_MIN} ms; choose more",
         )
 
 

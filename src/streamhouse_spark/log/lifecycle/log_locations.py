@@ -54,8 +54,8 @@ def log_settings(settings: Mapping[str, str]) -> dict[str, str]:
     for name in own:
         if not name.startswith(_FAMILIES):
             raise InvalidOptionError(
-                f"unknown setting {SETTINGS_PREFIX}{name}: behind {SETTINGS_PREFIX} there is a setting of a store, "
-                f"which begins with {', '.join(_FAMILIES)}"
+                f"unknown setting {SETTINGS_PREFIX}{name}: settings under {SETTINGS_PREFIX} must start with "
+                f"{', '.join(_FAMILIES)}"
             )
     replaced = tuple(family for family in _FAMILIES if any(name.startswith(family) for name in own))
     shared = {name: v for name, v in settings.items() if not name.startswith((SETTINGS_PREFIX, *replaced))}
@@ -200,7 +200,7 @@ class LogLocationResolver:
         if not is_same_place(owner.url, self._home.url):
             raise WarehouseMovedError(
                 f"the log of table {uuid} at {place.storage.url} belongs to the warehouse at {owner.url}, which is "
-                f"opened at {self._home.url}: it can be read and not be written; if it was moved here, run "
+                f"opened at {self._home.url}: it can be read but not written; if it was moved here, run "
                 f"`streamhouse -w {self._home.url} relocate`; if it is a copy, run "
                 f"`streamhouse -w {self._home.url} relocate --copy`, which copies the log into the warehouse"
             )

@@ -84,7 +84,7 @@ def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
     """Raise `WarehouseNotFoundError` if there is no warehouse, `FormatVersionError` for a newer one."""
     if read_warehouse_file(storage, ahead) is None:
         raise WarehouseNotFoundError(
-            f"{storage.url} holds no streamhouse.json: there is no warehouse; check the path, or make one with "
+            f"{storage.url} holds no streamhouse.json: there is no warehouse; check the path, or create one with "
             "`streamhouse create <database>.<table> …` or Warehouse(path).create_table(…)",
         )
 

@@ -114,17 +114,17 @@ def _give_name(
 def _require_name(state: TableState, path: TablePath) -> None:
     if not is_named(state, path):
         raise TableNotFoundError(
-            f"table {path} was {'dropped' if state.dropped else f'renamed to {state.name}'} ; nothing was changed"
+            f"table {path} was {'dropped' if state.dropped else f'renamed to {state.name}'}; nothing was changed"
         )
 
 
 def _require_dropped(state: TableState) -> None:
     if not state.dropped:
-        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) is there, not dropped; nothing was changed")
+        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) is not dropped; nothing was changed")
     if state.buried:
         raise TableNotFoundError(
-            f"table {state.name} ({state.table_uuid}) was dropped longer ago than files are kept, and cleaning has "
-            "begun to delete it: it cannot be brought back"
+            f"table {state.name} ({state.table_uuid}) was dropped longer ago than the grace period, and its files "
+            "are being deleted: it cannot be brought back"
         )
 
 

@@ -49,8 +49,8 @@ def without_metadata(rows: pa.Table, columns: Collection[str]) -> pa.Table:
         kinds = set(rows.column(CHANGE_TYPE.name).to_pylist())
         if old := kinds - {None, *(kind.name.lower() for kind in (ChangeType.INSERT, ChangeType.UPDATE_AFTER))}:
             raise SchemaMismatchError(
-                f"the rows have changes of the kind {min(map(str, old))!r}, which are no rows to write; leave them "
-                "out, and delete the keys of deleted rows"
+                f"the rows contain changes of type {min(map(str, old))!r}, which cannot be written as rows; remove "
+                "them, and delete the keys of deleted rows"
             )
     return rows.drop_columns([name for name in rows.schema.names if name in added])
 

@@ -251,8 +251,8 @@ def _read_object_batches(
         for position, batch in zip(positions, batches, strict=True):
             if batch.num_rows != segment.index.batch_rows[position]:
                 raise CorruptDataError(
-                    f"{url_of(storage, key)}: batch {position} has {batch.num_rows} rows, the commit record says "
-                    f"{segment.index.batch_rows[position]}; restore this file",
+                    f"{url_of(storage, key)}: batch {position} has {batch.num_rows} rows, expected "
+                    f"{segment.index.batch_rows[position]} by the commit record; restore this file",
                 )
             yield segment.base_offset + int(row_starts[position]), batch
     except ObjectNotFoundError as error:
@@ -319,8 +319,8 @@ def _missing_object_error(storage: Storage, table_uuid: str, segment: Segment, k
     if (segment.uuid, segment.commit if segment.uuid is None else 0) in live:
         return _damaged_segment_error(storage, table_uuid, segment, key)
     return SnapshotExpiredError(
-        f"{url_of(storage, key)} was merged or trimmed since this read of {state.name} began, and is deleted because "
-        "the grace is over; read again",
+        f"{url_of(storage, key)} was merged or trimmed since this read of {state.name} started, and was deleted when "
+        "its grace period ended; read again",
     )
 
 

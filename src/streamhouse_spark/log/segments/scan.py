@@ -89,7 +89,7 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit
         require_not_truncated(state, bucket, offsets.start)
     if offsets and not (log.start <= offsets.start and offsets.end <= log.end):
         raise OffsetsTrimmedError(
-            f"bucket {bucket} of {state.name}: offsets {offsets} were asked for, the hot log holds {log.offsets}; "
+            f"bucket {bucket} of {state.name}: offsets {offsets} were requested, but the hot log holds {log.offsets}; "
             "earlier rows are in the lake if the table has one: read the table itself, or use startingOffsets=earliest",
         )
     segments = tuple(s for s in log.segments if s.offsets.intersect(offsets))
@@ -123,9 +123,9 @@ def require_not_truncated(state: TableState, bucket: int, offset: int) -> None:
     if offset < state.first_offset(bucket):
         assert state.truncation is not None
         raise OffsetsTrimmedError(
-            f"bucket {bucket} of {state.name}: offset {offset} was asked for, the table was truncated or overwritten "
-            f"by commit {state.truncation.commit} and begins at {state.first_offset(bucket)}; earlier rows are only "
-            f"in older snapshots of its lake",
+            f"bucket {bucket} of {state.name}: offset {offset} was requested, but the table was truncated or "
+            f"overwritten by commit {state.truncation.commit} and starts at {state.first_offset(bucket)}; "
+            "earlier rows are only in older snapshots of its lake",
         )
 
 

@@ -62,7 +62,7 @@ class BlockChecksums:
         least = (self._part or 0) + self._size_bytes
         if object_bytes < least or (self._part is None and object_bytes != least):
             raise CorruptDataError(
-                f"{self._where} has {object_bytes} bytes, the commit record says {least}; restore this file",
+                f"{self._where} has {object_bytes} bytes, expected {least} by the commit record; restore this file",
             )
 
     def check(self, data: bytes | memoryview, start: int, end: int) -> None:
@@ -142,8 +142,8 @@ class RangeFetcher:
     def _hold(self, low: int, high: int, view: memoryview) -> None:
         if len(view) != high - low:
             raise CorruptDataError(
-                f"{url_of(self._storage, self._key)} ends at byte {self._at + low + len(view)}, the commit record says "
-                f"{self._at + self._size_bytes} bytes; restore this file",
+                f"{url_of(self._storage, self._key)} ends at byte {self._at + low + len(view)}, expected "
+                f"{self._at + self._size_bytes} bytes by the commit record; restore this file",
             )
         self._blocks.check(view, low, high)
         insort(self._runs, (low, high, view), key=_low)

@@ -57,7 +57,7 @@ class HdfsAddress:
             shown = "a user name in it" if "@" in url else repr(url)
             raise InvalidOptionError(
                 f"warehouse URL: found {shown}, expected hdfs://<host>:<port>/<path> with the NameNode's host, or the "
-                f"name of a nameservice; a user belongs into the setting {_USER}"
+                f"name of a nameservice; a user belongs in the setting {_USER}"
             )
         path = (match["path"] or "").rstrip("/")
         if path and any(part in ("", ".", "..") for part in path.split("/")):
@@ -75,7 +75,7 @@ class HdfsAddress:
             raise InvalidOptionError(f"{_TOKEN} and {TOKEN_FILE} exclude each other: set one of them")
         if (token or token_file) and ours.get(_USER):
             raise InvalidOptionError(
-                f"{_TOKEN if token else TOKEN_FILE} and {_USER} exclude each other: the token tells the user"
+                f"{_TOKEN if token else TOKEN_FILE} and {_USER} exclude each other: the token identifies the user"
             )
         address = cls(
             namenodes=_namenodes(ours.get(_ADDRESS), match["host"]),

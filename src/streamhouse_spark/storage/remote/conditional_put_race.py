@@ -77,8 +77,8 @@ def _run_round(storage: Storage, key: str, *, is_held: bool) -> None:
         stored = storage.read(key)
     if len(winners) > 1 or (winners and stored != winners[0]):
         raise StorageError(
-            f"{storage.url} does not decide between writers: of {RACERS} that put one object, if it was absent, at the "
-            f"same moment, {len(winners)} were told that they won, so that they would overwrite each other's commits; "
+            f"{storage.url} does not decide between writers: of {RACERS} concurrent puts of one object, if absent, "
+            f"{len(winners)} were acknowledged, so that writers would overwrite each other's commits; "
             "use a store that honours conditional writes atomically, as Amazon S3 and MinIO do",
         )
 

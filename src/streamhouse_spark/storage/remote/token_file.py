@@ -42,8 +42,8 @@ class TokenFile:
             text = Path(self._path).read_text().strip()
         except (OSError, ValueError) as error:
             raise StorageRefusedError(
-                f"cannot read the file of {self._setting}: {error}; write the secret into it, and let this process "
-                "read it"
+                f"cannot read the file of {self._setting}: {error}; write the secret to it, and make it readable for "
+                "this process"
             ) from error
         if not text:
             raise StorageRefusedError(f"the file of {self._setting}, {self._path}, is empty: write the secret into it")

@@ -78,8 +78,8 @@ class StsRoles:
             logger.warning("AssumeRole of %s failed: %s", role_arn, one_line(str(error), self._settings.secrets))
             if failures.classify(error) is FailureKind.FINAL:
                 raise StorageRefusedError(
-                    f"the store gives this server no credentials for readers ({code}); its operator has to let the "
-                    "server assume the role that it was given, see its log"
+                    f"the store denied this server credentials for readers ({code}); its operator must allow the "
+                    "server to assume the configured role, see its log"
                 ) from None
             raise StorageError(f"the store gave no credentials for readers ({code}); try again later") from None
         credentials: dict[str, Any] = answer["Credentials"]
