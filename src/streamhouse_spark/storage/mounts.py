@@ -33,8 +33,6 @@ def mount_of(path: str, mounts: str = MOUNTS) -> Mount | None:
             continue
         point = _OCTAL_ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[1])
         inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and (
-            best is None or len(point) >= len(best.point)
-        ):  # the later mount at a point hides the earlier one
+        if inside and (best is None or len(point) >= len(best.point)):  # later mounts hide earlier ones
             best = Mount(fields[2], point)
     return best

@@ -155,7 +155,9 @@ _TEXTS: Final = ("work", "error", "text", "host")
 
 
 def _parse_failure(entry: Any) -> TieringFailure:
-    """Raises `ValueError`, `KeyError` or `TypeError`: anybody may have written anything there."""
+    """Parse an entry of the report. Raises `ValueError`, `KeyError` or `TypeError`: any program may have
+    written there.
+    """
     texts = {name: str(entry[name])[:TEXT_CHARS_MAX] for name in _TEXTS}
     if texts["work"] not in get_args(Work):
         raise ValueError(texts["work"])
