@@ -54,7 +54,7 @@ class Goal:
     sense: Literal["<=", ">="]
     bound: float
 
-    def record_put(self, ours: float, ratio: float) -> bool:
+    def is_met(self, ours: float, ratio: float) -> bool:
         value = ratio if self.of == "ratio" else ours
         return value <= self.bound if self.sense == "<=" else value >= self.bound
 
@@ -97,7 +97,7 @@ class Figure:
     def verdict(self) -> str:
         if self.goal is None:
             return "-"
-        return "met" if self.goal.record_put(self.ours, self.ratio) else "missed"
+        return "met" if self.goal.is_met(self.ours, self.ratio) else "missed"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "goal": str(self.goal) if self.goal else None, "verdict": self.verdict}

@@ -26,7 +26,7 @@ import pyarrow.feather
 from benchmarks import data
 from benchmarks.measure import Bench, Figure, Runs, in_turns, timed
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.log.commits import record_builder
+from streamhouse_spark.log.commits import group_commit
 
 BATCH_ROWS = 1000
 NAME = "bench.rows"
@@ -47,7 +47,7 @@ def many_writers(bench: Bench) -> Iterator[Figure]:
     for processes, threads in CREWS:
         batches = bench.rounds(400, 40) // (processes * threads)
         contestants = {
-            "ours": _appending(bench.scratch, rows, processes, threads, batches, record_builder.MEMBERS_MAX),
+            "ours": _appending(bench.scratch, rows, processes, threads, batches, group_commit.MEMBERS_MAX),
             ALONE: _appending(bench.scratch, rows, processes, threads, batches, 1),
         }
         runs = in_turns(contestants, bench.rounds(5, 1), warm_up=1)
@@ -77,7 +77,7 @@ def many_upserters(bench: Bench) -> Iterator[Figure]:
             batches = bench.rounds(200, 24) // threads
             rows = [_keyed_rows(batch_rows, number) for number in range(threads * batches)]
             contestants = {
-                "ours": _upserting(bench.scratch, rows, threads, record_builder.MEMBERS_MAX),
+                "ours": _upserting(bench.scratch, rows, threads, group_commit.MEMBERS_MAX),
                 ALONE: _upserting(bench.scratch, rows, threads, 1),
             }
             runs = in_turns(contestants, bench.rounds(5, 1), warm_up=1)
@@ -105,7 +105,7 @@ def _upserting(scratch: Path, rows: Sequence[pa.Table], threads: int, members_ma
                 table.upsert(part)
 
         def all_at_once() -> None:
-            with mock.patch.object(record_builder, "MEMBERS_MAX", members_max), ThreadPoolExecutor(threads) as pool:
+            with mock.patch.object(group_commit, "MEMBERS_MAX", members_max), ThreadPoolExecutor(threads) as pool:
                 list(pool.map(work, range(threads)))
 
         seconds = timed(all_at_once)
@@ -153,7 +153,7 @@ def write(table: Table, rows: pa.Table, threads: int, batches: int, members_max:
         with table.writer() as writer:
             _from_threads(threads, batches, lambda: writer.send(rows))
         return
-    with mock.patch.object(record_builder, "MEMBERS_MAX", members_max):
+    with mock.patch.object(group_commit, "MEMBERS_MAX", members_max):
         _from_threads(threads, batches, lambda: table.append(rows))
 
 

@@ -76,10 +76,10 @@ ELSEWHERE = {
     "the ticket has only some of uuid, plan and part": (
         "unit/serve/test_flight.py::test_a_ticket_for_a_part_that_there_is_not"
     ),
-    "other writers took the next numbers of column": (
+    "reserving numbers of column": (
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),
-    "of its rows are stored; go on with a real-time trigger": (
+    "of its rows are stored; continue with a real-time trigger": (
         "unit/log/commits/test_idempotency.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
     ),
     "of their rows are stored; go on with a micro-batch trigger": (
@@ -97,7 +97,7 @@ ELSEWHERE = {
     "all rows from there on are written": (
         "unit/datasource/write/test_realtime_sink.py::TestRestoring::test_a_source_that_does_not_have_the_rows_that_are_stored"
     ),
-    "begin again where the stored version ends": (
+    "continue where the stored version ends": (
         "unit/datasource/write/test_realtime_sink.py::test_an_older_run_of_the_query_writes_nothing"
     ),
     "create a new table with them and copy the rows": (
@@ -111,7 +111,7 @@ ELSEWHERE = {
     "see its log": (
         "s3/test_vended_credentials.py::test_a_server_that_may_not_assume_the_role_says_so_without_naming_it"
     ),
-    "write the secret into it, and let this process": (
+    "write the secret to it, and make it readable for": (
         "unit/storage/remote/test_token_file.py::test_a_file_that_cannot_be_read_is_named"
     ),
     "is empty: write the secret into it": (
@@ -122,7 +122,7 @@ ELSEWHERE = {
         "unit/storage/hdfs/test_hdfs_storage.py::test_a_colon_is_refused_before_anything_is_sent"
     ),
     "CANNOT_LISTEN": "unit/service/test_endpoint.py::test_an_address_that_is_taken_is_told",
-    "give position.moved_to(": (
+    "pass position.moved_to(": (
         "unit/read/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
     ),
     "which may lie in other files of snapshot": (

@@ -1,4 +1,4 @@
-"""The kinds of changes that a table with a primary key logs."""
+"""The change types in the log of a primary-key table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class ChangeType(enum.IntEnum):
-    """The kinds of changes in a changelog. The numbers are the stored format."""
+    """The type of a change. The numbers are the stored format."""
 
     INSERT = 0
     UPDATE_BEFORE = 1

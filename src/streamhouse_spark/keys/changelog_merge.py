@@ -1,6 +1,6 @@
-"""A range of a changelog collapsed by key: the rows that a union read lays over older rows. Pure.
+"""Merges a changelog range by key: the rows that a union read overlays on older rows. Pure.
 
-The rows of a bucket at the end of the range are those at its start whose keys the range does not name, and ``rows``.
+The rows of a bucket at the end of the range are its rows at the start whose keys are not in the range, and ``rows``.
 Memory is bounded by the range, not by the bucket.
 """
 
@@ -29,7 +29,7 @@ class MergedChangelog:
     keys: KeySet
     """Every key that the range changes, ascending."""
     rows: pa.Table
-    """The rows that the range leaves for these keys, without the change column."""
+    """The rows of these keys at the end of the range, without the change column."""
 
     @property
     def size_bytes(self) -> int:
@@ -39,10 +39,10 @@ class MergedChangelog:
     def of(
         cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_indexes: Sequence[int], *, sort: bool = False
     ) -> MergedChangelog:
-        """Collapse changes in the order of the log: the change column first, then the columns of ``schema``.
+        """Merge changes in log order: the change column first, then the columns of ``schema``.
 
-        ``key_indexes`` are the indexes of the primary key's columns in the schema. The rows are in the order of their
-        last changes, which costs least; with ``sort`` they are in the order of their keys.
+        ``key_indexes`` are the indexes of the primary key columns in the schema. The rows are in the order of their
+        last changes, which is cheapest; with ``sort`` they are in key order.
         """
         batches = list(changes)
         if not batches:
@@ -57,10 +57,10 @@ class MergedChangelog:
 
 
 class KeySet:
-    """A set of keys of `streamhouse_spark.keys.key_codec`, for membership tests of rows."""
+    """A set of keys of `streamhouse_spark.keys.key_codec`, for membership tests."""
 
     def __init__(self, keys: pa.BinaryArray) -> None:
-        """Take the keys, ascending."""
+        """``keys`` must be ascending."""
         self._keys = keys
         self._numbers = as_numbers(keys)
 
@@ -72,13 +72,13 @@ class KeySet:
         return int(self._keys.nbytes) + (0 if self._numbers is None else int(self._numbers.nbytes))
 
     def reaches(self, low: bytes, high: bytes) -> bool:
-        """Tell whether a key lies between two prefixes of keys, keys that begin with ``high`` included."""
+        """Return whether a key lies between two key prefixes, including keys that start with ``high``."""
         place = bisect_left(range(len(self._keys)), low, key=lambda i: self._keys[i].as_py())
         return place < len(self._keys) and self._keys[place].as_py()[: len(high)] <= high
 
     def _near(self, keys: pa.BinaryArray) -> tuple[int, pa.BinaryArray]:
-        """Return the set's keys from the least to the greatest of ``keys``, so that few are hashed, and the index of
-        the first.
+        """Return the index of the first and the set's keys between the least and the greatest of ``keys``, so that few
+        are hashed.
         """
         bounds = pc.min_max(keys).as_py()
         first, length = _count_span(self._keys, bounds["min"], bounds["max"])
@@ -95,14 +95,14 @@ class KeySet:
         return _is_member(numbers, self._numbers)
 
     def holds_keys_of(self, columns: Sequence[pa.Array]) -> Bools:
-        """Do the same as `holds` for the keys of these columns, without nulls."""
+        """Return the same as `holds` for the keys of these columns, which have no nulls."""
         numbers = None if self._numbers is None else key_numbers(columns)
         if self._numbers is None or numbers is None:
             return self.holds(encode_keys(columns))
         return _is_member(numbers, self._numbers)
 
     def find(self, columns: Sequence[pa.Array]) -> tuple[Bools, npt.NDArray[np.int64]]:
-        """Do the same as `holds_keys_of`, and return the index in the set of each key that is there."""
+        """Return the same as `holds_keys_of`, and the index in the set of each key that is in it."""
         held = self.holds_keys_of(columns)
         if not held.any():
             return held, np.zeros(0, np.int64)
@@ -116,7 +116,7 @@ class KeySet:
 
 
 def _is_member(numbers: Numbers, members: Numbers) -> Bools:
-    """Return which of ``numbers`` are among the ascending, distinct ones of the set."""
+    """Return which of ``numbers`` are in the ascending, distinct ``members``."""
     if not len(numbers):
         return np.zeros(0, np.bool_)
     if len(numbers) > len(members) and (numbers[1:] >= numbers[:-1]).all():
@@ -139,7 +139,7 @@ def _mark_numbers(numbers: Numbers, members: Numbers) -> Bools:
     first = np.searchsorted(numbers, members, side="left")
     mask = np.zeros(len(numbers), np.bool_)
     place = first[numbers[first] == members]
-    while len(place):  # once more for each further row of a key, of which there is one in a lake that only we wrote
+    while len(place):  # one iteration per duplicate key; a lake without other writers has none
         mask[place] = True
         place = place[place + 1 < len(numbers)] + 1
         place = place[numbers[place] == numbers[place - 1]]
@@ -147,7 +147,7 @@ def _mark_numbers(numbers: Numbers, members: Numbers) -> Bools:
 
 
 def _count_span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
-    """Return the index of the first of the ascending keys from ``low`` to ``high``, both included, and their number."""
+    """Return the index of the first of the ascending keys from ``low`` to ``high``, inclusive, and their number."""
     places = range(len(keys))
     first = bisect_left(places, low, key=lambda i: keys[i].as_py())
     return first, bisect_right(places, high, key=lambda i: keys[i].as_py()) - first

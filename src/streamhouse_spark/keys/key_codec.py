@@ -1,11 +1,11 @@
-"""Primary keys as bytes that sort as the keys do: the sort keys of KV tablets.
+"""Order-preserving encoding of primary keys: the sort keys of KV tablets.
 
-Each column is written so that bytes compare as its values do: integers, dates, timestamps and decimals big endian with
-the sign bit flipped; floats so that negative ones come before positive ones and NaN behind all; strings and binaries
-with each zero byte followed by ``FF``, and two zero bytes behind. No column's bytes begin another value's, so those of
-the first columns of a key are a prefix of exactly the keys that begin with these values.
+Encoded bytes compare as the values do. Integers, dates, timestamps and decimals are big endian with the sign bit
+flipped. Floats are transformed so that negative ones sort before positive ones and NaN after all. In strings and
+binaries each zero byte is followed by ``FF``, and two zero bytes end the value. No value's bytes are a prefix of
+another's, so the encoding of the first key columns is a prefix of exactly the keys with these values.
 
-As in Spark, -0.0 is 0.0 and every NaN is the same key. Strings compare by their UTF-8 bytes.
+As in Spark, -0.0 equals 0.0 and every NaN is the same key. Strings compare by their UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _END = b"\x00\x00"
 
 
 def is_key_type(data_type: pa.DataType) -> bool:
-    """Tell whether values of the type can be a primary key, or a part of one: those of every scalar type can."""
+    """Return whether values of the type can be in a primary key: every scalar type can."""
     return _is_bytes(data_type) or _width(data_type) is not None
 
 
 def encode_keys(columns: Sequence[pa.Array]) -> pa.BinaryArray:
     """Encode the key of each row. Columns have no nulls and the same length.
 
-    The encoding of the first columns of a key is the prefix of all keys that begin with these values.
+    The encoding of the first columns of a key is the prefix of all keys that start with these values.
     """
     parts: list[Any] = []
     fixed: list[npt.NDArray[np.uint8]] = []
@@ -50,9 +50,7 @@ def encode_keys(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 
 
 def as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:
-    """Return keys of eight bytes each as numbers of the same order, which are sorted and compared faster; None for
-    others.
-    """
+    """Return eight-byte keys as numbers of the same order, which sort and compare faster; None for other keys."""
     offsets = np.frombuffer(keys.buffers()[1], np.int32, keys.offset + len(keys) + 1)[keys.offset :]
     if not len(keys) or (np.diff(offsets) != 8).any():
         return None
@@ -61,7 +59,7 @@ def as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:
 
 
 def key_numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
-    """Return `as_numbers` of the keys of these columns if that is possible without their bytes, else None."""
+    """Return `as_numbers` of the keys of these columns if that is possible without encoding them, else None."""
     if len(columns) != 1:
         return None
     (column,) = columns
@@ -72,7 +70,7 @@ def key_numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
 
 
 def encode_lmdb_keys(keys: pa.BinaryArray) -> list[bytes]:
-    """Return the keys in the form that LMDB can hold: at most 496 bytes."""
+    """Return the keys as stored in LMDB: at most 496 bytes."""
     encoded: list[bytes] = keys.to_numpy(zero_copy_only=False).tolist()
     if encoded and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX:
         encoded = [_shorten_key(key) if len(key) > KEY_BYTES_MAX else key for key in encoded]
@@ -80,7 +78,7 @@ def encode_lmdb_keys(keys: pa.BinaryArray) -> list[bytes]:
 
 
 def encode_lmdb_prefix(prefix: bytes) -> bytes:
-    """Return the prefix of all stored keys that begin with ``prefix``. If it is cut, others may begin with it too."""
+    """Return the prefix of all stored keys that start with ``prefix``. If it is cut, other keys may share it."""
     return prefix[:_HEAD_BYTES]
 
 
@@ -114,7 +112,7 @@ def _escape_zero_bytes(column: pa.Array) -> pa.BinaryArray:
 
 
 def _fixed_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the bytes of each value as rows of equal length, in the order of the values."""
+    """Return the bytes of each value as rows of equal length that sort as the values do."""
     if pa.types.is_boolean(column.type):
         flags: npt.NDArray[np.bool_] = column.to_numpy(zero_copy_only=False)
         return flags.view(np.uint8).reshape(-1, 1)

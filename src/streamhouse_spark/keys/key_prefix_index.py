@@ -1,4 +1,4 @@
-"""Membership tests of some keys among many others, without hashing the many: by eight bytes of each, taken once."""
+"""Membership tests of a few keys in many, without hashing the many: by an eight-byte prefix of each, computed once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ HEAD_BYTES = 8
 
 
 class KeyPrefixIndex:
-    """Many keys, each once, ascending. The first bytes of each, behind those that all have in common, are kept as a
-    number.
+    """Distinct ascending keys, with the bytes of each after the common prefix as a number.
 
-    Keys to test are compared with those of the same number only, byte by byte.
+    Keys to test are compared byte by byte only with those of the same number.
     """
 
     def __init__(self, keys: pa.BinaryArray) -> None:
-        """Prepare for ascending ``keys``, at least one."""
+        """``keys`` must be ascending, and at least one."""
         self._keys = keys
         self._common = _common_prefix(keys[0].as_py(), keys[len(keys) - 1].as_py())
         self._heads = _heads(keys, len(self._common))
@@ -46,15 +45,13 @@ class KeyPrefixIndex:
 
 
 def _common_prefix(first: bytes, last: bytes) -> bytes:
-    """Return the common beginning of the first and the last key, and so of all keys between them."""
+    """Return the common prefix of the first and the last key, and so of all keys between them."""
     differ = (place for place, (low, high) in enumerate(zip(first, last, strict=False)) if low != high)
     return first[: next(differ, min(len(first), len(last)))]
 
 
 def _heads(keys: pa.BinaryArray, skipped: int) -> npt.NDArray[np.uint64]:
-    """Return the bytes of each key behind the first ``skipped`` ones as a number, zeros behind its end, in the order of
-    the keys.
-    """
+    """Return eight bytes of each key after the first ``skipped`` ones as a number, padded with zeros, in key order."""
     _, offsets_buffer, data_buffer = keys.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, keys.offset + len(keys) + 1)[keys.offset :].astype(np.int64)
     data = np.zeros(1, np.uint8)

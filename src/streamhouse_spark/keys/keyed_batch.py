@@ -1,4 +1,4 @@
-"""The rows of a batch grouped by key: the first row of each, the last one, and deletions. Pure."""
+"""The rows of a batch grouped by key. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Places = npt.NDArray[np.int64]
 
 
 class RowsTooLargeError(ValueError):
-    """The rows of one key are more bytes than an array should hold. The caller names the table and the key."""
+    """The rows of one key exceed the size of an array. The caller adds the table and the key."""
 
     def __init__(self, row: int, num_bytes: int) -> None:
         super().__init__(f"the rows of the key of row {row} have {num_bytes} bytes")
@@ -30,9 +30,7 @@ class RowsTooLargeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """The rows of a batch by key, at most one for each key, in the order of the keys: nulls where ``there`` is
-    false.
-    """
+    """The rows of a batch by key, at most one per key, in key order. Columns are null where ``there`` is false."""
 
     columns: tuple[pa.Array, ...]
     there: Bools
@@ -40,20 +38,20 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class KeyedBatch:
-    """Upserts and deletes of one batch, grouped by key; within a key in the order in which they were written.
+    """Upserts and deletes of one batch, grouped by key; rows of a key in the order in which they were written.
 
-    ``columns`` are all columns of the table, sorted so. Rows ``[starts[k], ends[k])`` are of key k.
+    ``columns`` are all columns of the table, in this order. Rows ``[starts[k], ends[k])`` belong to key k.
     """
 
     keys: pa.BinaryArray
-    """Each key once, ascending."""
+    """The distinct keys, ascending."""
     columns: tuple[arrow_chunking.Column, ...]
-    """Arrays, and chunked columns in a batch that is larger than a slice: see `pieces`."""
+    """Arrays; chunked columns in a batch that is larger than a slice, see `pieces`."""
     deleted: Bools
-    """Whether each row deletes its key; only the key columns of such rows count."""
+    """Whether each row deletes its key; only the key columns of such rows are used."""
     starts: Places
     inserted: Bools | None = None
-    """Whether an operation inserts each key, so that no stored row may have it; None where rows may replace others."""
+    """Whether an operation inserts each key, so that no stored row may have it; None if rows may replace others."""
 
     @classmethod
     def of(
@@ -63,13 +61,13 @@ class KeyedBatch:
         deleted: Bools,
         places: Places | None = None,
     ) -> KeyedBatch:
-        """Group rows by ``keys``, those of `streamhouse_spark.keys.key_codec`, one for each row.
+        """Group rows by ``keys``, one per row, encoded by `streamhouse_spark.keys.key_codec`.
 
-        ``places`` are the indexes of the rows among those of the columns; without it they are all of them.
+        ``places`` are the indexes of the rows in the columns; by default all rows.
         """
         order, is_first = sort_by_key(keys)
         starts = np.flatnonzero(is_first)
-        in_order = places is None and bool((order == np.arange(len(order))).all())  # then a copy is spared
+        in_order = places is None and bool((order == np.arange(len(order))).all())  # avoids a copy
         rows = order if places is None else places[order]
         sorted_columns = tuple(c if in_order else arrow_chunking.take_values(c, rows, distinct=True) for c in columns)
         return cls(keys.take(pa.array(order[starts])), sorted_columns, deleted[rows], starts)
@@ -78,10 +76,10 @@ class KeyedBatch:
         return len(self.starts)
 
     def pieces(self, old_bytes: Places) -> Iterator[tuple[int, KeyedBatch]]:
-        """Cut the batch into parts of whole keys, each of arrays that fit into a slice together with the stored rows.
+        """Cut the batch into parts of whole keys whose arrays fit into a slice together with the stored rows.
 
         Each part comes with the number of its first key. ``old_bytes`` is the size of the stored row of each key.
-        Raises `RowsTooLargeError` where the rows of a single key are too many for any part.
+        Raises `RowsTooLargeError` if the rows of a single key are too large for any part.
         """
         num_bytes = sum(int(column.nbytes) for column in self.columns) + int(old_bytes.sum())
         if num_bytes <= arrow_chunking.SLICE_BYTES_MAX or not len(self):
@@ -104,9 +102,7 @@ class KeyedBatch:
         return KeyedBatch(keys, columns, self.deleted[start:end], starts, inserted)
 
     def has(self, keys: pa.BinaryArray) -> Bools:
-        """Return which of ``keys`` are in the batch. The batch prepares its own keys once, however often it is
-        asked.
-        """
+        """Return which of ``keys`` are in the batch. The batch prepares its own keys once."""
         if not len(self):
             return np.zeros(len(keys), np.bool_)
         mine, other_numbers = self._numbers, as_numbers(keys)
@@ -138,7 +134,7 @@ class KeyedBatch:
 
     @cached_property
     def active(self) -> Bools:
-        """Whether each row counts: an upsert behind the last deletion of its key."""
+        """Whether each row is an upsert after the last deletion of its key."""
         if not self.deleted.any():
             return np.ones(len(self.deleted), np.bool_)
         place = np.arange(len(self.deleted))
@@ -151,16 +147,14 @@ class KeyedBatch:
 
 
 def sort_by_key(keys: pa.BinaryArray) -> tuple[Places, Bools]:
-    """Return row indexes in the order of the keys, equal keys as they came, and which rows are the first of
-    their key.
-    """
+    """Return row indexes in key order, stable for equal keys, and which rows are the first of their key."""
     numbers = as_numbers(keys)
     if numbers is not None:
         order: Places = np.argsort(numbers)  # several times as fast as a stable sort
         ordered = numbers[order]
         differs: Bools = ordered[1:] != ordered[:-1]
         if not differs.all():
-            order = np.argsort(numbers, kind="stable")  # of the same order of numbers
+            order = np.argsort(numbers, kind="stable")  # equal keys must stay in row order
     else:
         order = pc.sort_indices(keys).to_numpy().astype(np.int64)  # stable
         sorted_keys = keys.take(pa.array(order))

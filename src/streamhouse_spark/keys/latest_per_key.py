@@ -1,6 +1,6 @@
-"""The last change of each key in a range of a changelog, deletions included. Pure.
+"""The latest change per key of a changelog range, deletions included. Pure.
 
-Lakes need it whose readers merge by key: deletions are written, rows are not searched.
+Used for lakes whose readers merge by key: deletions are written instead of searching rows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LatestChanges:
-    """One row a key, in the order of the keys."""
+    """One row per key, in key order."""
 
     rows: pa.Table
     """Rows without the change column; a deletion has the deleted row."""
     deleted: Bools
     places: Places
-    """Index of each change in the range, counted from its first."""
+    """Index of each change in the range."""
 
     @classmethod
     def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_indexes: Sequence[int]) -> LatestChanges:
-        """Take the changes in the order of the log: the change column first, then the columns of ``schema``.
+        """Take the changes in log order: the change column first, then the columns of ``schema``.
 
-        ``key_indexes`` are the indexes of the primary key's columns in the schema. Memory is bounded by the range.
+        ``key_indexes`` are the indexes of the primary key columns in the schema. Memory is bounded by the range.
         """
         batches = list(changes)
         if not batches:
@@ -48,9 +48,10 @@ class LatestChanges:
 
 
 def find_last_per_key(kinds: npt.NDArray[np.int8], key: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Places, Places]:
-    """Find the last change of each key in changes of these ``kinds``; rows before an update do not count.
+    """Find the last change of each key; before-images of updates are ignored.
 
-    Returns the keys of the others, the index among these of one of each key, ascending, and the indexes of the changes.
+    Returns the keys of the other changes, the index among these of one change per key, ascending by key, and the
+    indexes of the last changes.
     """
     is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
     keys = encode_keys([one_array(column.filter(is_after)) for column in key])

@@ -1,9 +1,8 @@
-"""Numbers of a table's identity column: ranges that one process takes for itself, and hands out to rows.
+"""Allocates the numbers of a table's identity column: each process reserves ranges, and assigns their numbers to rows.
 
-The log remembers how many numbers were handed out as the version of a transaction. **Commit point** of taking a range:
-the one record with the next version. It is refused where another process took numbers since the state that the range
-begins at, so no number is ever handed out twice. Numbers of rows that are not committed after all are left out: a table
-has gaps, as numbers that were taken are never given back.
+The log records how many numbers were allocated as the version of a transaction. **Commit point** of a reservation: the
+one record with the next version. It is rejected if another process reserved numbers since the state that the range is
+based on, so no number is allocated twice. Numbers of rows that are not committed are lost, so the column has gaps.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from streamhouse_spark.log.commits.transactions import find_stored_version
 from streamhouse_spark.schema.identity import Identity, fill_identity_column, refuse_given
 
 RANGE_MAX: Final = 1 << 16
-"""Numbers that are taken ahead at most."""
+"""Maximum size of a range that is reserved in advance."""
 TRIES_MAX: Final = 1_000
 
 
 class _OvertakenError(Exception):
-    """Another process took numbers meanwhile."""
+    """Another process reserved numbers concurrently."""
 
 
 class IdentityRanges:
-    """The numbers that this object took and has not handed out yet. Safe for threads; a child of a fork has none.
+    """The numbers that this object has reserved and not assigned yet. Thread-safe; a forked child has none.
 
-    The first range has as many numbers as are needed, each later one up to twice as many as the one before: a process
+    The first range has as many numbers as are needed, each later one up to twice as many as the one before. A process
     that writes row by row soon commits few more records than rows, and one that writes once leaves no gap.
     """
 
@@ -52,32 +51,32 @@ class IdentityRanges:
 
     @property
     def newest(self) -> HistoryPoint | None:
-        """The newest record of the log that this object knows: that of its own numbers, or a later one."""
+        """The last record of the log that this object knows: that of its own numbers, or a later one."""
         return self._log.state.anchors.newest
 
     def renew_in_child(self) -> None:
-        """Leave the numbers to the parent, which goes on to hand them out."""
+        """Drop the numbers in a child: the parent continues to assign them."""
         self._first = self._end = self._size = 0
 
     def numbered(self, rows: pa.Table, *, keeps_given: bool = False) -> pa.Table:
-        """Return rows with numbers where they have no value, in their order.
+        """Return rows with numbers where they have no value, in row order.
 
-        ``keeps_given`` is for rows that had their numbers before. Raises `ConstraintViolatedError` for other rows with
-        a value that they may not have, and where the numbers are used up; as `CommitLog.commit` where the table cannot
-        be written. Nothing of the rows was stored then.
+        With ``keeps_given`` rows may already have their numbers. Raises `ConstraintViolatedError` for other rows with a
+        value that is not allowed, and if the numbers are exhausted; as `CommitLog.commit` if the table cannot be
+        written. No rows are stored then.
         """
         if not keeps_given:
             refuse_given(self._identity, rows, self._table)
         return self.filled(rows)
 
     def filled(self, rows: pa.Table, stays: npt.NDArray[np.bool_] | None = None) -> pa.Table:
-        """Return rows with numbers where they have no value, but for those that ``stays``. Raises as
+        """Return rows with numbers where they have no value, except rows in ``stays``. Raises as
         `fill_identity_column`.
         """
         return fill_identity_column(self._identity, rows, self.take, stays)
 
     def take(self, count: int) -> pa.Array:
-        """Return ``count`` numbers that nobody else has, later ones further on."""
+        """Return ``count`` unique numbers, each call further on."""
         with self._lock:
             own = self._identity.values(self._first, min(count, self._end - self._first))
             self._first += len(own)
@@ -89,8 +88,8 @@ class IdentityRanges:
             return pa.concat_arrays([own, self._identity.values(first, missing)])
 
     def _reserve(self, needed: int, preferred: int) -> tuple[int, int]:
-        """Take the next numbers of the table, only those that are needed where there are no more. Returns the first of
-        them, and how many they are.
+        """Reserve the next ``preferred`` numbers, or ``needed`` if no more are left. Return the first one and their
+        count.
         """
         for attempt in range(TRIES_MAX):
             first = count_allocated(self._log.refresh() if attempt else self._log.state, self._identity)
@@ -100,10 +99,10 @@ class IdentityRanges:
                 if self._commit(first, count):
                     return first, count
             except (_OvertakenError, CommitStateUnknownError):
-                continue  # the record may be there: then its numbers are a gap
+                continue  # the record may be stored: then its numbers are a gap
         raise CommitConflictError(
-            f"{self._table}: other writers took the next numbers of column '{self._identity.name}' {TRIES_MAX} times "
-            "before this one could; nothing was written, write the rows again"
+            f"{self._table}: reserving numbers of column '{self._identity.name}' lost {TRIES_MAX} races to other "
+            "writers; nothing was written, write the rows again"
         )
 
     def _commit(self, first: int, count: int) -> bool:
@@ -118,5 +117,5 @@ class IdentityRanges:
 
 
 def count_allocated(state: TableState, identity: Identity) -> int:
-    """Return how many numbers of the table were handed out."""
+    """Return how many numbers of the table were allocated."""
     return find_stored_version(state.transactions, state.past_transactions, identity.app_id) or 0

@@ -1,8 +1,8 @@
-"""The ids of transactions that say how far the rows of one bucket of a source are stored, for a query in Spark's
-real-time mode: ``<application id>/<uuid of the source>/<bucket>``. Pure.
+"""Transaction ids that record the progress of a real-time query: ``<application id>/<uuid of the source>/<bucket>``.
+Pure.
 
-The version of such a transaction is the offset behind the rows. Beside it stands the newest record of the source that
-the rows came from, so that rows of another history of the source are not taken for those that are stored.
+There is one per bucket of a source. The version of the transaction is the offset after the stored rows. It also names
+the last record of the source when the rows were read, so that a source of another history is detected.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ def place_id(app_id: str, source: str, bucket: int) -> str:
 
 
 def places_of(app_ids: Collection[str], progress_ids: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the ``progress_ids`` ids that are places of rows of these applications."""
+    """Return those of the ``progress_ids`` that belong to these applications."""
     return tuple(
         progress_id for progress_id in progress_ids if (match := _PLACE.fullmatch(progress_id)) and match[1] in app_ids
     )
 
 
 def read_at(record: HistoryPoint | None) -> StreamBatch | None:
-    """Return the note of the newest record of the source when rows were read, for their transaction."""
+    """Return the batch of a progress transaction: it names the last record of the source when rows were read."""
     return StreamBatch(f"{record.number} {record.attempt}") if record is not None else None
 
 
 def record_of(batch: StreamBatch | None) -> HistoryPoint | None:
-    """Return the record of such a note; None where older versions of this package left none."""
+    """Return the record that such a batch names; None if an older version of this package wrote it."""
     if batch is None or batch.fingerprint is None:
         return None
     number, _, attempt = batch.fingerprint.partition(" ")

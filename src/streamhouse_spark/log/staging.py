@@ -414,7 +414,7 @@ def _require_fresh(state: TableState, staged: StagedRows, now_ms: int) -> None:
     if staged.segments and not is_kept(state, (s.segment.uuid for s in staged.segments), staged.staged_ms, now_ms):
         age_ms = now_ms - staged.staged_ms
         raise CommitConflictError(
-            f"{state.name}: rows were staged so long ago ({age_ms} ms) that cleaning may have removed them; nothing "
+            f"{state.name}: rows were staged so long ago ({age_ms} ms) that maintenance may have deleted them; nothing "
             "was written, write them again",
         )
 

@@ -1,4 +1,4 @@
-"""The store of a warehouse's location."""
+"""Opens the store of a warehouse's location."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ SINGLE_HOST_SETTING = "storage.local.single-host"
 """``true``: no other host ever opens this warehouse, so that it may lie on a network file system."""
 
 FSYNC_SETTING = "storage.local.fsync"
-"""``false``: appends return before their rows are on the disk, and take about half the time. Killed processes still
-lose nothing, but after a power loss or a crash of the operating system, rows that were acknowledged within the last
-seconds may be gone, or a table's newest files torn (reads then say so). For tests, and for data that can be loaded
-again. It holds for this process's writes only."""
+"""``false``: appends return before their rows are on disk, and take about half the time.
+
+Killed processes still lose nothing. After a power loss or a crash of the operating system, rows that were acknowledged
+within the last seconds may be lost, or a table's latest files torn (reads then fail). For tests, and for data that can
+be loaded again. Applies to this process's writes only.
+"""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _SUPPORTED = (
@@ -35,11 +37,10 @@ _NETWORK_TYPES = frozenset({
 
 
 def storage_for(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
-    """Return the store at a path or URL; opens nothing yet. ``settings`` are the warehouse's, with pyiceberg's names:
-    ``s3.*``, ``gcs.*``, ``adls.*``, ``hdfs.*``.
+    """Return the store at a path or URL, without connecting to it.
 
-    Raises `InvalidOptionError` for an impossible location or setting, `MissingExtraError` where a dependency is not
-    installed.
+    ``settings`` are the warehouse's, with pyiceberg's names: ``s3.*``, ``gcs.*``, ``adls.*``, ``hdfs.*``. Raises
+    `InvalidOptionError` for an invalid location or setting, `MissingExtraError` for a missing dependency.
     """
     settings = settings or {}
     if not location:
@@ -97,9 +98,9 @@ def _file_path(url: str) -> str:
 
 
 def network_file_system(path: str, mounts: str = MOUNTS) -> str | None:
-    """Return the type and mount point of the network file system that ``path`` lies on (or would), None on a local one.
+    """Return type and mount point of the network file system that ``path`` lies on (or would); None for a local one.
 
-    If the operating system has no ``/proc/mounts``, nothing is known and the answer is None.
+    None also if the operating system has no ``/proc/mounts``.
     """
     mount = mount_of(path, mounts)
     return f"{mount.type} at {mount.point}" if mount and _is_network_type(mount.type) else None

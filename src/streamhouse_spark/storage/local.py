@@ -1,8 +1,8 @@
-"""A directory of this machine as the store.
+"""Storage in a local directory.
 
-Put-if-absent is a temporary file, fsync, ``link(2)``, fsync of the directory: ``rename`` would overwrite, and creating
-the file in place would let readers see half of it. Names that begin with ``.tmp-`` are such temporary files; a crash
-leaves them behind, `list` does not show them, and orphan cleaning removes them (`list_temporary`).
+Put-if-absent is a temporary file, fsync, ``link(2)``, fsync of the directory. ``rename`` would overwrite, and a file
+created in place could be read half-written. Temporary files have names that start with ``.tmp-``. A crash leaves them
+behind; `list` does not return them, and orphan cleaning deletes them (`list_temporary`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 class LocalStorage:
-    """Durable when a write returns, unless ``fsync=False`` (then safe against killed processes, not power loss).
+    """Durable when a write returns, unless ``fsync=False``, which survives killed processes but not a power loss.
 
-    ``network_fs`` names the network file system that the root lies on, if any: several hosts cannot see each other's
-    writes there in time, so `check_writable` refuses it.
+    ``network_fs`` is the network file system that the root lies on, if any. Hosts do not see each other's writes there
+    in time, so `check_writable` rejects it.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LocalStorage:
             raise self._translate_error(error, key, "write") from error
 
     def ensure_durable(self, key: str) -> None:
-        # After a failed fsync a second one may report success although the data never reached the disk.
+        # After a failed fsync, another one may succeed although the data never reached the disk.
         if os.path.dirname(self._path(key)) in self._failed_syncs:
             raise StorageError(f"{self.url}/{key}: the directory could not be synced to disk; check the disk")
         self.size_bytes(key)
@@ -159,7 +159,7 @@ class LocalStorage:
             raise self._translate_error(error, key, "delete") from error
 
     def now_ms(self) -> int:
-        # A local directory's own time is the host's: file times come from the same clock.
+        # The directory's time is the host's: file times come from the same clock.
         return self._world.clock.now_ms()
 
     def local_path(self, key: str) -> str | None:
@@ -232,7 +232,7 @@ class LocalStorage:
         return temporary
 
     def _make_directories(self, directory: str) -> None:
-        """Create the directory and make each new level durable in its parent."""
+        """Create the directory, and make each new level durable in its parent."""
         missing = []
         while not os.path.isdir(directory):
             missing.append(directory)
@@ -310,9 +310,9 @@ class _FileSink:
 
 @functools.cache
 def _writeback_starter() -> Callable[[int], object] | None:
-    """Return a function that starts the writing of a file's pages to the disk, so that the later fsync finds few left.
+    """Return a function that starts writing a file's pages to disk, so that the later fsync has less to do.
 
-    None if the system has no such call (Linux has one). It guarantees nothing: the fsync does.
+    None if the system has no such call (Linux has one). It guarantees nothing; the fsync does.
     """
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is None:

@@ -66,10 +66,10 @@ class LocalCommitLock:
 
 @contextmanager
 def only_process(path: str | None) -> Iterator[bool]:
-    """Hold the lock file ``path`` in the block, unless another process or thread of this host holds it. Yield whether
-    no other holds it, as far as is known; always True without a path. The file is created, and removed afterwards.
+    """Hold the lock file ``path`` in the block, unless another process or thread of this host holds it.
 
-    Only a hint: after somebody removes the file, the next caller locks another one.
+    Yields whether no other holds it, as far as known; always True without a path. The file is created, and removed
+    afterwards. Only a hint: if the file is removed concurrently, the next caller locks another one.
     """
     file: int | None = None
     is_alone = True

@@ -1,4 +1,4 @@
-"""A store in memory: for tests, and the simplest statement of what `Storage` promises."""
+"""Storage in memory: for tests, and as the simplest implementation of `Storage`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo
 
 
 class MemoryStorage:
-    """One process. Every operation is atomic under one lock."""
+    """For one process. Every operation is atomic under one lock."""
 
     def __init__(self, world: World | None = None, name: str = "test") -> None:
         self._world = world or World()

@@ -1,4 +1,4 @@
-"""The file system of a path."""
+"""The file system of a path, from ``/proc/mounts``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 @dataclass(frozen=True, slots=True)
 class Mount:
     type: str
-    """Type in the operating system's words: ``ext4``, ``nfs4``, ``overlay``, …"""
+    """The operating system's type name: ``ext4``, ``nfs4``, ``overlay``, …"""
     point: str
 
 
@@ -33,6 +33,6 @@ def mount_of(path: str, mounts: str = MOUNTS) -> Mount | None:
             continue
         point = _OCTAL_ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[1])
         inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and (best is None or len(point) >= len(best.point)):  # of two at one point, the later one is seen
+        if inside and (best is None or len(point) >= len(best.point)):  # later mounts hide earlier ones
             best = Mount(fields[2], point)
     return best

@@ -1,7 +1,7 @@
-"""Reading of many small objects in the time of one request, where the store can.
+"""Batched reads of many small objects in the time of one request, on stores that support it.
 
-On an object store cost is round trips in sequence: thirty records one after the other take thirty of them, and asked
-for at once they take one. On a local disk there is nothing to win, so nothing is read that nobody may want.
+On an object store, the cost of reads is the number of sequential round trips: thirty records read one by one take
+thirty, and one batch takes one. A local disk gains nothing, so nothing is prefetched there.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage, url_of
 
 WINDOW: Final = 42
-"""So many records are asked for at once: those that may follow a checkpoint, and one more, which shows that none is
-missing."""
+"""Records that are read in one batch: those that may follow a checkpoint, and one more, which shows that none is
+missing.
+"""
 FIRST: Final = 8
-"""Records that are asked for together with a checkpoint, before the others: many tables have few."""
+"""Records that are read together with a checkpoint, before the rest: many tables have few."""
 DELETES_MAX: Final = 48
-"""Objects that are deleted at the same time: each is a short request, with nothing to hold in memory."""
+"""Objects that are deleted concurrently: each is a short request that holds no memory."""
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class ReadsMany(ABC):
-    """A store with requests that take long, of which many may be under way. Each class with such a method is one: the
-    check of a protocol would look at the attributes of each object, which takes a tenth of the time of an append.
+    """A store with slow requests that supports many concurrent ones. Any class with such a method is a subclass.
+
+    A runtime-checkable protocol would inspect the attributes of each object, which takes a tenth of the time of an
+    append.
     """
 
     @classmethod
@@ -36,16 +39,16 @@ class ReadsMany(ABC):
 
     @abstractmethod
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects, each as `Storage.read` does, at the same time. None stands for an absent one."""
+        """Read whole objects concurrently, each as `Storage.read` does. None stands for an absent object."""
 
 
 def at_once(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Return the results of work that waits for the store, in the order of the items; done at once where that helps."""
+    """Return the results of ``work`` in the order of the items; run concurrently on a store with slow requests."""
     return in_parallel(work, items, threads_max=THREADS_MAX) if isinstance(storage, ReadsMany) else map(work, items)
 
 
 def delete_all(storage: Storage, keys: Sequence[str]) -> None:
-    """Delete objects in any order, at the same time where that helps. An absent one is no error."""
+    """Delete objects in any order, concurrently if that helps. Absent objects are ignored."""
     if isinstance(storage, ReadsMany):
         for _ in in_parallel(storage.delete, keys, threads_max=DELETES_MAX):
             pass
@@ -55,7 +58,7 @@ def delete_all(storage: Storage, keys: Sequence[str]) -> None:
 
 
 def expect_together(storage: Storage, requests: Sequence[tuple[Prefetch, Sequence[str]]]) -> None:
-    """Read the objects that several readers are about to read, at the same time."""
+    """Prefetch the objects of several readers in one batch."""
     keys = [key for _, own_keys in requests for key in own_keys]
     if keys and isinstance(storage, ReadsMany):
         contents = iter(storage.read_many(keys))
@@ -64,14 +67,14 @@ def expect_together(storage: Storage, requests: Sequence[tuple[Prefetch, Sequenc
 
 
 class Prefetch:
-    """The objects of one store that a caller is about to read. For one thread, and for one look at the store.
+    """Prefetched objects of one store. For one thread, and for one pass over the store.
 
-    An object that was asked for ahead is as it was at that time: absent ones may be there since. Each is handed out
-    once; later reads ask again.
+    A prefetched object is as it was at that time: an absent one may exist now. Each is returned once; later reads send
+    a request.
     """
 
     def __init__(self, storage: Storage, first: int = FIRST) -> None:
-        """An opener asks for the ``first`` records of a log together with its checkpoint."""
+        """``first`` is the number of records that an opener reads together with the checkpoint of a log."""
         self._storage = storage
         self.first = first
         self._many = storage if isinstance(storage, ReadsMany) else None
@@ -84,11 +87,11 @@ class Prefetch:
 
     @property
     def is_useful(self) -> bool:
-        """Whether asking ahead saves time here."""
+        """Whether prefetching saves time on this store."""
         return self._many is not None
 
     def expect(self, keys: Iterable[str]) -> None:
-        """Read these objects now, if that saves time later."""
+        """Prefetch these objects, if that saves time."""
         if self._many is None:
             return
         missing = [key for key in dict.fromkeys([*keys, *self._joined]) if key not in self._found]
@@ -97,27 +100,27 @@ class Prefetch:
             self._joined = []
 
     def hold(self, contents: Mapping[str, bytes | None]) -> None:
-        """Take over objects that were read for this reader; None stands for an absent one."""
+        """Take objects that were read for this reader; None stands for an absent one."""
         self._found |= contents
 
     def join(self, keys: Iterable[str]) -> None:
-        """Read these objects with the next ones that are expected."""
+        """Add these objects to the next batch that is prefetched."""
         self._joined += keys
 
     def has(self, key: str) -> bool:
-        """Tell whether the object was asked for, and not handed out yet."""
+        """Return whether the object was prefetched, and not returned yet."""
         return key in self._found
 
     def is_known_absent(self, key: str) -> bool:
-        """Tell whether the object was asked for and is not there. False if it was not asked for."""
+        """Return whether the object was prefetched and did not exist. False if it was not prefetched."""
         return key in self._found and self._found[key] is None
 
     def found(self, key: str) -> bytes | None:
-        """Return an object that was asked for, and keep it; None for an absent one."""
+        """Return a prefetched object without removing it; None if it was absent or not prefetched."""
         return self._found.get(key)
 
     def read(self, key: str) -> bytes:
-        """Return the object. Raises `ObjectNotFoundError`."""
+        """Return the object, prefetched or by a request. Raises `ObjectNotFoundError`."""
         if key not in self._found:
             return self._storage.read(key)
         data = self._found.pop(key)

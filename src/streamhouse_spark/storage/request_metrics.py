@@ -1,8 +1,7 @@
-"""Requests that this process sent to object stores, counted as stores bill them, by folder.
+"""Counts the requests of this process to object stores, as they are billed, by folder.
 
-A request that is sent again counts again, and so does one that was refused: stores bill these too. Local disks bill
-nothing and are not counted, nor are requests of other programs' clients: Spark's own reader, and those that read lake
-tables outside the warehouse.
+Retries and rejected requests count, because stores bill them too. Local disks are not counted, nor are requests of
+other clients: Spark's own reader, and readers of lake tables outside the warehouse.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 Kind = Literal["gets", "heads", "puts", "lists", "deletes"]
 
 _FOLDER_PARTS: Final = 3
-"""A folder of a table's log, or the folder of a lake table."""
+"""The folder of a table's log, or of a lake table."""
 _FOLDERS_MAX: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Requests and bytes. Bytes are those of the objects alone, without headers."""
+    """Requests and bytes. Bytes are those of objects, without headers."""
 
     gets: int = 0
-    """Objects, and ranges of objects, that were read."""
+    """Reads of objects and of byte ranges."""
     heads: int = 0
-    """Questions for the size of an object."""
+    """Requests for the size of an object."""
     puts: int = 0
-    """Objects and parts of objects that were written; the beginning and the end of an upload count as well."""
+    """Writes of objects and parts, including the start and the end of multipart uploads."""
     lists: int = 0
     """Pages of listings."""
     deletes: int = 0
     refused_puts: int = 0
-    """Among the ``puts``, those that found an object at their key: another writer was first."""
+    """Those of the ``puts`` that found an object at their key: another writer won."""
     failures: int = 0
-    """Requests of any kind without a useful answer: slowed down, denied, or broken off."""
+    """Requests of any kind that failed: throttled, denied or interrupted."""
     sent_bytes: int = 0
     received_bytes: int = 0
 
@@ -59,7 +58,7 @@ NO_REQUESTS: Final = RequestCounts()
 
 
 class _RequestCounter:
-    """The requests of this process by store and folder. A child process begins at zero."""
+    """The requests of this process by store and folder. A child process starts at zero."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -69,7 +68,7 @@ class _RequestCounter:
         self._counts = {}
 
     def note(self, url: str, key: str, requests: RequestCounts) -> None:
-        """Count requests about an object, or about the objects whose keys begin with ``key``."""
+        """Count requests for an object, or for the objects whose keys start with ``key``."""
         place = (url, "/".join(key.split("/")[:-1][:_FOLDER_PARTS]))
         with self._lock:
             if place not in self._counts and len(self._counts) >= _FOLDERS_MAX:
@@ -77,7 +76,7 @@ class _RequestCounter:
             self._counts[place] = self._counts.get(place, NO_REQUESTS) + requests
 
     def of(self, url: str, prefixes: Iterable[str] = ("",)) -> RequestCounts:
-        """Return the requests in folders of a store that begin with one of the prefixes, which end with ``/`` or are
+        """Return the requests in folders of a store that start with one of the prefixes, which end with ``/`` or are
         empty.
         """
         chosen = tuple(prefixes)

@@ -1,7 +1,7 @@
-"""A store of which some folders lie in other stores.
+"""Storage that routes some folders to other stores.
 
-Each call goes to the store that its key lies in. Keys are the same everywhere, so callers need not know where an object
-lies. Listings show what lies in one store: that of the prefix.
+Each call goes to the store of its key. Keys are the same in every store, so callers need not know where an object lies.
+A listing shows only the store of its prefix.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ Found = list[bytes | None]
 
 
 class Places(Protocol):
-    """The folders that lie elsewhere."""
+    """The folders that lie in other stores."""
 
     def place(self, key: str) -> Storage | None:
-        """Return the store of an object, or of all objects behind a prefix; None for those that lie at home."""
+        """Return the store of an object, or of all objects with a prefix; None for the home store."""
 
     def writable_place(self, key: str) -> Storage | None:
-        """Return the store of an object that is about to be written or deleted. Raises where that is not allowed."""
+        """Return the store of an object that will be written or deleted. Raises if that is not allowed."""
 
     def look_up(self, keys: Sequence[str]) -> None:
-        """Find out the places of many objects at the same time, so that `place` need not ask one by one."""
+        """Resolve the stores of many objects concurrently, so that `place` need not read one by one."""
 
     def is_hidden(self, key: str) -> bool:
-        """Tell whether an object elsewhere belongs to the place itself, so that no listing shows it."""
+        """Return whether an object in another store is metadata of the place itself, which no listing shows."""
 
 
 class PlacedStorage:
-    """The store ``home``, but for the folders that lie elsewhere. Its time is that of ``home``."""
+    """The store ``home``, except for folders in other stores. Its time is that of ``home``."""
 
     def __init__(self, home: Storage, places: Places) -> None:
         self.home = home
@@ -80,7 +80,7 @@ class PlacedStorage:
         return [info for info in place.list(prefix) if not self.places.is_hidden(info.key)]
 
     def list_temporary(self, prefix: str) -> Objects:
-        """List the files that writers left behind, of a store that has such."""
+        """List the temporary files that writers left behind, if the store has such files."""
         list_temporary = getattr(self._at(prefix), "list_temporary", None)
         objects: Objects = [] if list_temporary is None else list_temporary(prefix)
         return objects
@@ -111,10 +111,10 @@ class PlacedStorage:
 
 
 class PlacedStorageOfMany(PlacedStorage):
-    """The same, where requests at home take long: objects of all stores are read at the same time."""
+    """The same for a home store with slow requests: objects of all stores are read concurrently."""
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects, those of one store by one call of it. None stands for an absent one."""
+        """Read whole objects, with one batch per store. None stands for an absent object."""
         self.places.look_up(keys)
         keys_by_store: dict[int, tuple[Storage, list[str]]] = {}
         for key in keys:
@@ -130,7 +130,7 @@ class PlacedStorageOfMany(PlacedStorage):
 
 
 def make_routing_storage(home: Storage, places: Places) -> PlacedStorage:
-    """Return a store that reads many objects at the same time where ``home`` does."""
+    """Return a routing store, with batched reads if ``home`` has them."""
     return (PlacedStorageOfMany if isinstance(home, ReadsMany) else PlacedStorage)(home, places)
 
 

@@ -502,7 +502,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_life_with_a_lake, "[0, 1, 3, 5] == [0, 1, 2, 3, 4, 5]"),
     PlantedBug(
         "any lake snapshot ends the masking of deleted rows",
-        Patch(planner, "unapplied_deletes", lambda original: original(told=1 << 60)),
+        Patch(planner, "unapplied_deletes", lambda original: original(applied_through=1 << 60)),
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
         "every tiering round counts the deleted rows again",
@@ -562,7 +562,7 @@ DELETED_ROW_BUGS = (
     ),
     PlantedBug(
         "the next round deletes rows of lake files again",
-        DELETED_BY_A_ROUND(lambda original: original(told=0)),
+        DELETED_BY_A_ROUND(lambda original: original(applied_through=0)),
         Patch(
             iceberg_external_row_deletes,
             "_planned_snapshot",

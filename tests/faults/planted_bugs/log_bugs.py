@@ -52,10 +52,9 @@ from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_checkpoint
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.group_commit import CommitQueue, CommitResult, PendingCommit
+from streamhouse_spark.log.commits.group_commit import CommitQueue, CommitResult, PendingCommit, RecordBuilder, outcomes
 from streamhouse_spark.log.commits.history_epochs import HistoryIndex
 from streamhouse_spark.log.commits.record import Record, encode_record
-from streamhouse_spark.log.commits.record_builder import RecordBuilder, outcomes
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle import garbage_collection, names, retention
@@ -507,7 +506,7 @@ LOG_BUGS = (
         "a reader ignores the low watermark", Patch(CommitLog, "_may_trust_records_from", lambda: True)
     ).found_by(
         a_reader_that_slept_meets_a_void_record,
-        "SnapshotExpiredError: .../commits/...deleted because the grace is over",
+        "SnapshotExpiredError: .../commits/...deleted when its grace period ended",
     ),
     PlantedBug(
         "an append is acknowledged without checking the low watermark",
@@ -546,7 +545,8 @@ LOG_BUGS = (
         "an append keeps the base offsets of the state at staging",
         Patch(table_append, "commit_staged", commit_at_the_ends_of_staging),
     ).found_by(
-        interleaving("append inline", "appends"), "record 6 of sales.orders adds offset 3 to bucket 0, which ends at 4"
+        interleaving("append inline", "appends"),
+        "record 6 of sales.orders adds offset 3 to bucket 0, expected offset 4",
     ),
     PlantedBug(
         "an append commits condemned segments", Patch(staging, "_require_fresh", lambda: None), BELIEVES_STAGED_OBJECTS
@@ -614,7 +614,7 @@ LOG_BUGS = (
         Patch(garbage_collection, "_delete_marked", lambda original: original(grace_ms=0)),
     ).found_by(
         a_held_pin_while_others_merge_and_clean,
-        "SnapshotExpiredError: .../segments/...deleted because the grace is over",
+        "SnapshotExpiredError: .../segments/...deleted when its grace period ended",
     ),
     PlantedBug(
         "commit records are deleted before the grace period ends",
@@ -630,7 +630,7 @@ LOG_BUGS = (
         Patch(garbage_collection, "_mark_orphans", lambda original: original(grace_ms=0)),
     ).found_by(
         a_cleaner_at_work_while_an_append_is_staged,
-        "rows were staged so long ago (1000 ms) that cleaning may have removed them",
+        "rows were staged so long ago (1000 ms) that maintenance may have deleted them",
     ),
     PlantedBug(
         "trimming removes one segment too many", Patch(retention, "plan_trim", plan_trim_of_one_more_segment)

@@ -337,9 +337,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     a_lake_commit_whose_outcome_is_unknown: Advice(
         "COMMIT_STATE_UNKNOWN", r"run the same tiering again", "run the same tiering again"
     ),
-    a_commit_whose_outcome_is_unknown: Advice(
-        "COMMIT_STATE_UNKNOWN", r"attempt [0-9a-f]{32} is in \$commits", "$commits"
-    ),
+    a_commit_whose_outcome_is_unknown: Advice("COMMIT_STATE_UNKNOWN", r"attempt [0-9a-f]{32} in \$commits", "$commits"),
     a_transaction_of_another_query: Advice(
         "TRANSACTION_CONFLICT",
         r"another txnAppId, .*forget_transactions\('app'\)",

@@ -464,7 +464,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "FORMAT_VERSION", "upgrade, or start it with a new", "or start it with a new checkpointLocation"
     ),
     a_sink_whose_table_was_restored: Advice(
-        "DIFFERENT_HISTORY", "first run", "those of the missing batches, first run"
+        "DIFFERENT_HISTORY", "first run", "to skip the rows of the missing batches, first run"
     ),
     a_sink_whose_checkpoint_is_older: Advice(
         "DIFFERENT_HISTORY",

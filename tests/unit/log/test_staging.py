@@ -86,7 +86,7 @@ class TestTooLate:
         staged = stage(table, 0, 60_000)
         key = segment_key(table.uuid, staged.segments[0].segment.uuid)
         table.log.commit(lambda *_: (MarkOrphans((key,)),))
-        with pytest.raises(CommitConflictError, match="cleaning may have removed them"):
+        with pytest.raises(CommitConflictError, match="maintenance may have deleted them"):
             table.commit(staged)
         assert ids(table) == []
 

@@ -154,7 +154,7 @@ class TestPins:
 
 def test_offsets_that_were_taken_away_say_so():
     state = truncated(filled())
-    with pytest.raises(OffsetsTrimmedError, match="truncated or overwritten by commit 5 and begins at 5"):
+    with pytest.raises(OffsetsTrimmedError, match="truncated or overwritten by commit 5 and starts at 5"):
         plan_range(state, 0, OffsetRange(3, 5))
     assert plan_range(state, 0, OffsetRange(5, 5)).segments == ()
 

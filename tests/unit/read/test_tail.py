@@ -147,7 +147,7 @@ class TestEnding:
         table.log.commit(lambda *_: (Trim({0: 2}),))
         assert seen(table, "earliest") == [2]
         assert seen(table, {}) == [2]
-        with pytest.raises(OffsetsTrimmedError, match=r"\[1, 3\) were asked for, the hot log holds \[2, 3\)"):
+        with pytest.raises(OffsetsTrimmedError, match=r"\[1, 3\) were requested, but the hot log holds \[2, 3\)"):
             seen(table, {0: 1})
 
     def test_a_follower_that_is_overtaken_by_trimming(self, table, other_process):

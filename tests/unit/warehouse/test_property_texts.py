@@ -24,6 +24,6 @@ def test_a_number_of_too_many_digits_in_a_list(tmp_path):
     ],
 )
 def test_positions_that_are_none(wrong):
-    with pytest.raises(InvalidOptionError, match="expected what LogPosition") as refused:
+    with pytest.raises(InvalidOptionError, match="expected the result of LogPosition") as refused:
         LogPosition.from_json(wrong)
     assert len(str(refused.value)) < 1_000

@@ -1,12 +1,12 @@
-"""Upkeep of the change archive: new changes as a page, small pages joined, expired ones left out.
+"""Maintenance of the change archive: adds new changes as a page, merges small pages, and drops expired ones.
 
-**Commit point:** the one record that sets the archive. Before it there are files that nobody names; behind it the files
-of pages that were left out are marked as deleted, and go after the grace, so that readers under way end well. The log
-is trimmed only as far as the archive reaches (`lifecycle.retention`).
+**Commit point:** the one record that sets the archive. Files written before it are orphans until it is committed. It
+condemns the files of removed pages, which are deleted after the grace period, so that active readers finish. The log is
+trimmed only up to the end of the archive (`lifecycle.retention`).
 
-A page is joined with seven others of its level, so that the number of pages grows with the logarithm of their bytes,
-and a change is written again as often. Pages whose changes are from more than an eighth of the time that changes are
-kept are not joined: they would expire too late.
+A page is merged with seven others of its level. The number of pages therefore grows with the logarithm of their bytes,
+and so does the number of times that a change is rewritten. Pages whose changes span more than an eighth of the
+retention time are not merged, because they would expire too late.
 """
 
 from __future__ import annotations
@@ -56,21 +56,20 @@ logger = logging.getLogger(__name__)
 
 PAGES_TO_JOIN: Final = 8
 PAGE_BYTES_MAX: Final = 1 << 30
-"""Bytes in memory of a page's changes beyond which it is not joined any more."""
+"""Bytes in memory of a page's changes above which it is no longer merged."""
 SHARES_OF_TIME: Final = 8
 ROUND_BYTES_MAX: Final = 1 << 30
-"""Estimated bytes in memory of the new changes of one page, but for those of one commit."""
+"""Estimated bytes in memory of the new changes of one page, unless they are of one commit."""
 OBJECT_BYTES: Final = 32 << 20
-"""Bytes in memory of the segments that share an object; a larger one has its own."""
+"""Bytes in memory of the segments that share an object; a larger segment has its own."""
 
 
 def keep_archive(
     log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
 ) -> int:
-    """Archive the changes that are new, and drop those that are older than ``retention_ms``; None drops all.
+    """Archive the new changes, and drop those that are older than ``retention_ms``; None drops all.
 
-    Returns the number of changes that were archived; others may have been faster. Raises `CorruptDataError`,
-    `StorageError`.
+    Returns the number of changes that were archived; 0 after a lost race. Raises `CorruptDataError`, `StorageError`.
     """
     num_changes = 0
     while num_archived := _archive_once(log, storage, world, options, retention_ms):
@@ -81,7 +80,7 @@ def keep_archive(
 def _archive_once(
     log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
 ) -> int:
-    """Do a round as `keep_archive` does. Returns the number of changes that it archived; 0 if nothing is left to do."""
+    """Run one round of `keep_archive`. Return the number of changes that it archived; 0 if nothing is left to do."""
     state = log.refresh()
     if retention_ms is None:
         if state.archive:
@@ -104,7 +103,9 @@ def _archive_once(
 
 
 def _drop_expired_pages(archive: Archive, before_ms: int) -> Archive:
-    """Return the archive without its oldest pages, all of whose changes are from before; the newest page stays."""
+    """Return the archive without its oldest pages whose changes are all from before ``before_ms``. The last
+    page stays.
+    """
     pages, starts, first = archive.pages, dict(archive.starts), archive.first_commit
     while len(pages) > 1 and pages[0].last_ms < before_ms:
         starts.update(pages[0].ends)
@@ -114,7 +115,7 @@ def _drop_expired_pages(archive: Archive, before_ms: int) -> Archive:
 
 
 def _merge_pages(archive: Archive, now_ms: int, retention_ms: int) -> tuple[ArchivePage, ...]:
-    """Return the newest pages that one page takes the place of, together with new changes."""
+    """Return the latest pages that are replaced by one page, together with new changes."""
     pages, level, count = archive.pages, 0, 0
     oldest_ms = now_ms - retention_ms // SHARES_OF_TIME
     while True:
@@ -132,8 +133,9 @@ def _merge_pages(archive: Archive, now_ms: int, retention_ms: int) -> tuple[Arch
 def _commit(
     log: CommitLog, storage: Storage, state: TableState, archive: Archive, uuids: Sequence[str], began_ms: int
 ) -> bool:
-    """Set the archive, if it and the table's rows are still those of the state. ``uuids`` are new objects: first the
-    page, and then those of its segments.
+    """Set the archive, if it and the table's rows are still those of the state.
+
+    ``uuids`` are the new objects: the page, then those of its segments.
     """
     left = {page.uuid for page in archive.pages}
     condemned_keys: set[str] = set()
@@ -147,7 +149,7 @@ def _commit(
         if not is_same or page_key in current.condemned or not is_kept(current, uuids[1:], began_ms, time_ms):
             return ()
         if page_key is not None and is_to_be_looked_for(storage, began_ms) and not _is_stored(storage, page_key):
-            return ()  # a restore takes away files that were staged before it
+            return ()  # a restore removes files that were staged before it
         return (SetArchive(archive, tuple(sorted(condemned_keys))),)
 
     committed = log.commit(plan, staged_ms=began_ms)
@@ -162,7 +164,7 @@ def _is_stored(storage: Storage, key: str) -> bool:
 
 
 def _list_page_keys(storage: Storage, state: TableState, uuid: str) -> set[str]:
-    """Return the keys of a page that is left out. Those of one that cannot be read are found as orphans."""
+    """Return the keys of a page that is removed. The segments of an unreadable page are found as orphans later."""
     try:
         return list_page_keys(state.table_uuid, uuid, read_page(storage, state, uuid))
     except (CorruptDataError, SnapshotExpiredError) as error:
@@ -178,7 +180,7 @@ class _Written:
 
 
 Part = tuple[Segment, OffsetRange]
-"""A segment, and those of its offsets that are taken."""
+"""A segment, and the offsets of it that are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +190,13 @@ class _Round:
     state: TableState
     options: SegmentOptions
     archive: Archive
-    """The archive that the new changes follow; without pages where they are its first."""
+    """The archive that the new changes follow; without pages if they are its first."""
     is_first: bool
     recent: RecentRows
-    """Rows of records that were read already."""
+    """Cached rows of records."""
 
     def write(self, joined: Sequence[ArchivePage], new_ranges: Mapping[int, OffsetRange]) -> _Written:
-        """Write a page of new changes and those of the joined pages. Durable when this returns."""
+        """Write a page with the new changes and those of the merged pages. Durable when this returns."""
         state, storage, archive = self.state, self.storage, self.archive
         after_us = archive.pages[-1].last_us if archive else None
         commits, _ = commits_back(storage, state, archive.last_commit + 1, state.version, after_us)
@@ -223,7 +225,7 @@ class _Round:
         return _Written(Archive(pages, dict(archive.starts), first), [uuid, *uuids], num_changes)
 
     def _within(self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> tuple[int, Mapping[int, OffsetRange]]:
-        """Return the last commit of a page of bounded size, and the part of the new changes up to it."""
+        """Return the last commit of a page of bounded size, and the new changes up to it."""
         hot = self.state.live_segments()
         row_bytes = max(1, sum(s.memory_bytes for s in hot) // max(1, sum(s.num_rows for s in hot)))
         limit = max(1, ROUND_BYTES_MAX // row_bytes)
@@ -233,7 +235,7 @@ class _Round:
         inside = _select_rows(rows, new_ranges)
         versions, place = np.unique(inside.versions, return_inverse=True)
         num_per_commit = np.bincount(place, inside.ends - inside.starts).astype(np.int64)
-        before = num_changes - int(num_per_commit.sum())  # whose commits are not known: all are older
+        before = num_changes - int(num_per_commit.sum())  # changes of unknown commits, all older
         count = int(np.searchsorted(np.cumsum(num_per_commit), limit - before, side="right"))
         last = int(versions[min(max(count, 1), len(versions)) - 1])
         if last == versions[-1]:
@@ -252,7 +254,7 @@ class _Round:
     def _segments(
         self, contents: Sequence[PageContent], new_ranges: Mapping[int, OffsetRange], last: int
     ) -> tuple[tuple[Segment, ...], list[str]]:
-        """Write one segment for each run of a bucket's changes, and return them by bucket and offset."""
+        """Write one segment per run of a bucket's changes, and return them by bucket and offset."""
         runs = [
             run for bucket in sorted(self.state.buckets) for run in self._runs(contents, bucket, new_ranges.get(bucket))
         ]
@@ -264,7 +266,7 @@ class _Round:
     def _runs(
         self, contents: Sequence[PageContent], bucket: int, new_range: OffsetRange | None
     ) -> Iterator[list[Part]]:
-        """Give the bucket's changes as adjacent parts of segments of one schema."""
+        """Yield the bucket's changes as adjacent parts of segments of one schema."""
         parts = [(s, s.offsets) for content in contents for s in content.segments if s.bucket == bucket]
         if new_range is not None:
             hot = plan_range(self.state, bucket, new_range).segments
@@ -287,7 +289,7 @@ class _Round:
         return segments
 
     def _first_commit(self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange], first_listed: int) -> int:
-        """Return the first commit all of whose changes are archived, with the commit that made them."""
+        """Return the first commit whose changes are all archived together with their commit number."""
         archive = self.archive
         if not self.is_first:
             covered = all(_covers(rows, bucket, offsets) for bucket, offsets in new_ranges.items())
@@ -305,7 +307,7 @@ def _estimate_memory_bytes(run: Iterable[Part]) -> int:
 
 
 def _group_by_object(runs: Iterable[list[Part]]) -> Iterator[list[list[Part]]]:
-    """Give the runs that share an object: few changes of many buckets cost one request."""
+    """Yield the runs that share an object: few changes of many buckets cost one request."""
     group: list[list[Part]] = []
     group_bytes = 0
     for run in runs:
@@ -329,7 +331,7 @@ def _select_rows(rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> Com
 
 
 def _covers(rows: CommitRows, bucket: int, offsets: OffsetRange) -> bool:
-    """Tell whether the commits of all these offsets are known: those of the newest ones always are."""
+    """Return whether the commits of all these offsets are known: those of the last offsets always are."""
     return int(rows.starts[rows.buckets == bucket].min(initial=_BEYOND)) <= offsets.start
 
 

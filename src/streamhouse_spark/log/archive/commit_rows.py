@@ -1,4 +1,4 @@
-"""Offsets of archived changes by the commit that made them, as a page of the archive stores them."""
+"""The commit of each archived change, as runs of offsets: part of a page of the archive."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class CommitRows:
     versions: Int64Array
     """Number of the commit of each run."""
     times_us: Int64Array
-    """The time that the commit is shown with."""
+    """The display time of the commit."""
     grouped: Int64Array
-    """1 where several writers share the record, and may have changed a key of the bucket several times."""
+    """1 if several requests share the record, so that a key of the bucket may have changed several times."""
 
     @classmethod
     def of(cls, commits: Iterable[Commit]) -> CommitRows:
@@ -61,7 +61,7 @@ class CommitRows:
         return self.taken(np.lexsort((self.starts, self.buckets)))
 
     def taken(self, places: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> CommitRows:
-        """Return the runs at these places, or where the mask is true."""
+        """Return the runs at these indexes, or where the mask is true."""
         return CommitRows(*(getattr(self, f.name)[places] for f in fields(self)))
 
     def between(self, first: int, last: int) -> CommitRows:
@@ -69,14 +69,14 @@ class CommitRows:
         return self.taken((self.versions >= first) & (self.versions <= last))
 
     def to_bytes(self) -> bytes:
-        """Return the differences between neighbours, column by column, compressed: most are small, or the same."""
+        """Return the compressed differences between neighbours, column by column: most are small or equal."""
         columns = [np.diff(getattr(self, f.name), prepend=0).astype("<i8").tobytes() for f in fields(self)]
         packed: bytes = pa.compress(b"".join(columns), codec=_CODEC, asbytes=True)
         return len(self.starts).to_bytes(8, "little") + packed
 
     @classmethod
     def from_bytes(cls, data: memoryview, where: str) -> CommitRows:
-        """Raises `CorruptDataError`."""
+        """Decode the runs. Raises `CorruptDataError`."""
         num_runs = int.from_bytes(data[:8], "little")
         try:
             unpacked = pa.decompress(data[8:], decompressed_size=num_runs * _WIDTH * 8, codec=_CODEC, asbytes=True)

@@ -1,7 +1,7 @@
-"""Pages of the change archive: objects that name the segments with the changes of some commits, and who made each.
+"""Pages of the change archive: objects that name the segments with the changes of some commits, and their commits.
 
-A page is written once and never changed. It lies among the manifests of records, in their frame; its segments lie
-among those of the log, in the same form, so that the same code reads and checks them.
+A page is immutable. It lies among the manifests of records, in the same frame. Its segments lie among those of the log,
+in the same format, so that the same code reads and verifies them.
 """
 
 from __future__ import annotations
@@ -32,24 +32,21 @@ class PageContent:
     """The content of a page."""
 
     segments: tuple[Segment, ...]
-    """Segments of its changes, of each bucket dense and in the order of its offsets."""
+    """Segments of its changes, per bucket dense and in offset order."""
     schemas: Mapping[int, TableSchema]
-    """The table's schemas that the segments were written with."""
+    """The table's schemas that wrote the segments."""
     commits: CommitRows
     told_from: int
-    """The first commit whose record was read for the page: up to the page's last one all others were, too."""
+    """The first commit from which on every record was read for the page."""
     altered: tuple[int, ...]
-    """Commits among them that changed columns, or rows without a change that tells it."""
+    """Commits among them that changed columns, or rows without a change in the log."""
 
     def split(self, table_uuid: str, bucket: int, offsets: OffsetRange) -> LogSplit:
-        """Return the changes of a bucket at these offsets, all of which the page has.
-
-        Raises `CorruptDataError` if it does not.
-        """
+        """Return the changes of a bucket at these offsets. Raises `CorruptDataError` if the page misses some."""
         segments = tuple(s for s in self.segments if s.bucket == bucket and s.offsets.intersect(offsets))
         if sum(len(s.offsets.intersect(offsets)) for s in segments) != len(offsets):
             raise CorruptDataError(
-                f"a page of the change archive of table {table_uuid} lacks some of the offsets {offsets} of bucket "
+                f"a page of the change archive of table {table_uuid} misses some of the offsets {offsets} of bucket "
                 f"{bucket}; restore it"
             )
         schemas = {i: TableSchema((CHANGE_COLUMN, *self.schemas[i].columns)) for i in {s.schema_id for s in segments}}
@@ -57,19 +54,19 @@ class PageContent:
 
 
 def usable_archive(state: TableState) -> Archive:
-    """Return the state's archive, if no change is missing between it and the hot log; else an empty one."""
+    """Return the state's archive if it is contiguous with the hot log; otherwise an empty one."""
     joins = state.archive.joins({bucket: log.start for bucket, log in state.buckets.items()})
     return state.archive if joins else NO_ARCHIVE
 
 
 def change_starts(state: TableState) -> dict[int, int]:
-    """Return bucket → the first offset whose change is kept, in the archive or in the hot log."""
+    """Return bucket → the first offset whose change is retained, in the archive or in the hot log."""
     starts = usable_archive(state).starts
     return {bucket: min(starts.get(bucket, log.start), log.start) for bucket, log in state.buckets.items()}
 
 
 def find_first_record_to_archive(state: TableState) -> int | None:
-    """Return the first record whose changes the archive is still to hold: no floor may pass it. None for none."""
+    """Return the first record whose changes are still to be archived: no floor may pass it. None if there is none."""
     held = usable_archive(state)
     if not held or state.parsed.changelog_retention_ms is None:
         return None
@@ -91,7 +88,7 @@ def encode_page(table_uuid: str, content: PageContent) -> bytes:
 
 
 def decode_page(data: bytes, where: str) -> PageContent:
-    """Raises `CorruptDataError`, `FormatVersionError`."""
+    """Decode a page. Raises `CorruptDataError`, `FormatVersionError`."""
     frame = decode_frame(_KIND, data, where)
     header: Mapping[str, Any] = frame.header
     with decoding_fields(_KIND, where):
@@ -105,10 +102,10 @@ def decode_page(data: bytes, where: str) -> PageContent:
 
 
 def read_page(storage: Storage, state: TableState, uuid: str) -> PageContent:
-    """Read a page that the state, or an older one, names.
+    """Read a page that this state, or an older one, names.
 
-    Raises `CorruptDataError` where it is damaged, or missing although the state names it, and `SnapshotExpiredError`
-    where pages were joined or expired since.
+    Raises `CorruptDataError` if it is damaged, or missing although the state names it, and `SnapshotExpiredError` if it
+    was merged or expired since.
     """
     key = manifest_key(state.table_uuid, uuid)
     try:
@@ -119,13 +116,13 @@ def read_page(storage: Storage, state: TableState, uuid: str) -> PageContent:
                 f"{url_of(storage, key)}, a page of the change archive of {state.name}, is missing; restore it"
             ) from error
         raise SnapshotExpiredError(
-            f"{url_of(storage, key)} was joined with others or expired since this read of the changes of {state.name} "
-            "began, and is deleted because the grace is over; read again"
+            f"{url_of(storage, key)} was merged or expired since this read of the changes of {state.name} "
+            "started, and was deleted when its grace period ended; read again"
         ) from error
 
 
 def read_pages(storage: Storage, state: TableState, uuids: Sequence[str]) -> Iterator[PageContent]:
-    """Read pages at the same time. Raises as `read_page`."""
+    """Read pages concurrently. Raises as `read_page`."""
     return at_once(storage, lambda uuid: read_page(storage, state, uuid), uuids)
 
 
@@ -136,14 +133,14 @@ def list_page_keys(table_uuid: str, uuid: str, content: PageContent) -> set[str]
 
 
 class ArchiveObjectKeys:
-    """Keys of all files of the archive, by state. Each page is read once."""
+    """Returns the keys of all files of a state's archive. Each page is read once."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._keys: dict[str, set[str]] = {}
 
     def __call__(self, state: TableState) -> set[str]:
-        """Return the keys of all files of the state's archive. Raises as `read_page`: then nothing may be deleted."""
+        """Return the keys of all files of the state's archive. Raises as `read_page`: nothing may be deleted then."""
         uuids = [page.uuid for page in state.archive.pages]
         new = [uuid for uuid in uuids if uuid not in self._keys]
         for uuid, content in zip(new, read_pages(self._storage, state, new), strict=True):

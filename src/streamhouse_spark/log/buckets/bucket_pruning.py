@@ -1,4 +1,4 @@
-"""The buckets that a filter leaves."""
+"""Bucket pruning: the buckets that may have rows of a filter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamhouse_spark.schema.table_schema import Column
 
 
 def prune_buckets(node: Node, key: Column | None, num_buckets: int, lake_format: LakeFormat) -> frozenset[int] | None:
-    """Return the only buckets that can hold rows of the filter, by equality on the bucket key; None for any."""
+    """Return the only buckets that can have rows of the filter, by equality on the bucket key; None for all buckets."""
     values = node.values_of(key.name) if key is not None else None
     if key is None or values is None:
         return None

@@ -1,6 +1,6 @@
-"""The bucket of a row: the same as in the table's lake, so that tiering never shuffles.
+"""The bucket of a row: the same as in the table's lake, so that tiering needs no shuffle.
 
-The function is chosen by ``table.datalake.format`` when a table is created, also where its lake is yet to be enabled.
+``table.datalake.format`` selects the hash function when a table is created, even if its lake is enabled later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamhouse_spark.log.buckets.paimon_row_hash import paimon_row_buckets
 def buckets_of(column: pa.Array | pa.ChunkedArray, num_buckets: int, lake_format: LakeFormat) -> npt.NDArray[np.int32]:
     """Return the bucket of each row, in ``[0, num_buckets)``.
 
-    Raises `TypeError` for a type that cannot be a bucket key there, `ValueError` when ``num_buckets`` is below 1.
+    Raises `TypeError` for a type that cannot be a bucket key, `ValueError` if ``num_buckets`` is below 1.
     """
     if lake_format == "paimon":
         return paimon_buckets(column, num_buckets)
@@ -30,7 +30,7 @@ def buckets_of(column: pa.Array | pa.ChunkedArray, num_buckets: int, lake_format
 def row_buckets(
     columns: Sequence[pa.Array | pa.ChunkedArray], num_buckets: int, lake_format: LakeFormat
 ) -> npt.NDArray[np.int32]:
-    """Return `buckets_of` by a bucket key of one or, with Paimon, several columns, in the order of the key."""
+    """Return `buckets_of` for a bucket key of one or, with Paimon, several columns, in key order."""
     if len(columns) == 1:
         return buckets_of(columns[0], num_buckets, lake_format)
     if lake_format != "paimon":

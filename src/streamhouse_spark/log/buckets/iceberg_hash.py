@@ -1,8 +1,8 @@
 """The bucket of a row by Iceberg's `bucket[N]` transform.
 
-A hot bucket therefore maps to exactly one lake bucket and tiering never shuffles. The hash is murmur3 (x86, 32 bits,
-seed 0) over the bytes that the Iceberg specification names for each type; the bucket is ``(hash & 0x7fffffff) % N``.
-The specification leaves nulls without a bucket: here they go to bucket 0. Everything is computed on whole columns.
+A hot bucket therefore maps to exactly one lake bucket, and tiering needs no shuffle. The hash is murmur3 (x86, 32 bits,
+seed 0) over the bytes that the Iceberg specification defines for each type. The bucket is ``(hash & 0x7fffffff) % N``.
+The specification gives nulls no bucket: here they go to bucket 0. All hashes are vectorised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from streamhouse_spark.log.buckets.murmur import (
 def iceberg_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[np.int32]:
     """Return the bucket of each row, in ``[0, num_buckets)``; 0 for nulls.
 
-    Raises `TypeError` for a type without buckets, `ValueError` when ``num_buckets`` is below 1.
+    Raises `TypeError` for an unsupported type, `ValueError` if ``num_buckets`` is below 1.
     """
     if num_buckets < 1:
         raise ValueError(f"num_buckets must be at least 1, not {num_buckets}")
@@ -128,7 +128,7 @@ def _hash_decimals(array: pa.Array) -> UInt32Array:
 
 
 def _shortest_lengths(big_endian: npt.NDArray[np.uint8]) -> Int64Array:
-    """Return how many of the 16 bytes of each value are needed, its sign bit included."""
+    """Return the number of significant bytes of each 16-byte value, including its sign bit."""
     sign_byte = np.where(big_endian[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
     significant = (big_endian ^ sign_byte) != 0
     first = np.where(significant.any(axis=1), significant.argmax(axis=1), 15)

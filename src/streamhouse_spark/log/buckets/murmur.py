@@ -1,4 +1,4 @@
-"""Murmur3 (x86, 32 bits) over whole columns, and the columns' values as the words that it takes."""
+"""Vectorised murmur3 (x86, 32 bits), and column values as its input words."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Int64Array = npt.NDArray[np.int64]
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
 TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF], dtype=np.uint32)
-"""Masks of a word of four bytes, by how many of its bytes count."""
+"""Masks of a four-byte word by its number of valid bytes."""
 CHUNK_ROWS = 1 << 14
-"""Rows hashed at a time: their words and hashes stay in the processor's cache."""
+"""Rows hashed at a time, so that their words and hashes stay in the processor's cache."""
 
 
 def mix_word(word: UInt32Array) -> UInt32Array:
@@ -51,7 +51,7 @@ def validity(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def as_int64(array: pa.Array) -> Int64Array:
-    """Return integers, days and microseconds as they are stored. Values under a null are arbitrary."""
+    """Return integers, days and microseconds as stored. Values under a null are arbitrary."""
     width_bits = array.type.bit_width
     signed = not pa.types.is_unsigned_integer(array.type)
     dtype = np.dtype(f"{'i' if signed else 'u'}{width_bits // 8}")
@@ -63,14 +63,14 @@ def as_int64(array: pa.Array) -> Int64Array:
 
 
 def words_at_every_byte(data: npt.NDArray[np.uint8]) -> UInt32Array:
-    """Return a view that holds at index i the four bytes from i on, little endian; zeros follow the end."""
+    """Return a view with the four bytes from i on at index i, little endian, padded with zeros at the end."""
     padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
     view: UInt32Array = np.ndarray((len(data) + 5,), dtype="<u4", buffer=padded.data, strides=(1,))
     return view
 
 
 def byte_strings(array: pa.Array, offset_dtype: npt.DTypeLike) -> tuple[Int64Array, Int64Array, npt.NDArray[np.uint8]]:
-    """Return start and length of each value, and the bytes they point into (only the part that the array uses)."""
+    """Return start and length of each value, and the bytes that they refer to (only those that the array uses)."""
     _, offset_buffer, data_buffer = array.buffers()
     if len(array) == 0 or offset_buffer is None:
         empty = np.zeros(len(array), dtype=np.int64)

@@ -1,9 +1,9 @@
 """The bucket of a row by Paimon's default bucket function, for tables with a Paimon lake.
 
-That is Murmur3 (x86, 32 bits, seed 42) over Paimon's binary form of the row that has the bucket key as its one field,
-and of the signed hash the absolute value of the remainder by the number of buckets. The binary form is a word of eight
-bytes for nulls, a word with a short value, or with position and length of a longer one, and the longer one, filled up
-with zeros to whole words. Everything is computed on whole columns.
+The hash is murmur3 (x86, 32 bits, seed 42) over Paimon's binary form of a row with the bucket key as its only field.
+The bucket is the absolute value of the remainder of the signed hash by the number of buckets. The binary form has an
+eight-byte word for nulls, and a word with a short value or with position and length of a longer one. The longer value
+follows, padded with zeros to whole words. All hashes are vectorised.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from streamhouse_spark.log.buckets.murmur import (
 )
 
 DECIMAL_PRECISION_MAX = 18
-"""Largest precision on which Paimon's own libraries agree: beyond, -128 has one byte in Java, the shortest form, and
-two in Python."""
+"""Largest precision on which Paimon's own libraries agree: above it, -128 has one byte in Java, the shortest form, and
+two in Python.
+"""
 SHORT_BYTES_MAX = 7
-"""A value of at most so many bytes stands in its word itself."""
+"""Values of up to this many bytes are stored in their word."""
 _VALUE_OFFSET = 16
-"""Position of a longer value, behind the two words."""
+"""Position of a longer value, after the two words."""
 
 
 def is_paimon_bucketable(data_type: pa.DataType) -> bool:
@@ -41,9 +42,9 @@ def is_paimon_bucketable(data_type: pa.DataType) -> bool:
 
 
 def paimon_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[np.int32]:
-    """Return the bucket of each row, in ``[0, num_buckets)``, also of nulls.
+    """Return the bucket of each row, in ``[0, num_buckets)``, also for nulls.
 
-    Raises `TypeError` for a type that is not `is_paimon_bucketable`, `ValueError` when ``num_buckets`` is below 1.
+    Raises `TypeError` for a type that is not `is_paimon_bucketable`, `ValueError` if ``num_buckets`` is below 1.
     """
     if num_buckets < 1:
         raise ValueError(f"num_buckets must be at least 1, not {num_buckets}")
@@ -75,12 +76,12 @@ def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | No
 
 
 def fixed_width_words(array: pa.Array) -> Int64Array | None:
-    """Return the words of fields whose values all fit into them; arbitrary under nulls. None for another type."""
+    """Return the words of fields whose values always fit into them, arbitrary under nulls. None for other types."""
     is_type, data_type = pa.types, array.type
     if is_type.is_int64(data_type):
         return as_int64(array)
     if is_type.is_signed_integer(data_type) or is_type.is_date32(data_type):
-        # Without its sign: the rest of the word is zeros, so that the same number hashes differently by its type.
+        # Without sign extension: the rest of the word is zeros, so the hash of a number depends on its type.
         return as_int64(array) & np.int64((1 << data_type.bit_width) - 1)
     if is_type.is_decimal128(data_type) and data_type.precision <= DECIMAL_PRECISION_MAX:
         return _unscaled_decimals(array)
@@ -106,7 +107,7 @@ def _unscaled_decimals(array: pa.Array) -> Int64Array:
 
 
 def _begin(num_rows: int, first_word: int = 0) -> UInt32Array:
-    """Return the hash state behind the word of null flags."""
+    """Return the hash state after the word of null flags."""
     state = mix_hash(np.full(num_rows, 42, dtype=np.uint32), np.full(num_rows, first_word, dtype=np.uint32))
     return mix_hash(state, np.zeros(num_rows, dtype=np.uint32))
 
@@ -168,15 +169,15 @@ def _hash_chunk(starts: Int64Array, lengths: Int64Array, words: UInt32Array) -> 
 
 
 def _word(words: UInt32Array, starts: Int64Array, lengths: Int64Array, i: int) -> UInt32Array:
-    """Return the i-th four bytes of each value, zeros behind its end."""
+    """Return the i-th four bytes of each value, with zeros after its end."""
     left = np.clip(lengths - 4 * i, 0, 4)
-    # A value that ended needs no place: the last ones of the data would reach beyond it.
+    # Values that have ended read index 0, because their position may be out of bounds.
     word: UInt32Array = words[np.where(left > 0, starts + 4 * i, 0)] & TAIL_MASKS[left]
     return word
 
 
 def _short_end(words: UInt32Array, starts: Int64Array, lengths: Int64Array) -> UInt32Array:
-    """Return bytes four to six of a short value, and its length with the mark of a short one."""
+    """Return bytes four to six of a short value, and its length with the flag of a short value."""
     marked = np.clip(lengths, 0, SHORT_BYTES_MAX).astype(np.uint32) | np.uint32(0x80)
     word: UInt32Array = (_word(words, starts, lengths, 1) & TAIL_MASKS[3]) | (marked << np.uint32(24))
     return word

@@ -1,7 +1,7 @@
-"""Paimon's buckets of rows by a bucket key of several columns: `bucketing_paimon`, with more than one field a row.
+"""Paimon's bucket of a row for a bucket key of several columns: `paimon_hash` with more than one field per row.
 
-The binary form of such a row is a word of eight bytes with the null flags, a word for each field, and behind them, in
-the order of the fields, the values that are longer than their word.
+The binary form of such a row is an eight-byte word with the null flags, a word per field, and then, in field order, the
+values that do not fit into their word.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def paimon_row_buckets(columns: Sequence[pa.Array | pa.ChunkedArray], num_bucket
     """Return the bucket of each row, in ``[0, num_buckets)``, also for null fields.
 
     Raises `TypeError` for a type that is not bucketable and for more than `BUCKET_KEY_COLUMNS_MAX` columns,
-    `ValueError` when ``num_buckets`` is below 1 or there are no columns.
+    `ValueError` if ``num_buckets`` is below 1 or there are no columns.
     """
     if num_buckets < 1 or not columns:
         raise ValueError(
@@ -75,17 +75,17 @@ def _hashes(fields: Sequence[_Field]) -> UInt32Array:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field of some rows. For a value behind the slots, ``low`` is in its slot, with its position beside it."""
+    """One field of some rows. For a value after the slots, ``low`` is in its slot, next to its position."""
 
     is_null: npt.NDArray[np.bool_]
     low: UInt32Array
     high: UInt32Array
     num_words: Int64Array
-    """Number of words of four bytes behind the slots."""
+    """Number of four-byte words after the slots."""
     starts: Int64Array
     """Index of each value's first word in ``words``."""
     lengths: Int64Array
-    """Length of each value in bytes, without filling."""
+    """Length of each value in bytes, without padding."""
     words: UInt32Array
 
     @classmethod
@@ -116,11 +116,11 @@ class _Field:
         return cls(is_null, low, high, (tail_bytes + 7) // 8 * 2, starts, tail_bytes, words)
 
     def slot(self, end: Int64Array) -> tuple[UInt32Array, UInt32Array]:
-        """Return the two halves of the field's word; its value behind the slots begins at ``end``."""
+        """Return the two halves of the field's word; its value after the slots starts at ``end``."""
         return self.low, np.where(self.num_words > 0, end.astype(np.uint32), self.high)
 
     def mixed(self, state: UInt32Array) -> UInt32Array:
-        """Return the hash state behind the field's words."""
+        """Return the hash state after the field's words."""
         left = np.flatnonzero(self.num_words)
         i = 0
         while len(left):
@@ -131,7 +131,7 @@ class _Field:
 
 
 def _word(words: UInt32Array, starts: Int64Array, lengths: Int64Array, i: int) -> UInt32Array:
-    """Return the i-th four bytes of each value, zeros behind its end."""
+    """Return the i-th four bytes of each value, with zeros after its end."""
     left = np.clip(lengths - 4 * i, 0, 4)
     word: UInt32Array = words[np.where(left > 0, starts + 4 * i, 0)] & TAIL_MASKS[left]
     return word

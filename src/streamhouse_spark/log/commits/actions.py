@@ -439,8 +439,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return PartitionDropRows.from_json(data)
         case unknown:
             raise FormatVersionError(
-                f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "
-                "streamhouse-spark"
+                f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not support; "
+                "upgrade streamhouse-spark"
             )
 
 

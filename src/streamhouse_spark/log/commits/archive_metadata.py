@@ -1,8 +1,7 @@
-"""The change archive of a table with a primary key, as its state knows it: pages of changes that outlive the hot log.
+"""Metadata of the change archive of a primary-key table: pages of changes that outlive the hot log.
 
-A page holds all changes of some commits, one after another, in an object of its own (`log.archive`). The state has of
-each page only how far it reaches. Pages follow each other without a gap, and reach to the start of the hot log at
-least.
+A page is an object with all changes of some consecutive commits (`log.archive`). The state only knows how far each page
+reaches. Pages are contiguous, and reach at least to the start of the hot log.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ArchivePage:
-    """All changes of the commits behind those of the page before, up to ``last_commit``."""
+    """All changes of the commits after those of the previous page, up to ``last_commit``."""
 
     uuid: str
     last_commit: int
     ends: Mapping[int, int]
-    """Bucket → offset behind its last change in the page; of the buckets with some."""
+    """Bucket → offset after its last change in the page, for buckets with changes."""
     num_rows: int
     memory_bytes: int
     """Estimated bytes of its rows in memory."""
@@ -29,9 +28,9 @@ class ArchivePage:
     last_ms: int
     """The earliest and the latest commit time among its changes."""
     last_us: int
-    """The time that its newest commit with changes is shown with."""
+    """The display time of its last commit with changes."""
     level: int = 0
-    """How often pages were joined to make it."""
+    """How often pages were merged to make it."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,29 +53,29 @@ class ArchivePage:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The pages of a table, the oldest first. Without any there is no archive."""
+    """The pages of a table, the oldest first. Without pages there is no archive."""
 
     pages: tuple[ArchivePage, ...] = ()
     starts: Mapping[int, int] = field(default_factory=dict)
-    """Bucket → offset of its first change in the pages, of all buckets."""
+    """Bucket → offset of its first change in the pages, for all buckets."""
     first_commit: int = 0
-    """The first commit from which on the pages tell which commit made a change: earlier records were gone."""
+    """The first commit from which on the pages have the commit of each change: older records were deleted before."""
 
     def __bool__(self) -> bool:
         return bool(self.pages)
 
     @property
     def last_commit(self) -> int:
-        """The newest commit whose changes are here; 0 for none."""
+        """The last commit whose changes are archived; 0 for none."""
         return self.pages[-1].last_commit if self.pages else 0
 
     def end(self, bucket: int) -> int:
-        """Return the offset behind the bucket's last change in the pages."""
+        """Return the offset after the bucket's last change in the pages."""
         ends = (page.ends[bucket] for page in reversed(self.pages) if bucket in page.ends)
         return next(ends, self.starts.get(bucket, 0))
 
     def joins(self, starts: Mapping[int, int]) -> bool:
-        """Tell whether there is no gap between the pages and logs that start at these offsets."""
+        """Return whether there is no gap between the pages and logs that start at these offsets."""
         return bool(self.pages) and all(self.end(bucket) >= start for bucket, start in starts.items())
 
     def to_json(self) -> dict[str, Any]:
@@ -97,7 +96,7 @@ NO_ARCHIVE = Archive()
 
 @dataclass(frozen=True, slots=True)
 class SetArchive:
-    """The archive is this from now on; ``gone`` are the objects that only pages named which are left out."""
+    """Replaces the archive. ``gone`` are the objects that only removed pages named."""
 
     archive: Archive
     gone: tuple[str, ...] = ()
@@ -111,7 +110,7 @@ class SetArchive:
 
 
 def pages_between(archive: Archive, bucket: int) -> Iterable[tuple[ArchivePage, int, int]]:
-    """Give the pages with changes of a bucket, each with the first offset of these and the one behind the last."""
+    """Yield the pages with changes of a bucket, each with the half-open range of their offsets."""
     start = archive.starts.get(bucket, 0)
     for page in archive.pages:
         end = page.ends.get(bucket, start)

@@ -420,8 +420,8 @@ def no_checkpoint_error(
     for error in damaged:
         if isinstance(error, FormatVersionError):
             return error
-    damage = f"; of those that are there: {damaged[0]}" if damaged else ""
+    damage = f"; of the existing ones: {damaged[0]}" if damaged else ""
     return CorruptDataError(
         f"{url_of(storage, checkpoints_prefix(table_uuid))} holds no whole checkpoint at or above record {floor}, "
-        f"below which records were cleaned up{damage}; restore one of these files",
+        f"below which records were deleted{damage}; restore one of these files",
     )

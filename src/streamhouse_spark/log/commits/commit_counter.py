@@ -1,4 +1,4 @@
-"""Commits of this process, counted since its start."""
+"""Counts the commits of this process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 @dataclass(frozen=True, slots=True)
 class CommitCounts:
     commits: int = 0
-    """Calls that wrote something."""
+    """Calls that wrote a record."""
     conflicts: int = 0
-    """Races for a record that were lost: the call tried again."""
+    """Lost races; the call retried."""
     failures: int = 0
-    """Calls that ended with an error."""
+    """Calls that raised an error."""
     busy_ms: int = 0
-    """Time of all calls, from their begin to their answer."""
+    """Total duration of all calls."""
 
 
 class _Counter:
-    """Safe for threads. A child process begins at zero."""
+    """Thread-safe. A child process starts at zero."""
 
     def __init__(self) -> None:
         self._lock = new_lock()

@@ -61,7 +61,7 @@ def rejection_error(error: E, call: PendingCommit, storage: Storage) -> E | Comm
     if not call.unanswered or not isinstance(error, CommitConflictError):
         return error
     unknown = CommitStateUnknownError(
-        f"commit to {storage.url} was begun by a thread that was interrupted: {error}; look for "
+        f"commit to {storage.url} conflicts ({error}), and the thread that first wrote it was interrupted; look for "
         f"attempt {call.attempt} in $commits before writing the rows again",
     )
     unknown.__cause__ = error
@@ -83,7 +83,7 @@ def require_known_outcome(record: Record, result: PutResult[Record], url: str) -
     if result.outcome is PutOutcome.UNREADABLE:
         raise CommitStateUnknownError(
             f"commit of record {record.number} to {url}: the record cannot be read back ({result.read_error}); look "
-            f"whether a record with attempt {record.attempt} is in $commits before writing the rows again",
+            f"for attempt {record.attempt} in $commits before writing the rows again",
         ) from result.read_error
     if result.outcome is PutOutcome.NOT_DURABLE:
         raise not_durable_error(url, record.number, record.attempt, result.failure) from result.read_error
@@ -108,7 +108,7 @@ def unreadable_log_error(url: str, error: Exception) -> CommitStateUnknownError:
 def unknown_outcome_error(url: str, stored: Record, reason: str) -> CommitStateUnknownError:
     """Return the error of a record that was put below a floor, so that it may not be part of the log."""
     return CommitStateUnknownError(
-        f"commit of record {stored.number} to {url} took so long that the log was cleaned before it ended, and whether "
-        f"the record counts cannot be read ({reason}); look for attempt {stored.attempt} in $commits, or for its rows, "
+        f"commit of record {stored.number} to {url} took so long that its record may be void, and whether it is "
+        f"cannot be read ({reason}); look for attempt {stored.attempt} in $commits, or for its rows, "
         "before writing them again",
     )

@@ -6,8 +6,8 @@ r"""The frame of every metadata file: a checksummed JSON header and a binary pay
     {...}\\n                                                             header: one line of JSON
     <payload>                                                           bytes that the header points into
 
-``xxh3`` is the XXH3-128 of everything behind the first line, so that one flipped bit or a cut anywhere is found before
-anything is parsed; the first line itself must match to the letter.
+``xxh3`` is the XXH3-128 of everything after the first line, so that a flipped bit or a truncation is found before
+anything is parsed. The first line itself must match exactly.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ _WRONG_FIELDS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticE
 
 @dataclass(frozen=True, slots=True)
 class Frame:
+    """A decoded metadata file."""
+
     header: dict[str, Any]
     payload: memoryview
     version: int = FORMAT_VERSION
 
 
 def to_text(value: object) -> str:
-    """Return the JSON of a value as headers hold it."""
+    """Return a value as the compact JSON of headers."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def encode_frame(
     kind: str, header: dict[str, Any] | str, payload: Sequence[bytes] = (), *, version: int | None = None
 ) -> bytes:
-    """Return the file's bytes. The ``header`` may be its JSON; ``payload`` comes in parts, so that rows are copied
-    once.
+    """Return the file's bytes. ``header`` may be JSON text; ``payload`` comes in parts, so that rows are
+    copied once.
     """
     body = (header if isinstance(header, str) else to_text(header)).encode() + b"\n"
     digest = xxhash.xxh3_128(body)
@@ -56,8 +58,9 @@ def encode_frame(
 
 
 def decode_frame(kind: str, data: bytes, where: str, *, newest: int | None = None) -> Frame:
-    """Return header and payload of a file. Raises `CorruptDataError` for damaged bytes and `FormatVersionError` for a
-    format newer than ``newest``.
+    """Return header and payload of a file.
+
+    Raises `CorruptDataError` for damaged bytes, `FormatVersionError` for a format newer than ``newest``.
     """
     match = _FIRST_LINE.match(data, 0, _FIRST_LINE_BYTES_MAX)
     if match is None or match[1] != kind.encode():
@@ -77,7 +80,7 @@ def decode_frame(kind: str, data: bytes, where: str, *, newest: int | None = Non
 
 @contextmanager
 def decoding_fields(kind: str, where: str) -> Iterator[None]:
-    """Turn what a file with a right checksum, and other fields than its kind has, raises into `CorruptDataError`."""
+    """Raise `CorruptDataError` for a file with a correct checksum but unexpected fields."""
     try:
         yield
     except _WRONG_FIELDS as error:
@@ -97,7 +100,7 @@ def _parse_header(data: bytes, kind: str, where: str) -> _Header:
 
 
 class _Header(dict[str, Any]):
-    """A header that knows where it is from."""
+    """A header that reports its file in errors."""
 
     kind = where = ""
 
@@ -110,6 +113,6 @@ class _Header(dict[str, Any]):
 
 def _wrong_kind_error(kind: str, where: str, error: Exception) -> CorruptDataError:
     return CorruptDataError(
-        f"{where} has a right checksum, and not what a {kind} file holds ({type(error).__name__}: {str(error)[:200]}): "
-        "another program wrote it; restore this file"
+        f"{where} has a correct checksum but not the fields of a {kind} file ({type(error).__name__}: "
+        f"{str(error)[:200]}): another program wrote it; restore this file"
     )

@@ -1,9 +1,9 @@
 """Group commit: concurrent commits of one process share one commit record.
 
 Threads that commit to the same table enqueue a `PendingCommit` in the log's `CommitQueue`. The first of them becomes
-the leader. It validates every eligible request against the state, puts one record for all of them, and sets each
-request's result. The other threads are followers and wait for their results. `CommitLog` runs the protocol; this module
-holds its data structures, which do no I/O.
+the leader. It validates every eligible request against the state, builds one record for all of them with a
+`RecordBuilder`, and sets each request's result. The other threads are followers and wait for their results. `CommitLog`
+runs the protocol; this module holds its data structures, which do no I/O.
 
 Invariants:
 
@@ -16,19 +16,21 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TypeVar
 
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.fork_safety import new_event
-from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.errors import CommitStateUnknownError, ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.bootstrap import PrefetchedLog
 from streamhouse_spark.log.commits.commit_counter import COMMITS
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction, require_actions_allowed
+from streamhouse_spark.log.commits.record import CommitAttempt, GroupMember, Record, RecordBody
+from streamhouse_spark.log.commits.state import TableState, with_attempt
 from streamhouse_spark.log.commits.transactions import TransactionEntry
 from streamhouse_spark.storage.prefetch import Prefetch
 
@@ -279,8 +281,8 @@ class CommitQueue:
             may_be_stored = is_in_flight or call.has_unchecked_race
             if may_be_stored and call.transaction is None and call.landed is None and not call.is_done:
                 call.error = CommitStateUnknownError(
-                    f"commit to {where} may be stored, and the log's records since then are deleted; look for attempt "
-                    f"{call.attempt} in $commits, or for its rows, before writing them again",
+                    f"commit to {where} may be stored, and the records that show its outcome have expired; look for "
+                    f"attempt {call.attempt} in $commits, or for its rows, before writing them again",
                 )
 
     def _drop_answered(self) -> None:
@@ -298,3 +300,88 @@ def error_for_attempt(error: E, named: str, attempt: str) -> E:
     own = type(error)(str(error).replace(named, attempt), condition=error.condition)
     own.__cause__ = error.__cause__
     return own
+
+
+MEMBERS_MAX = 256
+"""Requests in one record."""
+GROUP_BYTES_MAX = 1 << 20
+"""Bytes of a record with several requests. One request alone may have more."""
+RequireStored = Callable[[TableState, Sequence[Action], int], None]
+"""Raises if files that actions add, staged since a time, may have been deleted."""
+
+
+class RecordBuilder:
+    """Builds one commit record of the requests that are added to it. ``blank`` is the record without actions."""
+
+    def __init__(self, before: TableState, blank: Record) -> None:
+        self._blank, self.before = blank, before
+        self._state, self._num_folded = before, 0
+        self.members: list[PendingCommit] = []
+        self.body = RecordBody()
+        self._parts: list[CommitAttempt] = []
+
+    @property
+    def state(self) -> TableState:
+        """The state after the requests so far, with the version of `before`. Computed on demand: a record of one
+        request never needs it.
+        """
+        for part in self._parts[self._num_folded :]:
+            self._state = with_attempt(self._state, part, self._blank)
+        self._num_folded = len(self._parts)
+        return self._state
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members) >= MEMBERS_MAX
+
+    def plan(self, call: PendingCommit) -> Sequence[Action]:
+        """Return the actions of the request on top of the requests so far."""
+        if isinstance(call.plan, DependentPlan):
+            call.plan.follow(self.before, [member.plan for member in self.members])
+        return call.plan(self.state, self._blank.time_ms)
+
+    def try_add(self, call: PendingCommit, require_stored: RequireStored) -> bool:
+        """Add a new request to a record on a possibly stale state.
+
+        Returns False if that state would reject the request or need no record for it: the latest state decides then.
+        """
+        if call.landed is not None or call.tries or call.unanswered:
+            return False
+        try:
+            if find_stored_transaction(self.state, call.transaction) is not None:
+                return False
+            actions = tuple(self.plan(call))
+            require_actions_allowed(self.state, actions, call.transaction)
+            require_stored(self.before, actions, call.staged_ms)
+            return bool(actions) and self.add(call, actions)
+        except Exception:  # noqa: BLE001 - the request is validated again on the latest state
+            return False
+
+    def add(self, call: PendingCommit, actions: tuple[Action, ...]) -> bool:
+        """Add a request, unless the record would exceed `GROUP_BYTES_MAX`. Return whether it was added."""
+        bytes_max = GROUP_BYTES_MAX if self.members else None
+        if not self.body.add(actions, bytes_max=bytes_max):
+            return False
+        self.members.append(call)
+        self._parts.append(CommitAttempt(call.attempt, actions, call.transaction))
+        return True
+
+    def record(self, attempt: str) -> Record:
+        """Return the record. A record of several requests has the attempt id ``attempt``."""
+        if len(self._parts) == 1:
+            (part,) = self._parts
+            return replace(self._blank, attempt=part.attempt, actions=part.actions, transaction=part.transaction)
+        actions = tuple(action for part in self._parts for action in part.actions)
+        members = tuple(GroupMember(part.attempt, len(part.actions), part.transaction) for part in self._parts)
+        return replace(self._blank, attempt=attempt, actions=actions, members=members)
+
+
+def outcomes(before: TableState, state: TableState, record: Record) -> Iterator[tuple[str, CommitResult]]:
+    """Return each attempt id of a stored record with its result. ``state`` is the state after the record."""
+    if not record.members:
+        yield record.attempt, CommitResult(before, state)
+        return
+    within = before
+    for part in record.attempts:
+        start, within = within, with_attempt(within, part, record)
+        yield part.attempt, CommitResult(before, state, ends=(start.ends, within.ends), is_first=start is before)

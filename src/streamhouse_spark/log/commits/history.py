@@ -142,7 +142,7 @@ def _fold_records(storage: Storage, table_uuid: str, base: TableState | None, ve
 
 def _expired_error(newest: TableState, version: int) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"{newest.name} as of commit {version}: the records that say what it was are no longer kept; choose a later "
+        f"{newest.name} as of commit {version}: its records are no longer kept; choose a later "
         f"commit of {newest.name}$commits, or a snapshot of {newest.name}$lake",
     )
 
@@ -166,5 +166,5 @@ def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment])
         if not is_retained:
             raise SnapshotExpiredError(
                 f"{newest.name} as of commit {state.version}: rows {segment.offsets} of bucket {segment.bucket} are no "
-                f"longer kept in the form that they had; choose a later commit of {newest.name}$commits",
+                f"longer kept in their former segments; choose a later commit of {newest.name}$commits",
             )

@@ -80,12 +80,12 @@ def restored_log_message(storage: Storage, state: TableState) -> str:
         f"{state.name} ({state.table_uuid}): this process read record {state.version} of attempt {state.attempt}, and "
         f"{url_of(storage, commit_key(state.table_uuid, state.version))} is not that record now: the table was "
         "restored from a backup, or another copy was put in its place. Nothing was written. Open the table again; "
-        "streams that were running have to be restarted"
+        "running streams must be restarted"
     )
 
 
 def different_history_error(table: str, mark: HistoryPoint, who: str) -> DifferentHistoryError:
     return DifferentHistoryError(
         f"{who} at record {mark.number} of attempt {mark.attempt}, which the log of {table} does not have: the table "
-        "was restored from a backup meanwhile. Nothing was written; run it again on the table as it is now"
+        "was restored from a backup. Nothing was written; run it again on the table as it is now"
     )

@@ -56,9 +56,9 @@ def find_stored_outcome(
         return None
     if transaction.owner is not None and entry.owner == transaction.owner + IN_REAL_TIME:
         raise TransactionConflictError(
-            f"query {transaction.owner} wrote into {table} in real-time mode, and the number of a micro-batch does not "
-            "tell which of its rows are stored; go on with a real-time trigger. A new checkpointLocation begins at its "
-            "startingOffsets: choose them behind the rows that are stored, or these are written again",
+            f"query {transaction.owner} wrote to {table} in real-time mode, and the number of a micro-batch does not "
+            "show which of its rows are stored; continue with a real-time trigger. A new checkpointLocation starts at "
+            "its startingOffsets: choose offsets after the stored rows, or these are written again",
         )
     if transaction.owner is not None and entry.owner is not None and transaction.owner != entry.owner:
         raise TransactionConflictError(
@@ -93,7 +93,7 @@ def _require_followed(entry: TransactionEntry | None, transaction: Transaction, 
     raise CommitConflictError(
         f"version {transaction.version} of application {transaction.app_id!r} of {table} follows "
         f"{transaction.follows}, and {stored} is stored: another writer of this application was faster; nothing was "
-        "written, begin again where the stored version ends"
+        "written, continue where the stored version ends"
     )
 
 
@@ -105,9 +105,9 @@ def _require_next(entry: TransactionEntry, transaction: Transaction, table: str)
         before = f"Transaction({transaction.app_id!r}, {transaction.version - 1}, {transaction.owner!r})"
         raise DifferentHistoryError(
             f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: the table has its batches up "
-            f"to {entry.version}, and by the query's checkpoint those between are done: the table was restored from an "
+            f"to {entry.version}, but the query's checkpoint has completed later ones: the table was restored from an "
             "older copy. Nothing was written. Start with a new checkpointLocation and another txnAppId to write all "
-            f"rows; or, to go on without those of the missing batches, first run Table.append([], transaction={before})"
+            f"rows; or, to skip the rows of the missing batches, first run Table.append([], transaction={before})"
         )
 
 
@@ -117,8 +117,8 @@ def _older_checkpoint_error(
     where = f" (commit {entry.commit})" if entry.commit else ""
     return DifferentHistoryError(
         f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: {finding}{where}, "
-        "so the query's checkpoint is an older copy, or was cut back, and this batch may have other rows than the one "
-        "that was stored. Nothing was written. Restore the newest checkpoint; or, if rows may be written twice, run "
+        "so the query's checkpoint is an older copy, or was truncated, and this batch may have other rows than the "
+        "stored one. Nothing was written. Restore the latest checkpoint; or, if rows may be written twice, run "
         f"Table.forget_transactions({transaction.app_id!r}), or start with a new checkpointLocation (and txnAppId)"
     )
 
@@ -151,7 +151,7 @@ def _find_request_outcome(state: TableState, transaction: Transaction, key: str)
     if transaction.batch is None or transaction.batch.fingerprint != entry.fingerprint:
         raise IdempotencyKeyReusedError(
             f"the Idempotency-Key of this request to {state.name} belongs to another request (commit {entry.commit}), "
-            "which had another body or other parameters; nothing was written, send new rows with a new key"
+            "with another body or other parameters; nothing was written, send new rows with a new key"
         )
     return TransactionEntry(0, None, entry.commit, entry.offsets, transaction.batch, entry.time_ms)
 

@@ -1,4 +1,4 @@
-"""Positions of readers outside the warehouse: offsets, and the record at which they meant these rows."""
+"""Positions of external readers: offsets, and the record that identifies the history they belong to."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class LogPosition(Mapping[int, int]):
-    """Bucket → the first offset that is still to be read.
+    """Bucket → the next offset to read.
 
-    It names the newest record with rows that the log had when it was taken, so that a table which was restored from a
-    backup, and has other rows at these offsets, is noticed. A plain mapping of the same offsets names none: it is
-    believed.
+    It names the last record with rows at the time it was taken, so that a restored table, which has other rows at these
+    offsets, is detected. A plain mapping of the same offsets has no such check.
     """
 
     table_uuid: str
     offsets: Mapping[int, int]
     history: HistoryPoint | None = None
-    """None if the table had no row, or an older version of this package wrote the position."""
+    """None if the table had no rows, or an older version of this package wrote the position."""
 
     @classmethod
     def of(cls, state: TableState, offsets: Mapping[int, int]) -> LogPosition:
@@ -43,19 +42,21 @@ class LogPosition(Mapping[int, int]):
         return len(self.offsets)
 
     def moved_to(self, state: TableState) -> LogPosition:
-        """Return the position in a table of another history: at the same offsets, or at the log's beginning or end."""
+        """Return the position in a table of another history: the same offsets, limited to the start and end
+        of the log.
+        """
         offsets = {b: max(log.start, min(self.offsets.get(b, log.start), log.end)) for b, log in state.buckets.items()}
         return LogPosition.of(state, offsets)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the position as JSON, to be kept beside the results of the rows, until `from_json`."""
+        """Return the position as JSON, to be stored next to the results of the rows."""
         offsets = {str(bucket): offset for bucket, offset in sorted(self.offsets.items())}
         history = None if self.history is None else list(self.history)
         return {"version": VERSION, "table": self.table_uuid, "offsets": offsets, "history": history}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LogPosition:
-        """Read a position from JSON. Raises `FormatVersionError` for a newer version's, `InvalidOptionError` for any
+        """Decode a position. Raises `FormatVersionError` for a newer format, `InvalidOptionError` for any
         other value.
         """
         try:
@@ -68,14 +69,15 @@ class LogPosition(Mapping[int, int]):
             return cls(str(data["table"]), {int(b): int(offset) for b, offset in data["offsets"].items()}, mark)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidOptionError(
-                f"a position is {quote(data)}, expected what LogPosition.to_json gave ({type(error).__name__}: {error})"
+                f"a position is {quote(data)}, expected the result of LogPosition.to_json "
+                f"({type(error).__name__}: {error})"
             ) from error
 
 
 def require_position(log: CommitLog, position: object, holder: str) -> None:
-    """Check that the given offsets are of this table's history, if they name their history.
+    """Raise `DifferentHistoryError` unless the offsets belong to this table's history, if they name one.
 
-    Costs no request if the record is among the newest. Raises `DifferentHistoryError`.
+    No request is sent for recent records.
     """
     if not isinstance(position, LogPosition):
         return
@@ -93,6 +95,6 @@ def require_position(log: CommitLog, position: object, holder: str) -> None:
     else:
         return
     raise DifferentHistoryError(
-        f"{holder} {where}. Nothing was written. Read the table from 'earliest'; or, to go on at these offsets, at the "
-        "log's end where it ends before, give position.moved_to(table.refresh())"
+        f"{holder} {where}. Nothing was written. Read the table from 'earliest'; or, to continue at these offsets, "
+        "limited to the log's end, pass position.moved_to(table.refresh())"
     )

@@ -1,6 +1,4 @@
-"""The objects that a state names, and those of a coming record, which are looked for: a restore takes away files that
-were staged before it.
-"""
+"""The objects that a state names, and existence checks of staged ones: a restore removes files staged before it."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 STAGED_MS_MIN: Final = 60_000
-"""Age up to which files staged on a remote store count as stored: a look costs requests."""
+"""Age up to which files staged on a remote store count as stored: a check costs requests."""
 
 
 def list_referenced_keys(state: TableState) -> set[str]:
-    """Return the keys of all files that a reader of this state may open, records and the objects of tags included."""
+    """Return the keys of all files that a reader of this state may open, including records and the objects of tags."""
     keys: set[str] = set()
     for segment in state.kept_segments():
         if segment.uuid is not None:
@@ -33,19 +31,17 @@ def list_referenced_keys(state: TableState) -> set[str]:
 
 
 def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
-    """Return the keys of manifests of records from ``at_least`` on, which may still be read."""
+    """Return the keys of manifests of records from ``at_least`` on that may still be read."""
     return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}
 
 
 def is_to_be_looked_for(storage: Storage, staged_ms: int) -> bool:
-    """Tell whether to check files staged from ``staged_ms`` on: on a local disk that costs next to nothing."""
+    """Return whether to check files staged since ``staged_ms``. On a local disk a check is cheap."""
     return storage.local_path("") is not None or storage.now_ms() - staged_ms > STAGED_MS_MIN
 
 
 def list_staged_uuids(actions: Iterable[Action]) -> list[str]:
-    """Return the uuids of the objects that these actions add to the table, each once: segments of many buckets share
-    some.
-    """
+    """Return the distinct uuids of the objects that these actions add to the table."""
     segment_lists = (a.segments for a in actions if isinstance(a, Append | Replace | KvSnapshot))
     return list(
         dict.fromkeys(segment.uuid for segments in segment_lists for segment in segments if segment.uuid is not None)
@@ -53,7 +49,7 @@ def list_staged_uuids(actions: Iterable[Action]) -> list[str]:
 
 
 def require_stored(storage: Storage, state: TableState, uuids: Sequence[str]) -> None:
-    """Check that these segments are stored, with a request for each. Raises `CommitConflictError`."""
+    """Check that these segments are stored, with one request each. Raises `CommitConflictError`."""
 
     def size(uuid: str) -> int:
         return storage.size_bytes(segment_key(state.table_uuid, uuid))
@@ -63,6 +59,6 @@ def require_stored(storage: Storage, state: TableState, uuids: Sequence[str]) ->
             pass
     except ObjectNotFoundError as error:
         raise CommitConflictError(
-            f"{state.name}: rows that were staged to be committed are gone ({error}), because the table was restored "
-            "from a backup, or its folder cleared, meanwhile; nothing was written, write them again"
+            f"{state.name}: staged rows were deleted before they were committed ({error}), because the table was "
+            "restored from a backup or its folder was cleared; nothing was written, write them again"
         ) from error

@@ -191,7 +191,7 @@ def read_record(
     header = frame.header
     if header["number"] != number or header["table"] != table_uuid:
         raise CorruptDataError(
-            f"{where} says that it is record {header['number']} of table {header['table']}, expected record {number} "
+            f"{where} contains record {header['number']} of table {header['table']}, expected record {number} "
             f"of table {table_uuid}: a file was copied or renamed; restore this file",
         )
     reference = header.get("manifest")
@@ -366,8 +366,8 @@ def _require_members(record: Record, version: int, where: str) -> None:
     shares = [member.num_actions for member in record.members]
     if version < GROUP_VERSION or sum(shares) != len(record.actions) or min(shares, default=0) < 1:
         raise CorruptDataError(
-            f"{where} has {len(record.actions)} actions, its attempts {shares} in format version {version}; restore "
-            "this file",
+            f"{where} has {len(record.actions)} actions, but its attempts have {shares} in format version {version}; "
+            "restore this file",
         )
 
 

@@ -1,8 +1,8 @@
-"""The idempotency keys that a table remembers, so that a retried request is stored once.
+"""The idempotency keys of a table, so that a retried request is stored once.
 
 A key is an opaque text that a client chose for one request. The commit record of the request's rows holds its digest
-and the fingerprint of the request, so a key is remembered exactly if the rows are stored. The table remembers a key for
-`KEPT_MS`. It forgets the oldest of more than `KEYS_MAX` keys earlier, but no key before `KEPT_MIN_MS`.
+and the fingerprint of the request, so a key is recorded exactly if the rows are stored. Keys are retained for
+`KEPT_MS`. If there are more than `KEYS_MAX`, the oldest are dropped earlier, but not before `KEPT_MIN_MS`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KEPT_MIN_MS: Final = 3_600_000
 KEYS_MAX: Final = 200_000
 _BLOCK_KEYS_MAX: Final = 1 << 14
 _BLOCK_SPAN_MS: Final = 3_600_000
-"""Time between the oldest and the newest key of one block, so that a block expires soon after its oldest key."""
+"""Time between the oldest and the latest key of one block, so that a block expires soon after its oldest key."""
 _DIGEST_BYTES: Final = 16
 _HEAD: Final = struct.Struct("<16sqq")
 _RANGE: Final = struct.Struct("<Iqq")
@@ -57,10 +57,10 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class RequestKeys:
-    """Keys by their digests, immutable. A new key copies the few newest keys and shares the blocks of all others."""
+    """Immutable set of keys by digest. Adding a key copies the few latest keys and shares the other blocks."""
 
     blocks: tuple[_Block, ...] = ()
-    """Blocks of growing time. Blocks of equal size are merged, so there are few."""
+    """Blocks by increasing time. Blocks of equal size are merged, so there are few."""
 
     def __len__(self) -> int:
         return sum(len(block.entries) for block in self.blocks)
@@ -71,7 +71,7 @@ class RequestKeys:
         return None if data is None else _entry_from_bytes(data)
 
     def with_key(self, digest: str, entry: RequestEntry) -> RequestKeys:
-        """Return the keys with one more, and without those that have expired by its time."""
+        """Return the keys with one more, and without those that have expired at its time."""
         blocks = [*self.blocks, _Block(entry.time_ms, entry.time_ms, {bytes.fromhex(digest): _entry_to_bytes(entry)})]
         while len(blocks) > 1 and blocks[-2].can_merge(blocks[-1]):
             newer = blocks.pop()
@@ -79,7 +79,7 @@ class RequestKeys:
         return RequestKeys(tuple(_drop_expired(blocks, entry.time_ms)))
 
     def to_bytes(self) -> bytes:
-        """Return the keys in the form of a checkpoint."""
+        """Return the keys as stored in a checkpoint."""
         parts = []
         for block in self.blocks:
             parts.append(_BLOCK.pack(block.oldest_ms, block.newest_ms, len(block.entries)))

@@ -18,13 +18,13 @@ BLOCK_BYTES_MIN = 1 << 16
 BLOCKS_MAX = 4096
 UNPACKED_FACTOR = 8
 UNPACKED_ROW_BYTES = 64
-"""Estimate for a compressed segment without the figure: a multiple of its size, or so many bytes a row."""
+"""Estimate for a compressed segment without a recorded size: a multiple of its size, or this many bytes per row."""
 Stats = Mapping[str, list[Any]]
 """Column → ``[min, max, null count]`` in JSON form; columns without statistics are absent."""
 
 
 def block_bytes_for(size_bytes: int) -> int:
-    """Return the checksum block of a segment of about this size: a power of two, at least 64 KiB, at most 4096 blocks.
+    """Return the checksum block size for a segment of about this size: a power of two from 64 KiB, at most 4096 blocks.
 
     A read verifies whole blocks around each buffer: at 64 KiB a fifth less than at 256 KiB for two of 16 columns.
     """
@@ -36,11 +36,11 @@ def block_bytes_for(size_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class SegmentIndex:
-    """The facts that a reader needs before it opens the object.
+    """The metadata that a reader needs before it opens the object.
 
-    ``batch_starts[i]`` is the byte position of record batch ``i``, but 0 for the first, which lies behind the schema;
-    ``batch_rows[i]`` its number of rows; ``block_sums[j]`` the XXH3-64 of bytes ``[j * block_bytes, (j + 1) *
-    block_bytes)`` of the object; rows from relative offset ``time_starts[k]`` on were committed at ``times_ms[k]``.
+    ``batch_starts[i]`` is the byte position of record batch ``i``, but 0 for the first, which follows the schema.
+    ``batch_rows[i]`` is its number of rows. ``block_sums[j]`` is the XXH3-64 of bytes ``[j * block_bytes, (j + 1) *
+    block_bytes)`` of the object. Rows from relative offset ``time_starts[k]`` on were committed at ``times_ms[k]``.
     """
 
     block_bytes: int
@@ -76,7 +76,7 @@ class SegmentIndex:
 
     @cached_property
     def batch_row_starts(self) -> npt.NDArray[np.int64]:
-        """Relative offset of each batch's first row, and at the end the number of rows."""
+        """Relative offset of each batch's first row, followed by the number of rows."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.batch_rows)])
 
 
@@ -84,9 +84,9 @@ class SegmentIndex:
 class Segment:
     """Rows ``[base_offset, base_offset + num_rows)`` of a bucket.
 
-    Either an object (``uuid`` set: ``segments/<uuid>.arrow``, with an ``index``), or ``size_bytes`` bytes of one from
-    byte ``part`` on, or inline: bytes ``inline`` of the payload of commit record ``commit``. A segment that is staged,
-    not committed, has ``base_offset`` 0 and ``commit`` 0; committing gives it both.
+    It is an object (``uuid`` set: ``segments/<uuid>.arrow``, with an ``index``), or ``size_bytes`` bytes of a shared
+    object from byte ``part`` on, or inline: bytes ``inline`` of the payload of commit record ``commit``. A staged
+    segment has ``base_offset`` 0 and ``commit`` 0; committing sets both.
     """
 
     bucket: int
@@ -100,7 +100,7 @@ class Segment:
     uuid: str | None = None
     inline: tuple[int, int] | None = None
     part: int | None = None
-    """Position of its bytes in an object that it shares with other segments; None for an object of its own."""
+    """Byte position in an object that it shares with other segments; None for its own object."""
     compressed: bool = False
     stats: Stats | None = None
     partitions: tuple[tuple[Any, ...], ...] | None = None
@@ -109,15 +109,15 @@ class Segment:
     unpacked_bytes: int | None = None
     """Bytes of its rows in memory, if it is compressed; None also if an older version wrote it."""
     rewrites: bool = False
-    """Whether some of its rows are changes of an operation that read the table: an UPDATE, DELETE or MERGE."""
+    """Whether some of its rows are changes of an UPDATE, DELETE or MERGE, which read the table."""
     updated: tuple[tuple[int, int], ...] = ()
-    """Rows ``[first, last)`` of the segment that are those behind an update, of a table without a primary key."""
+    """Rows ``[first, last)`` of the segment that are after-images of updates of a log table."""
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated bytes of its rows in memory, used by everything that holds rows: packed sizes tell little.
+        """Estimated bytes of its rows in memory. Used for all memory limits, because compressed sizes say little.
 
-        For a compressed segment without the figure it is a guess from its size and its rows.
+        For a compressed segment without a recorded size it is estimated from its size and its rows.
         """
         if not self.compressed:
             return self.size_bytes
@@ -135,7 +135,7 @@ class Segment:
 
     @cached_property
     def updated_rows(self) -> OffsetRuns:
-        """The offsets of rows behind an update."""
+        """The offsets of after-images of updates."""
         bounds = np.array(self.updated, np.int64).reshape(-1, 2)
         return OffsetRuns(bounds[:, 0] + self.base_offset, bounds[:, 1] - bounds[:, 0])
 
@@ -157,15 +157,15 @@ class Segment:
 
     @cached_property
     def time_runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Starts and times: rows from relative offset ``[0][k]`` on were committed at ``[1][k]``. Clocks jump: times
-        may decrease.
+        """Starts and times: rows from relative offset ``[0][k]`` on were committed at ``[1][k]``. Times may decrease,
+        because clocks jump.
         """
         if self.index_bytes and len(self.index.times_ms):
             return self.index.time_starts, self.index.times_ms
         return np.zeros(1, np.int64), np.array([self.first_time_ms], np.int64)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but ``index_bytes``, which travels in a binary payload."""
+        """Return all fields except ``index_bytes``, which is stored in a binary payload."""
         out: dict[str, Any] = {
             "bucket": self.bucket,
             "base": self.base_offset,
@@ -227,7 +227,9 @@ def shared_uuids(segments: Iterable[Segment]) -> set[str]:
 
 
 def of_parts(kind: str, segments: Iterable[Segment]) -> str:
-    """Return the kind of an action with these segments, of its own with shared objects: a version of this package that
-    does not know of them would delete an object with the first of its segments, so it is stopped here.
+    """Return the kind of an action with these segments; its own kind if they share objects.
+
+    An older version of this package would delete a shared object with the first of its segments, so it stops at such an
+    action.
     """
     return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind

@@ -1,7 +1,8 @@
-"""Chains of objects that are numbered without a gap and never deleted: finding the last one in few requests.
+"""Finds the last object of a numbered sequence in few requests.
 
-A chain whose oldest objects are deleted works from an existing one on. Number N is put only after N-1 was seen, so all
-objects between two existing ones exist, and the end can be searched.
+The sequence has no gaps, and its objects are never deleted; if the oldest are deleted, the search starts at an existing
+one. Number N is put only after N-1 was read, so all objects between two existing ones exist, and the end can be found
+by binary search.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from streamhouse_spark.storage.prefetch import Prefetch
 
 Found = TypeVar("Found")
 CHAIN_AHEAD = 3
-"""Objects of a chain that are asked for at once: a name, and its end, if its table was dropped once at most."""
+"""Objects of a sequence that are read at once: a name and its end, if its table was dropped at most once."""
 
 
 def find_last(exists: Callable[[int], bool], first: int) -> int:
-    """Return the end of the run behind ``first``: an existing number, or ``first``, whose successor was then seen
-    absent.
+    """Return the last existing number of the run after ``first``, or ``first`` if there is none.
 
-    Two looks for each time that the run's length doubles.
+    Two checks per doubling of the run's length.
     """
     low, step = first, 1
     while exists(low + step):
@@ -39,7 +39,7 @@ def find_last(exists: Callable[[int], bool], first: int) -> int:
 
 
 def last_reached(read: Callable[[int], Found | None], first: int, newest: Found) -> Found:
-    """Return the result of ``read`` at the end of the run that begins at ``first``, whose result is ``newest``.
+    """Return the result of ``read`` at the end of the run that starts at ``first``, whose result is ``newest``.
 
     ``read`` returns None for an absent number.
     """
@@ -47,7 +47,7 @@ def last_reached(read: Callable[[int], Found | None], first: int, newest: Found)
     def exists(number: int) -> bool:
         nonlocal newest
         item = read(number)
-        newest = newest if item is None else item  # a number that is there is behind all that were there before
+        newest = newest if item is None else item  # every existing number is higher than those before
         return item is not None
 
     find_last(exists, first)
@@ -57,10 +57,10 @@ def last_reached(read: Callable[[int], Found | None], first: int, newest: Found)
 def find_last_object(
     storage: Storage, key_of: Callable[[int], str], ahead: Prefetch | None = None
 ) -> tuple[int, bytes]:
-    """Return number and bytes of the last object of a chain that begins at 1; ``(0, b"")`` if there is none.
+    """Return number and bytes of the last object of a sequence from 1 on; ``(0, b"")`` if there is none.
 
-    Objects before it may be damaged: none of them is looked into. The first few are asked for at once; whoever gives
-    ``ahead`` has asked for those.
+    Earlier objects may be damaged: they are not decoded. The first few are read at once; if ``ahead`` is given, it must
+    have them.
     """
     contents: dict[int, bytes] = {}
     if ahead is None:
@@ -75,7 +75,7 @@ def find_last_object(
         return True
 
     last = 0
-    while ahead.has(key_of(last + 1)):  # those are here; a search asks for some beyond them
+    while ahead.has(key_of(last + 1)):  # prefetched; a search would read beyond them
         if not exists(last + 1):
             return last, contents.get(last, b"")
         last += 1

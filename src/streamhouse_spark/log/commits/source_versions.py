@@ -1,7 +1,7 @@
-"""The lineage of a view: the versions of its sources that a refresh brought it to. Pure.
+"""The lineage of a view: the source versions that a refresh applied. Pure.
 
-A refresh is a transaction of the view's table, and its lineage is the fingerprint of the transaction's batch. So rows
-and lineage are one record, and both are there or neither.
+A refresh is a transaction of the view's table, and its lineage is the fingerprint of the transaction's batch. Rows and
+lineage are therefore committed in one record.
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ class SourceVersion:
     name: str
     uuid: str
     version: int
-    """Number of the newest commit that is in the view."""
+    """Number of the last commit that is in the view."""
     attempt: str | None
-    """Attempt of that commit: a table that was restored has another one at its number."""
+    """Attempt id of that commit: in a restored table it differs."""
     ends: Mapping[int, int]
-    """Bucket → the offset behind its last row that is in the view."""
+    """Bucket → the offset after its last row that is in the view."""
     dropped_rows: int = 0
-    """Rows that the lake lacked then because their partitions were dropped."""
+    """Rows missing from the lake at that version because their partitions were dropped."""
     is_cut: bool = False
-    """Whether the view has of that version only the rows below ``ends``, as amid the steps of a refresh."""
+    """Whether the view has only the rows below ``ends`` of that version, as between the steps of a refresh."""
 
     def cut_text(self) -> str | None:
-        """Return the offsets that end the view's part of the version, as streams take them; None where it has all."""
+        """Return the end offsets of the view's part of the version, in the form for streams; None if it has
+        all of it.
+        """
         return json.dumps({str(bucket): end for bucket, end in sorted(self.ends.items())}) if self.is_cut else None
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The versions of all sources, and how the view came to them."""
+    """The versions of all sources, and how the view was computed from them."""
 
     sources: tuple[SourceVersion, ...]
     whole_because: str | None = None
-    """The reason for which the query was computed anew; None where its changes were."""
+    """The reason why the query was recomputed; None if its changes were applied."""
 
     def transaction(self, number: int) -> Transaction:
         return Transaction(REFRESHES, number, batch=StreamBatch(self.to_text(), is_each_recorded=True))
@@ -54,7 +56,7 @@ class Lineage:
     def to_text(self) -> str:
         fields = asdict(self)
         for source in fields["sources"]:
-            if not source["is_cut"]:  # a release that does not know of it must not pass over it
+            if not source["is_cut"]:  # an older release must not ignore it
                 del source["is_cut"]
         return json.dumps(fields, separators=(",", ":"), sort_keys=True)
 
@@ -69,7 +71,7 @@ def _source(fields: Mapping[str, Any]) -> SourceVersion:
 
 
 def lineage_of(transaction: Transaction | None) -> Lineage | None:
-    """Return the lineage that a record's transaction has; None for one that is no refresh."""
+    """Return the lineage in a record's transaction; None if it is not a refresh."""
     if transaction is None or transaction.app_id != REFRESHES:
         return None
     text = transaction.batch.fingerprint if transaction.batch is not None else None

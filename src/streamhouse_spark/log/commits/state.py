@@ -377,7 +377,7 @@ def _apply_append(state: TableState, segments: tuple[Segment, ...]) -> dict[int,
         if segment.base_offset != log.end:
             raise CorruptDataError(
                 f"record {segment.commit} of {state.name} adds offset {segment.base_offset} to bucket "
-                f"{segment.bucket}, which ends at {log.end}",
+                f"{segment.bucket}, expected offset {log.end}",
             )
         buckets[segment.bucket] = BucketLog(log.start, segment.end_offset, (*log.segments, segment))
     return buckets

@@ -1,4 +1,4 @@
-"""A table's state in the form of a checkpoint."""
+"""JSON encoding of a table's state, for checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
-    """Return the state in the form of a checkpoint."""
+    """Return the state as the header of a checkpoint."""
     out = {
         "table": state.table_uuid,
         "version": state.version,

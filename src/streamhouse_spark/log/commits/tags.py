@@ -1,4 +1,4 @@
-"""Names of versions, as a table's state holds them."""
+"""Tags: named versions in a table's state."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from streamhouse_spark.log.commits.actions import Tag
 
 @dataclass(frozen=True, slots=True)
 class TaggedVersion:
-    """A version that has a name."""
+    """A version that has a tag."""
 
     version: int
     uuid: str
     """Uuid of the object that holds the version's state."""
     time_ms: int
-    """Time at which the name was given."""
+    """Time at which the tag was created."""
     lake_snapshot: int | None = None
     until_ms: int | None = None
-    """Time from which on cleaning takes the name away; None for never."""
+    """Time from which on maintenance drops the tag; None for never."""
 
 
 Tags = Mapping[str, TaggedVersion]
 
 
 def with_tag(tags: Tags, tag: Tag, time_ms: int) -> Tags:
-    """Return the tags with another one, as of a record of ``time_ms``."""
+    """Return the tags with another one, created by a record of ``time_ms``."""
     until_ms = None if tag.retain_ms is None else time_ms + tag.retain_ms
     return {**tags, tag.name: TaggedVersion(tag.version, tag.uuid, time_ms, tag.lake_snapshot, until_ms)}
 
@@ -39,12 +39,12 @@ def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
 
 
 def of_version(tags: Tags, version: int) -> TaggedVersion | None:
-    """Return a tag of the version; None where no name keeps it."""
+    """Return a tag of the version; None if it has none."""
     return next((tag for tag in tags.values() if tag.version == version), None)
 
 
 def tags_to_json(tags: Tags) -> dict[str, Any]:
-    """Return the part of a checkpoint that holds the tags: none without tags."""
+    """Return the part of a checkpoint that holds the tags; empty without tags."""
     return {"tags": {name: asdict(tag) for name, tag in tags.items()}} if tags else {}
 
 

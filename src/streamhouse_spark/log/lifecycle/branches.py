@@ -1,8 +1,8 @@
-"""Branches, as states know them. Pure.
+"""The branches that a table's state names. Pure.
 
-A branch is a log of its own, with a mark (`BranchMark`) that says whose branch it is. It is there while the log of its
-table names it, by a tag of the version with which it began: so files of that version stay, and one record of the table
-both publishes the branch and ends it.
+A branch has a log of its own, with metadata (`BranchMark`) that names its table. It exists while the table's log names
+it, by a tag of its base version. The files of that version are therefore retained, and one record of the table both
+publishes the branch and ends it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from streamhouse_spark.log.commits.tags import TaggedVersion
 from streamhouse_spark.log.commits.transactions import TransactionEntry
 
 BRANCH_TAG: Final = "branch:"
-"""Begins the name of a branch's tag; the rest is the branch's name, a colon and its uuid. People's tags have no
-colon."""
+"""Prefix of a branch's tag, followed by the branch's name, a colon and its uuid. Users' tags have no colon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Branch:
     name: str
     uuid: str
     base: TaggedVersion
-    """The version with which it began."""
+    """The version that the branch started from."""
 
     @property
     def tag(self) -> str:
@@ -48,7 +47,7 @@ def publication_of(name: str, uuid: str) -> str:
 
 
 def branches_of(state: TableState) -> list[Branch]:
-    """Return the branches that a table names, by name."""
+    """Return the branches that a table names, sorted by name."""
     branches = []
     for tag, version in sorted(state.tags.items()):
         if tag.startswith(BRANCH_TAG):
@@ -63,7 +62,7 @@ def find_branch(state: TableState, name: str) -> Branch | None:
 
 
 def require_branch(state: TableState, name: str) -> Branch:
-    """Return a branch by its name. Raises `TableNotFoundError`, which tells of one that was published."""
+    """Return a branch by its name. Raises `TableNotFoundError`, which mentions a publication."""
     if (branch := find_branch(state, name)) is not None:
         return branch
     if (entry := find_publication(state, name)) is not None:
@@ -74,19 +73,19 @@ def require_branch(state: TableState, name: str) -> Branch:
 
 
 def find_publication(state: TableState, name: str) -> TransactionEntry | None:
-    """Return the publication of the last branch of this name; None where the table knows of none."""
+    """Return the publication of the last branch of this name; None if none is recorded."""
     return next((state.transactions[app_id] for app_id in publications(state, name)), None)
 
 
 def publications(state: TableState, name: str) -> tuple[str, ...]:
-    """Return the application ids of publications of branches of this name. Who makes another branch forgets them: so
-    it is at most one.
+    """Return the application ids of publications of branches of this name. At most one, because creating a branch
+    forgets the others.
     """
     prefix = publication_of(name, "")
     return tuple(app_id for app_id in state.transactions if app_id.startswith(prefix))
 
 
 def require_no_branch(state: TableState, doing: str) -> None:
-    """Raise `InvalidOptionError` for a branch, of which something is asked that only a table can do."""
+    """Raise `InvalidOptionError` for a branch, for an operation that only a table supports."""
     if BRANCH in state.properties:
         raise unsupported_on_branch_error(state.name, doing)

@@ -1,8 +1,8 @@
-"""Claims on work on tables: hints by which several services divide it, never needed for correctness.
+"""Claims: hints by which services divide work on tables. Never needed for correctness.
 
-Two services that tier one table at once are safe, because the lake commit is fenced, and two that refresh one view,
-because one has the next number; the claim only saves the work that would be thrown away. So a claim is one object that
-the last writer overwrites, and it expires by store time.
+Two services that tier one table concurrently are safe, because the lake commit is fenced. Two that refresh one view are
+safe, because only one wins the next number. A claim only avoids wasted work. It is one object that the last writer
+overwrites, and it expires by store time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 def try_claim(
     storage: Storage, table_uuid: str, service_id: str, claim_ms: int = CLAIM_MS, *, work: Claimed = "tiering"
 ) -> bool:
-    """Claim work on the table for a while, or renew one's claim. False while another service holds it."""
+    """Claim work on the table for ``claim_ms``, or renew the claim. Return False while another service holds it."""
     now_ms = storage.now_ms()
     key = _KEYS[work](table_uuid)
     try:
         held = json.loads(storage.read(key))
         owner, until_ms = str(held["service"]), int(held["until_ms"])
     except (StorageError, ValueError, KeyError, TypeError):
-        owner, until_ms = service_id, 0  # absent or unreadable: nobody's
+        owner, until_ms = service_id, 0  # absent or unreadable: no claim
     if owner != service_id and now_ms < until_ms <= now_ms + 10 * claim_ms:
         return False
     storage.put(key, json.dumps({"service": service_id, "until_ms": now_ms + claim_ms}).encode())
@@ -44,7 +44,7 @@ def try_claim(
 
 
 def release_claim(storage: Storage, table_uuid: str, service_id: str, *, work: Claimed = "tiering") -> None:
-    """Give the table back at once, if this service still holds it."""
+    """Delete the claim, if this service still holds it."""
     key = _KEYS[work](table_uuid)
     try:
         if json.loads(storage.read(key))["service"] == service_id:
@@ -55,8 +55,9 @@ def release_claim(storage: Storage, table_uuid: str, service_id: str, *, work: C
 
 @contextmanager
 def claim_work(storage: Storage, table_uuid: str, service_id: str, *, work: Claimed) -> Iterator[bool]:
-    """Claim work on a table until the block ends, however long that takes, and give it back then. Yields False while
-    another service holds it. Raises `StorageError` where the claim cannot be written at all.
+    """Claim work on a table for the duration of the block, with renewals. Yields False while another service holds it.
+
+    Raises `StorageError` if the claim cannot be written.
     """
     if not try_claim(storage, table_uuid, service_id, work=work):
         yield False

@@ -1,8 +1,8 @@
-"""Clones, as the table that they were made of knows them: a tag for each, of the version that it began with.
+"""Clones, as known to the table that they were made from: a tag per clone, of the version that it started from.
 
-The tag is there before the clone reads any file that it keeps, and the clone is a table, with a log of its own, before
-the tag is made. So a clone that never got a name is dropped and buried as any table without one, and the tag goes by
-one rule: once the clone's tombstone is there, which nothing takes away. Neither a clock nor a listing decides.
+The clone is a table with its own log before the tag is made. The tag exists before the clone reads any file that it
+retains. A clone that never got a name is therefore dropped and buried like any table without a name. Its tag is dropped
+by one rule: once the clone's tombstone exists, which is permanent. Neither a clock nor a listing decides.
 """
 
 from __future__ import annotations
@@ -20,30 +20,28 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import at_once
 
 CLONE: Final = "clone:"
-"""Begins the name of such a tag; the rest is the clone's uuid. People's tags have no colon."""
+"""Prefix of such a tag, followed by the clone's uuid. Users' tags have no colon."""
 
 
 def clones_of(state: TableState) -> list[str]:
-    """Return the uuids of the clones that a table knows, those that are gone and not yet forgotten included."""
+    """Return the uuids of the clones that a table knows, including deleted ones whose tag was not dropped yet."""
     return sorted(name.removeprefix(CLONE) for name in state.tags if name.startswith(CLONE))
 
 
 def version_of_clone(state: TableState, uuid: str) -> TaggedVersion:
-    """Return the version of a table with which a clone of it began. Raises `KeyError` for none that it knows."""
+    """Return the version that a clone started from. Raises `KeyError` for an unknown clone."""
     return state.tags[f"{CLONE}{uuid}"]
 
 
 def list_live_clones(storage: Storage, state: TableState) -> list[str]:
-    """Return the uuids of the clones that may still read files of this table: all that have no tombstone."""
+    """Return the uuids of the clones that may still read files of this table: those without a tombstone."""
     uuids = clones_of(state)
     buried = at_once(storage, lambda uuid: _is_buried(storage, uuid), uuids)
     return [uuid for uuid, is_buried in zip(uuids, buried, strict=True) if not is_buried]
 
 
 def forget_deleted_clones(log: CommitLog, storage: Storage, state: TableState, *, dry_run: bool = False) -> list[str]:
-    """Drop the tags of clones and branches that are buried for good, and return their names. **Commit point:** the
-    record.
-    """
+    """Drop the tags of buried clones and branches, and return their names. **Commit point:** the record."""
     uuids_by_tag = {f"{CLONE}{uuid}": uuid for uuid in clones_of(state)}
     uuids_by_tag |= {branch.tag: branch.uuid for branch in branches_of(state)}
     buried = at_once(storage, lambda uuid: _is_buried(storage, uuid), list(uuids_by_tag.values()))

@@ -1,4 +1,4 @@
-"""Named consumers: their positions in the log, which hold trimming back."""
+"""Named consumers: their log positions, which trimming waits for."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def move_consumer(
     state_at_position: Callable[[TableState], TableState],
 ) -> None:
     """Move a consumer as `Table.move_consumer` does. **Commit point:** one record.
+
     ``state_at_position`` raises for a table that was dropped.
     """
     require_position(log, offsets, f"the position of consumer {consumer_id!r}")

@@ -1,12 +1,14 @@
-"""Deletion of the files of tables that nobody can open any more.
+"""Deletes the files of tables that can no longer be opened.
 
-Dropped tables, tables that never got a name because their creator died, and branches that their table no longer names
-go in steps, each of which may be
-interrupted and repeated: the drop record (commit point of dropping; `renaming.undrop` takes it back); the grace later a
-record that buries the table, so that nobody can bring it back any more, and a tombstone, a floor above every record
-number, so that a writer that slept can never be acknowledged in a slot that deletion re-opened; another grace later the
-lake table, the files, and last the commit records. The tombstone stays. A table with clones is buried behind the last
-of them, because they read files of its lake.
+These are dropped tables, tables that never got a name because their creator died, and branches that their table no
+longer names. Deletion takes these steps, each of which may be interrupted and repeated:
+
+1. The drop record, the commit point of dropping. `renaming.undrop` reverts it.
+2. A grace period later, a record that buries the table, so that it cannot be undropped. Then a tombstone: a floor above
+   every record number, so that a writer that slept is never acknowledged at a number that deletion freed.
+3. Another grace period later the lake table, the files, and last the commit records. The tombstone stays.
+
+A table with clones is buried after the last of them, because they read files of its lake.
 """
 
 from __future__ import annotations
@@ -15,12 +17,26 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from streamhouse_spark.config.branch_metadata import BranchMark
+from streamhouse_spark.config.branch_metadata import BRANCH, BranchMark
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
+from streamhouse_spark.core.paths import (
+    TABLES_PREFIX,
+    commit_key,
+    commits_prefix,
+    floors_prefix,
+    manifest_key,
+    parse_numbers,
+    table_prefix,
+)
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.log.commits.actions import Action, Drop, Tombstone
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    FormatVersionError,
+    ObjectNotFoundError,
+    StreamhouseError,
+    TableNotFoundError,
+)
+from streamhouse_spark.log.commits.actions import Action, Drop, Rename, SetProperties, Tombstone
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, read_latest_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.low_watermark import newest_floor
@@ -29,7 +45,6 @@ from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle.branches import tag_of
 from streamhouse_spark.log.lifecycle.clones import clones_of, list_live_clones
 from streamhouse_spark.log.lifecycle.garbage_collection import CleanReport, check_grace
-from streamhouse_spark.log.lifecycle.incomplete_logs import is_unfinished
 from streamhouse_spark.log.lifecycle.names import resolve
 from streamhouse_spark.log.lifecycle.replace_table import follow_replacements, settle
 from streamhouse_spark.storage.base import Storage
@@ -45,7 +60,7 @@ def clean_dropped(
 ) -> CleanReport:
     """Move every table that is dropped, or was never named, one step further. ``deleted`` lists files.
 
-    Unreadable tables are not deleted and do not stop the rest: ``skipped`` has them and the reasons.
+    Unreadable tables are skipped, with the reason in ``skipped``.
     """
     check_grace(grace_ms)
     report = CleanReport(dry_run)
@@ -63,7 +78,7 @@ def clean_dropped(
 
 
 def _read_drop_floor(storage: Storage, uuid: str) -> tuple[int, int | None]:
-    """Return the index of the newest floor, and its time if it is a tombstone."""
+    """Return the index of the latest floor, and its time if it is a tombstone."""
     index, floor = newest_floor(storage, uuid)
     return index, floor.time_ms if floor is not None and floor.floor >= DROPPED_FLOOR else None
 
@@ -74,7 +89,7 @@ def _put_tombstone(
     log = CommitLog(storage, uuid, world)
     try:
         state = log.refresh()
-    except TableNotFoundError:  # the first record is on its way, or never came
+    except TableNotFoundError:  # the first record is in flight, or was never put
         if not report.dry_run and is_unfinished(storage, uuid, storage.now_ms() - grace_ms):
             write_floor(storage, uuid, floor_index + 1, DROPPED_FLOOR)
         return
@@ -89,8 +104,7 @@ def _put_tombstone(
     clones = clones_of(state)
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
-        # Looked at again at each attempt: somebody may just have brought the table back, or a creator that woke up may
-        # have named and filled it.
+        # Checked by each attempt: the table may have been undropped, or named and filled by a creator that woke up.
         if current.buried or current.time_ms + grace_ms > time_ms:
             return ()
         if current.dropped:
@@ -104,7 +118,7 @@ def _put_tombstone(
 
 def _is_named(storage: Storage, world: World, state: TableState) -> bool:
     if (mark := BranchMark.of_properties(state.properties)) is not None:
-        with suppress(TableNotFoundError):  # the table's files are gone
+        with suppress(TableNotFoundError):  # the table's files were deleted
             owner = CommitLog(storage, mark.of, world).refresh()
             return not owner.buried and tag_of(mark.name, state.table_uuid) in owner.tags
         return False
@@ -112,7 +126,7 @@ def _is_named(storage: Storage, world: World, state: TableState) -> bool:
     uuid = resolve(storage, TablePath(database, table)).uuid
     if uuid is None or uuid == state.table_uuid:
         return uuid is not None
-    with suppress(TableNotFoundError):  # the name means a table whose files are gone
+    with suppress(TableNotFoundError):  # the name points to a table whose files were deleted
         return follow_replacements(storage, world, CommitLog(storage, uuid, world)).table_uuid == state.table_uuid
     return False
 
@@ -132,10 +146,42 @@ def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: Clea
 
 
 def _last_state(storage: Storage, uuid: str) -> TableState | None:
-    """Return the last state of the remaining records, without regard to the tombstone; None if they are gone."""
+    """Return the last state of the remaining records, ignoring the tombstone; None if they were deleted."""
     state = read_latest_checkpoint(storage, uuid)
     if state is not None:
         return state
     with suppress(ObjectNotFoundError):
         return fold(None, read_record(storage, uuid, 1)[0])
     return None
+
+
+def is_unfinished(storage: Storage, uuid: str, before_ms: int) -> bool:
+    """Return whether a log was never completed: its creator died between the first record and the checkpoint.
+
+    The log of a clone or a branch starts after a version of a table. Its first record is not one that creates a table;
+    the checkpoint that completes the log comes after it. A creator that died in between, or after the manifest of a
+    first record, leaves one small object, which no reader takes for a table. False unless the log consists only of such
+    a start, last written at ``before_ms`` or earlier: the rest of a damaged table may be restored.
+    """
+    infos = [info for info in storage.list(table_prefix(uuid)) if not info.key.rpartition("/")[2].startswith(".")]
+    if not infos or any(info.modified_ms > before_ms for info in infos):
+        return False
+    prefix = commits_prefix(uuid)
+    numbers = parse_numbers([info.key.removeprefix(prefix) for info in infos if info.key.startswith(prefix)])
+    if len(numbers) > 1:
+        return False
+    keys = {manifest_key(uuid, uuid), *(commit_key(uuid, number) for number in numbers)}
+    return {info.key for info in infos} <= keys and all(_begins(storage, uuid, number) for number in numbers)
+
+
+def _begins(storage: Storage, uuid: str, number: int) -> bool:
+    """Return whether a record is the first one of a clone or a branch, and has no rows."""
+    try:
+        record, _ = read_record(storage, uuid, number)
+    except (ObjectNotFoundError, CorruptDataError, FormatVersionError):  # deleted concurrently, or unreadable
+        return False
+    return number > 1 and len(record.actions) == 1 and all(map(_is_beginning, record.actions))
+
+
+def _is_beginning(action: Action) -> bool:
+    return isinstance(action, Rename) or (isinstance(action, SetProperties) and set(action.changed) == {BRANCH})

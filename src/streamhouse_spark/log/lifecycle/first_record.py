@@ -1,4 +1,4 @@
-"""The first record of a log, whose uuid nobody else knows yet."""
+"""The first record of a log, whose uuid no other process knows yet."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from streamhouse_spark.storage.put_if_absent import fill, slot_of_bytes
 
 
 def put_first_record(storage: Storage, record: Record) -> Record:
-    """Store the first record of a table, and return it as it is stored. Its uuid is new, so nobody else puts a
-    record there.
-    """
+    """Store the first record of a table, and return it as it is stored. Its uuid is new, so there is no race."""
     uuid = record.table_uuid
     encoded = encode_record(record, uuid)
     if encoded.manifest is not None:

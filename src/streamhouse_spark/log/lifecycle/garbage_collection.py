@@ -1,4 +1,4 @@
-"""Deletion of files that no reader or writer can need any more. Deletion is decided in the log, then waits a grace.
+"""Deletes files that no reader or writer can need any more. The log decides, and a grace period passes before deletion.
 
 =====================  ==========================================  ========================================
 file                   condemned by                                deleted
@@ -16,9 +16,9 @@ floor                  a newer one, see `log/commits/low_watermark.py`          
 temporary file         nothing: it can only be its writer's        the grace after it was last written
 =====================  ==========================================  ========================================
 
-Files that the state of a tag names stay while the tag does, and the grace longer. A writer that comes late finds its
-segment condemned, or its record number below the floor, and writes anew. Every step
-may be interrupted and repeated. Listings only find candidates; the log decides about each of them.
+Files that the state of a tag names are retained as long as the tag, and a grace period longer. A late writer finds its
+segment condemned, or its record number below the floor, and writes again. Every step may be interrupted and repeated.
+Listings only find candidates; the log decides about each of them.
 """
 
 from __future__ import annotations
@@ -69,32 +69,33 @@ _FOLDERS = (segments_prefix, manifests_prefix, tags_prefix)
 
 @dataclass(slots=True)
 class CleanReport:
-    """Changes that `clean` made, or with ``dry_run`` would make."""
+    """Changes that `clean` made, or would make with ``dry_run``."""
 
     dry_run: bool
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     floor: int | None = None
     untagged: list[str] = field(default_factory=list)
-    """Tags whose time to be kept is over, and those of clones that are gone."""
+    """Expired tags, and tags of deleted clones."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Uuid of a dropped table → reason why it was left as it is."""
+    """Uuid of a dropped table → reason why it was skipped."""
 
 
 def check_grace(grace_ms: int) -> None:
-    """Raise `InvalidOptionError` for a grace too short to protect writers and readers under way."""
+    """Raise `InvalidOptionError` for a grace period that is too short to protect active writers and readers."""
     if type(grace_ms) is not int:
         raise InvalidOptionError(f"grace_ms is {grace_ms!r}, expected milliseconds as a whole number")
     if grace_ms < GRACE_MS_MIN:
         raise InvalidOptionError(
-            f"grace of {grace_ms} ms: writers and readers under way need at least {GRACE_MS_MIN} ms; choose more",
+            f"grace of {grace_ms} ms: active writers and readers need at least {GRACE_MS_MIN} ms; choose more",
         )
 
 
 def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
-    """Delete files that were condemned long enough ago, then condemn newly unneeded ones.
+    """Delete files that were condemned a grace period ago, then condemn files that are no longer needed.
 
-    Raises `InvalidOptionError` for a grace below ten minutes, which could not protect writers and readers under way.
+    Raises `InvalidOptionError` for a grace period below ten minutes, which could not protect active writers and
+    readers.
     """
     check_grace(grace_ms)
     report = CleanReport(dry_run)
@@ -112,7 +113,7 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The content of a log's folders before anything was deleted: candidates, of which the log decides."""
+    """The content of a log's folders before anything was deleted: candidates, about which the log decides."""
 
     records: Sequence[int]
     checkpoints: Sequence[int]
@@ -121,7 +122,7 @@ class _Listed:
 
 
 def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _Listed]:
-    """Return the newest state, the newest floor and the content of the folders, in the time of one request."""
+    """Return the latest state, the latest floor and the content of the folders, in the time of one request."""
     uuid = log.table_uuid
     looks: list[Callable[[], Any]] = [
         log.refresh,
@@ -150,9 +151,9 @@ def _untag_expired(log: CommitLog, state: TableState, now_ms: int, report: Clean
 
 
 def _list_tag_keys(storage: Storage, state: TableState, due: set[str]) -> set[str]:
-    """Return what the states of tags name, and those of tags that were dropped less than the grace ago.
+    """Return the keys named by states of tags, including tags that were dropped less than a grace period ago.
 
-    Raises `CorruptDataError` or `ObjectNotFoundError` where one cannot be read: then nothing is deleted.
+    Raises `CorruptDataError` or `ObjectNotFoundError` if a state cannot be read; nothing is deleted then.
     """
     prefix = tags_prefix(state.table_uuid)
     dropped = {key for key in state.condemned if key.startswith(prefix) and key not in due}
@@ -189,7 +190,7 @@ def _delete_records(
     if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.check_floor() - 1):
         logger.error("%s: fewer than two checkpoints at its floor are whole, so no record is deleted", log.state.name)
         return
-    state = log.refresh()  # a record of which a tag has rows was above every floor when the tag was made
+    state = log.refresh()  # records with rows of a tag were above every floor when the tag was made
     due = {key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms}
     tagged = _list_tag_keys(storage, state, due)
     _delete(storage, [*(key for key in records if key not in tagged), *checkpoints], report)
@@ -224,8 +225,9 @@ def _mark_orphans(
 
 
 def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: int, report: CleanReport) -> None:
-    """Void the records that two verified checkpoints make superfluous and that hold no live rows. ``newest`` is the
-    floor at the beginning.
+    """Void the records that two verified checkpoints make superfluous and that hold no live rows.
+
+    ``newest`` is the floor at the start of this run.
     """
     checkpoints = listed.checkpoints
     superfluous = list_superfluous_floors(storage, log.table_uuid, log.floor_index)
@@ -242,4 +244,4 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
         return
     report.floor = floor
     if not report.dry_run:
-        write_floor(storage, log.table_uuid, log.floor_index + 1, floor)  # or another cleaner was faster
+        write_floor(storage, log.table_uuid, log.floor_index + 1, floor)  # no effect if another process put this floor

@@ -1,11 +1,11 @@
-"""A table's log under another uuid: the copy of a warehouse gives its tables identities of their own.
+"""Copies a table's log to another uuid, so that the tables of a copied warehouse get their own identity.
 
-Every file with the old uuid is written again with the new one; segments are copied byte by byte. The old log ends with
-a record that drops and buries it, so that writers to it get an error. **Commit point** of that record: itself, in the
-old log, put only where the new log holds all before it. Until a name points to the new log nobody reads it.
+Every file with the old uuid is rewritten with the new one; segments are copied byte by byte. The old log ends with a
+record that drops and buries it, so that its writers fail. **Commit point:** that record in the old log. It is put only
+if the new log holds everything before it. No reader uses the new log until a name points to it.
 
-A log that lies in another store than the warehouse is the original's, and goes on: it is only read, and the copy's log
-lies in the warehouse. There the **commit point** is the deletion of the copy's ``location.json``.
+A log that lies in another store than the warehouse belongs to the original and continues. It is only read, and the
+copy's log lies in the warehouse. Its **commit point** is the deletion of the copy's ``location.json``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ PART_BYTES: Final = 16 << 20
 def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> None:
     """Continue the table's log under the new uuid. Finished work is not repeated.
 
-    Raises `CommitConflictError` if others keep writing to the table, `CorruptDataError` where a file is missing.
+    Raises `CommitConflictError` if other writers keep writing to the table, `CorruptDataError` if a file is missing.
     """
     if is_placed(old_uuid):
         _copy_from_outside(storage, world, old_uuid, new_uuid)
@@ -99,16 +99,16 @@ def _copy_from_outside(storage: Storage, world: World, old_uuid: str, new_uuid: 
     except TableNotFoundError:
         if read_latest_checkpoint(storage, new_uuid) is None:
             raise
-        return  # an earlier run came so far
+        return  # an earlier run finished the copy
     _Copy(storage, old_uuid, new_uuid).make(state)
     storage.delete(location_key(old_uuid))
 
 
 def copy_version(storage: Storage, old_uuid: str, state: TableState) -> None:
-    """Copy the rows of the log that ``state`` names, of a table with another uuid, from the files of ``old_uuid``.
+    """Copy the log rows that ``state`` names from the files of ``old_uuid``, a table with another uuid.
 
-    Segments are copied side by side, byte by byte; records that hold rows are written again with the new uuid. Raises
-    `CorruptDataError` where a file is missing.
+    Segments are copied concurrently, byte by byte; records with rows are rewritten with the new uuid. Raises
+    `CorruptDataError` if a file is missing.
     """
     copy = _Copy(storage, old_uuid, state.table_uuid)
     needed = sorted(list_referenced_keys(replace(state, table_uuid=old_uuid, tags={})))
@@ -124,7 +124,7 @@ def copy_version(storage: Storage, old_uuid: str, state: TableState) -> None:
 
 
 def _end(log: CommitLog, version: int) -> None:
-    """End the old log, unless a record came behind ``version``."""
+    """End the old log, unless a record followed ``version``."""
 
     def plan(state: TableState, _: int) -> Sequence[Action]:
         if state.version != version or state.buried:
@@ -142,7 +142,7 @@ class _Copy:
         self._old, self._new = table_prefix(old_uuid), table_prefix(new_uuid)
 
     def make(self, state: TableState) -> None:
-        """Copy all files that the state names, and existing ones of older states."""
+        """Copy all files that the state names, and existing files of older states."""
         needed = list_referenced_keys(state) | ArchiveObjectKeys(self._storage)(state)
         listed = {info.key for info in self._storage.list(self._old)}
         source_keys = needed | listed
@@ -203,7 +203,7 @@ class _Copy:
         fill(self._storage, self._place(key), reframed)
 
     def _missing(self, key: str, error: ObjectNotFoundError, *, is_needed: bool) -> None:
-        if is_needed:  # else a listing lagged, or it was cleaned away
+        if is_needed:  # otherwise the listing lagged, or the file was deleted
             raise CorruptDataError(
                 f"{url_of(self._storage, key)} is missing; copy the warehouse again, or clone another version"
             ) from error
@@ -219,7 +219,7 @@ class _Copy:
         if kind == "checkpoint":
             header["properties"] = at_home(header["properties"])
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
-            header.pop("floor", None)  # floors of the copy begin anew
+            header.pop("floor", None)  # the copy has floors of its own
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
         if version is not None:
             version = max(frame.version, PARTS_VERSION)
@@ -243,10 +243,10 @@ class _Copy:
         try:
             data = self._storage.read(key)
         except ObjectNotFoundError:
-            return dict(reference)  # it was cleaned away with the record that is yet to go
+            return dict(reference)  # deleted, and its record will be
         return {**reference, "bytes": len(data), "xxh3": xxhash.xxh3_128_hexdigest(data)}
 
 
 def at_home(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of the copy: its log lies in the warehouse."""
+    """Return the properties of the copy, whose log lies in the warehouse."""
     return {name: text for name, text in properties.items() if name != LOG_LOCATION}

@@ -1,13 +1,12 @@
 """Logs that lie in another store than their warehouse: ``table.log.location``.
 
-The log of such a table, all of ``tables/<uuid>/``, has the same keys below another root. In the warehouse
-``tables/<uuid>/location.json`` names that root, and the form of the uuid says that there is one: opening other tables
-asks for nothing. Below the other root ``tables/<uuid>/owner.json`` names the warehouse, and where it lies. A log is
-written from there alone: a copy of the warehouse names the same root and would write into the original's logs.
+The log of such a table, all of ``tables/<uuid>/``, has the same keys under another root. In the warehouse,
+``tables/<uuid>/location.json`` names that root. The form of the uuid shows whether that file exists, so that opening
+other tables takes no request. Under the other root, ``tables/<uuid>/owner.json`` names the warehouse and its URL. Only
+that warehouse may write the log: a copy of it names the same root, and would write to the original's logs.
 
-Both objects are put before the table's first record, and stay when the table's files are deleted, as its tombstone
-does. Names are pointers in the warehouse; that of such a table has a format version of its own, which older releases
-refuse.
+Both objects are put before the table's first record, and stay when the table's files are deleted, like its tombstone.
+Names are pointers in the warehouse. A pointer to such a table has its own format version, which older releases reject.
 """
 
 from __future__ import annotations
@@ -38,24 +37,25 @@ from streamhouse_spark.storage.put_if_absent import Slot
 from streamhouse_spark.storage.routing import PlacedStorage, make_routing_storage
 
 SETTINGS_PREFIX: Final = "log."
-"""Settings behind it are those of stores of logs: ``log.s3.endpoint``."""
+"""Prefix of settings for the stores of logs: ``log.s3.endpoint``."""
 _FAMILIES: Final = ("s3.", "gcs.", "adls.", "hdfs.", "storage.")
 
 Opener = Callable[[str], Storage]
 
 
 def log_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the stores of logs: those of the warehouse, but for kinds of stores that have settings
-    with ``log.`` before them, which then are all of that kind. So credentials of one store do not go to another.
+    """Return the settings of the stores of logs.
 
-    Raises `InvalidOptionError` for a setting that belongs to no kind of store.
+    They are the warehouse's settings. If a kind of store has settings with the prefix ``log.``, only those apply to it,
+    so that credentials of one store are not sent to another. Raises `InvalidOptionError` for a setting of no kind of
+    store.
     """
     own = {name.removeprefix(SETTINGS_PREFIX): v for name, v in settings.items() if name.startswith(SETTINGS_PREFIX)}
     for name in own:
         if not name.startswith(_FAMILIES):
             raise InvalidOptionError(
-                f"unknown setting {SETTINGS_PREFIX}{name}: behind {SETTINGS_PREFIX} there is a setting of a store, "
-                f"which begins with {', '.join(_FAMILIES)}"
+                f"unknown setting {SETTINGS_PREFIX}{name}: settings under {SETTINGS_PREFIX} must start with "
+                f"{', '.join(_FAMILIES)}"
             )
     replaced = tuple(family for family in _FAMILIES if any(name.startswith(family) for name in own))
     shared = {name: v for name, v in settings.items() if not name.startswith((SETTINGS_PREFIX, *replaced))}
@@ -76,7 +76,7 @@ class _Owner:
 
 
 def _read_owner(storage: Storage, table_uuid: str) -> _Owner:
-    """Raises `ObjectNotFoundError`, `CorruptDataError`, `FormatVersionError`."""
+    """Read the owner of a log. Raises `ObjectNotFoundError`, `CorruptDataError`, `FormatVersionError`."""
     key = owner_key(table_uuid)
     header = decode_frame("owner", storage.read(key), f"{storage.url}/{key}").header
     return _Owner(header["warehouse"], header["url"], header["table"])
@@ -87,13 +87,13 @@ class _Place:
     storage: Storage
     warehouse_id: str
     is_ours: bool = False
-    """Whether the owner was read, and is this warehouse at this place."""
+    """Whether the owner was read, and is this warehouse at this URL."""
 
 
 class LogLocationResolver:
-    """The stores of a warehouse's logs that lie elsewhere; the places of `PlacedStorage`. Each location is read once.
+    """Resolves keys of logs that lie elsewhere to their stores, for `PlacedStorage`. Each location is read once.
 
-    Safe for use by several threads: what two of them find out at the same time is the same.
+    Thread-safe: concurrent reads find the same.
     """
 
     def __init__(self, home: Storage, settings: Mapping[str, str], world: World, opener: Opener | None = None) -> None:
@@ -105,7 +105,7 @@ class LogLocationResolver:
         self._stores: dict[str, Storage] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the settings, which may hold credentials, and nothing that was found out."""
+        """Pickle the settings, which may hold credentials, but no resolved locations."""
         return LogLocationResolver, (self._home, self._settings, World(), self._opener)
 
     def place(self, key: str) -> Storage | None:
@@ -113,8 +113,8 @@ class LogLocationResolver:
         return place.storage if place is not None else None
 
     def writable_place(self, key: str) -> Storage | None:
-        """Return the store. Raises `WarehouseMovedError` for a warehouse away from home, `CorruptDataError` where the
-        log belongs to another.
+        """Return the store. Raises `WarehouseMovedError` for a moved warehouse, `CorruptDataError` for a log of another
+        one.
         """
         place = self._place_of(key)
         if place is None:
@@ -141,9 +141,10 @@ class LogLocationResolver:
         return self._stores[url]
 
     def require_fit(self, text: str) -> Storage:
-        """Return the store at a location that a user gave for a new table's log, proved to have put-if-absent.
+        """Return the store at a location that a user chose for a new table's log, after proving that it has
+        put-if-absent.
 
-        Raises `InvalidOptionError`, or `StorageError` for a store that cannot be reached, or must not be used.
+        Raises `InvalidOptionError`, or `StorageError` for a store that is unreachable or unsuitable.
         """
         try:
             store = self.open(text)
@@ -169,7 +170,7 @@ class LogLocationResolver:
         return store
 
     def begin(self, uuid: str, text: str) -> None:
-        """Let the log of a new table lie at a location. Raises `StorageError` where that is not sure."""
+        """Place the log of a new table at a location. Raises `StorageError` if the outcome is unknown."""
         store = self.open(text)
         file = read_warehouse_file(self._home)
         if file is None:
@@ -188,8 +189,9 @@ class LogLocationResolver:
         self._known[uuid] = _Place(store, file.id, is_ours=True)
 
     def require_owned(self, uuid: str) -> None:
-        """Require that the log belongs to this warehouse, at this place. Raises `WarehouseMovedError`,
-        `CorruptDataError`.
+        """Require that the log belongs to this warehouse, at this URL.
+
+        Raises `WarehouseMovedError`, `CorruptDataError`.
         """
         place = self._place(uuid)
         if place is None:
@@ -198,14 +200,14 @@ class LogLocationResolver:
         if not is_same_place(owner.url, self._home.url):
             raise WarehouseMovedError(
                 f"the log of table {uuid} at {place.storage.url} belongs to the warehouse at {owner.url}, which is "
-                f"opened at {self._home.url}: it can be read and not be written; if it was moved here, run "
+                f"opened at {self._home.url}: it can be read but not written; if it was moved here, run "
                 f"`streamhouse -w {self._home.url} relocate`; if it is a copy, run "
                 f"`streamhouse -w {self._home.url} relocate --copy`, which copies the log into the warehouse"
             )
         place.is_ours = True
 
     def take_over(self, uuid: str) -> None:
-        """Let the log belong to the warehouse at its present place, to which it was moved."""
+        """Record the present URL of the moved warehouse as the log's owner."""
         place = self._place(uuid)
         if place is not None and not is_same_place((owner := self._owner(place, uuid)).url, self._home.url):
             moved = _Owner(owner.warehouse_id, plain_root(self._home.url), uuid)
@@ -248,22 +250,25 @@ class LogLocationResolver:
 
 
 def with_log_places(storage: Storage, settings: Mapping[str, str], world: World) -> PlacedStorage:
-    """Return a warehouse's store in which each table's log is found where it lies. One that is so already stays."""
+    """Return a warehouse's store that routes each table's log to its location. A `PlacedStorage` is
+    returned unchanged.
+    """
     if isinstance(storage, PlacedStorage):
         return storage
-    log_settings(settings)  # refuses a wrong name now, and not when the first such table is opened
+    log_settings(settings)  # rejects an unknown name now, not when such a table is opened
     return make_routing_storage(storage, LogLocationResolver(storage, settings, world))
 
 
 def places_of(storage: Storage) -> LogLocationResolver | None:
-    """Return the places of logs of a warehouse's store; None for a plain one."""
+    """Return the resolver of a warehouse's store; None for a plain store."""
     places = storage.places if isinstance(storage, PlacedStorage) else None
     return places if isinstance(places, LogLocationResolver) else None
 
 
 def require_log_location(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Check the place of a new table's log, if it is to lie elsewhere. Writes nothing but what the proof of the store
-    needs. Raises as `LogLocationResolver.require_fit`.
+    """Check the location of a new table's log, if it has one. Writes only what the proof of the store needs.
+
+    Raises as `LogLocationResolver.require_fit`.
     """
     text = properties.get(LOG_LOCATION)
     if text is not None:
@@ -271,9 +276,9 @@ def require_log_location(storage: Storage, properties: Mapping[str, str]) -> Non
 
 
 def new_table_uuid(storage: Storage, world: World, properties: Mapping[str, str]) -> str:
-    """Draw the uuid of a new table, and let its log lie where the properties say.
+    """Draw the uuid of a new table, and place its log as the properties say.
 
-    A crash behind this leaves two small objects that nobody names.
+    A crash after this leaves two small orphan objects.
     """
     uuid, text = world.ids.new_uuid(), properties.get(LOG_LOCATION)
     if text is not None:

@@ -1,13 +1,13 @@
-"""The warehouse's own file, databases, and the pointers from names to tables.
+"""The warehouse file, databases, and the pointers from names to tables.
 
-A table *is* its uuid; a name is a chain of put-if-absent pointers of which the last one counts. **Commit point** of
-creating a name: the pointer. Of dropping a table: the drop record in its log; the pointer to nothing follows, and a
-pointer that still names a dropped table means nothing, so a crash between the two is no state of its own.
+A table *is* its uuid; a name is a chain of put-if-absent pointers, of which the last one counts. **Commit point** of
+creating a name: the pointer. Of dropping a table: the drop record in its log. The pointer to nothing follows it, and a
+pointer to a dropped table is void, so that a crash between the two needs no repair.
 
-A pointer counts only while the table itself has that name, so renaming has one **commit point**, the rename record in
-the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it; a crash
-anywhere leaves one name that works. A process that takes a name whose pointer does not count ends the renaming that may
-be under way, by a record in that table's log, before the pointer goes: see `streamhouse_spark.log.lifecycle.renaming`.
+A pointer counts only while the table itself has that name. Renaming therefore has one **commit point**, the rename
+record in the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it. A
+crash anywhere leaves exactly one valid name. A process that takes a name whose pointer does not count first aborts a
+rename in progress, by a record in that table's log (see `streamhouse_spark.log.lifecycle.renaming`).
 
 A view has no uuid: it *is* its pointer, which holds the query. See `streamhouse_spark.log.lifecycle.sql_views`.
 """
@@ -48,31 +48,31 @@ from streamhouse_spark.storage.put_if_absent import Slot, fill
 logger = logging.getLogger(__name__)
 
 PLACED_VERSION: Final = 2
-"""The format version of a name that means a table with a log elsewhere: older releases would look for it here."""
+"""Format of a pointer to a table whose log lies elsewhere: older releases would look for it in the warehouse."""
 VIEW_VERSION: Final = 3
-"""The format version of a name that means a view: older releases would take it for a name that means nothing."""
+"""Format of a pointer to a view, which older releases would take for a pointer to nothing."""
 _POINTERS_TO_NAME: Final = 2
-"""Pointers that are asked for before a table is created: most names are new."""
+"""Pointers that are prefetched before a table is created: most names are new."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamePointer:
-    """The meaning of a name: table ``uuid``, a ``view``, or nothing. ``number`` is the pointer's number in its chain,
-    0 for none.
+    """What a name points to: table ``uuid``, a ``view``, or nothing. ``number`` is the position in its chain, 0 for
+    none.
     """
 
     number: int
     uuid: str | None
     moved_to: str | None = None
-    """The new name of the table or view, if renaming let this one mean nothing."""
+    """The new name of the table or view, if a rename freed this one."""
     view: ViewEntry | None = None
     renaming: ViewRename | None = None
-    """A renaming that may still give a view this name, which means nothing until then."""
+    """A rename in progress that may give this name to a view. The name points to nothing until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabasePointer:
-    """The state of a database: there or not. ``number`` is that of its newest file, 0 for none."""
+    """The state of a database: whether it exists. ``number`` is that of its last file, 0 for none."""
 
     name: str
     number: int
@@ -84,7 +84,7 @@ def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
     """Raise `WarehouseNotFoundError` if there is no warehouse, `FormatVersionError` for a newer one."""
     if read_warehouse_file(storage, ahead) is None:
         raise WarehouseNotFoundError(
-            f"{storage.url} holds no streamhouse.json: there is no warehouse; check the path, or make one with "
+            f"{storage.url} holds no streamhouse.json: there is no warehouse; check the path, or create one with "
             "`streamhouse create <database>.<table> …` or Warehouse(path).create_table(…)",
         )
 
@@ -96,8 +96,9 @@ def is_warehouse(storage: Storage) -> bool:
 def create_warehouse(
     storage: Storage, world: World, *, around: str | None = None, ahead: Prefetch | None = None
 ) -> None:
-    """Make the location a warehouse unless it is one. A location with foreign files is refused, except for the folder
-    ``around``, around which the warehouse is made on purpose.
+    """Make the location a warehouse unless it is one. A location with foreign files is rejected.
+
+    The folder ``around``, around which the warehouse is created on purpose, is allowed.
     """
     if read_warehouse_file(storage, ahead) is not None:
         return
@@ -112,7 +113,7 @@ def create_warehouse(
 
 
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
-    """Make the database exist. Returns False if it did already."""
+    """Create the database. Return False if it exists."""
     while not (pointer := resolve_database(storage, database)).exists:
         if point_database(storage, pointer, world, exists=True, comment=comment):
             return True
@@ -120,9 +121,9 @@ def create_database(storage: Storage, database: str, world: World, *, comment: s
 
 
 def ready_to_name(storage: Storage, world: World, path: TablePath) -> tuple[DatabasePointer, NamePointer]:
-    """Make the warehouse and the database of a name exist; return the database's file and the meaning of the name.
+    """Create the warehouse and the database of a name if needed; return the database and what the name points to.
 
-    All three are looked at in the time of one request. Raises as `create_warehouse` and `resolve` do.
+    All three are read in the time of one request. Raises as `create_warehouse` and `resolve` do.
     """
     ahead = Prefetch(storage)
     pointers = (name_key(path, number) for number in range(1, 1 + _POINTERS_TO_NAME))
@@ -137,7 +138,7 @@ def ready_to_name(storage: Storage, world: World, path: TablePath) -> tuple[Data
 
 
 def _first_files(database: str) -> list[str]:
-    """Return the keys that are read of a database which was never changed."""
+    """Return the keys that are read for a database that was never changed."""
     return [database_key(database, 1), database_key(database, 2)]
 
 
@@ -150,7 +151,7 @@ def first_database(storage: Storage, database: str) -> DatabasePointer:
 
 
 def keep_database(storage: Storage, world: World, database: DatabasePointer) -> None:
-    """Make the database exist again if it was dropped since it was ``database``. One request where it was not."""
+    """Recreate the database if it was dropped since ``database`` was read. One request if it was not."""
     try:
         storage.size_bytes(database_key(database.name, database.number + 1))
     except ObjectNotFoundError:
@@ -173,9 +174,9 @@ def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = N
 def point_database(
     storage: Storage, previous: DatabasePointer, world: World, *, exists: bool, comment: str | None = None
 ) -> bool:
-    """Give the database this state, if its state still is ``previous``. Returns False if another was faster."""
+    """Set the state of the database if it still is ``previous``. Return False if another process won the race."""
     header: dict[str, Any] = {"name": previous.name}
-    if previous.number or comment is not None:  # the first file says no more than that the database exists
+    if previous.number or comment is not None:  # the first file only says that the database exists
         header |= {"exists": exists, "comment": comment, "attempt": world.ids.new_uuid()}
     key = database_key(previous.name, previous.number + 1)
 
@@ -186,25 +187,25 @@ def point_database(
 
 
 def database_exists(storage: Storage, database: str) -> bool:
-    """Tell whether the database exists. Raises `FormatVersionError` for a database of a newer format."""
+    """Return whether the database exists. Raises `FormatVersionError` for a database of a newer format."""
     return resolve_database(storage, database).exists
 
 
 def list_databases(storage: Storage) -> list[str]:
-    """List the existing databases."""
+    """Return the names of existing databases."""
     names = database_folders(storage)
     are_databases = at_once(storage, lambda name: is_listed(storage, name), names)
     return [name for name, is_database in zip(names, are_databases, strict=True) if is_database]
 
 
 def database_folders(storage: Storage) -> list[str]:
-    """List the folders of databases, dropped ones included."""
+    """Return the folders of databases, including dropped ones."""
     return [n for n in storage.list_names("") if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY]
 
 
 def is_listed(storage: Storage, database: str) -> bool:
-    """Tell whether the database exists. One whose file cannot be read counts as existing and is logged: it must not
-    hide the others.
+    """Return whether the database exists. An unreadable one counts as existing and is logged, so that listings
+    continue.
     """
     try:
         return database_exists(storage, database)
@@ -214,14 +215,12 @@ def is_listed(storage: Storage, database: str) -> bool:
 
 
 def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    """Return the names of a database that mean a table; those whose pointer cannot be read have None, and are
-    logged.
-    """
+    """Yield the names of a database that point to a table; None for an unreadable pointer, which is logged."""
     return iter_table_names(storage, list_paths(storage, database))
 
 
 def iter_table_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    """Return those of the names that mean a table, as `list_names` does."""
+    """Yield those of the names that point to a table, as `list_names` does."""
     return (
         (path, pointer)
         for path, pointer in _resolve_names(storage, paths)
@@ -230,12 +229,12 @@ def iter_table_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[t
 
 
 def list_paths(storage: Storage, database: str) -> list[TablePath]:
-    """Return the names of a database, whatever they mean, by one listing."""
+    """Return the names of a database, whatever they point to, with one listing."""
     return [TablePath(database, name) for name in storage.list_names(f"{database}/") if is_table_name(name)]
 
 
 def list_views(storage: Storage, database: str) -> Iterator[TablePath]:
-    """Return the names of a database that mean a view, sorted."""
+    """Yield the names of a database that point to a view, sorted."""
     pointers = _resolve_names(storage, list_paths(storage, database))
     return (path for path, pointer in pointers if pointer is not None and pointer.view is not None)
 
@@ -252,7 +251,7 @@ def _resolve_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tup
 
 
 def list_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
-    """Return the number of each name's newest pointer by one listing: a hint of what to resolve again."""
+    """Return the number of each name's last pointer, with one listing: a hint which names to resolve again."""
     numbers: dict[TablePath, int] = {}
     for info in storage.list(f"{database}/"):
         match = parse_name_key(info.key)
@@ -263,9 +262,7 @@ def list_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
 
 
 def resolve(storage: Storage, path: TablePath, ahead: Prefetch | None = None) -> NamePointer:
-    """Return the present meaning of the name: the last pointer of its chain. Raises `CorruptDataError` if that is
-    damaged.
-    """
+    """Return what the name points to: the last pointer of its chain. Raises `CorruptDataError` if that is damaged."""
     number, data = find_last_object(storage, lambda n: name_key(path, n), ahead)
     if not number:
         return NamePointer(0, None)
@@ -276,7 +273,7 @@ def resolve(storage: Storage, path: TablePath, ahead: Prefetch | None = None) ->
 
 
 def _view_pointer(storage: Storage, number: int, header: dict[str, Any]) -> NamePointer:
-    """Return the meaning of a pointer with a view: while it is being renamed to this name, nothing."""
+    """Return what a pointer with a view means: nothing while the view is being renamed to this name."""
     view = ViewEntry.from_header(header["view"])
     if "renaming" not in header:
         return NamePointer(number, None, view=view)
@@ -288,7 +285,7 @@ def _view_pointer(storage: Storage, number: int, header: dict[str, Any]) -> Name
 
 
 def _has_moved(storage: Storage, renaming: ViewRename) -> bool | None:
-    """Tell whether the view was renamed; None while it still may be."""
+    """Return whether the view was renamed; None while it still may be."""
     old = parse_table_name(renaming.old).path
     try:
         return bool(_read_pointer(storage, old, renaming.number)["attempt"] == renaming.attempt)
@@ -297,7 +294,7 @@ def _has_moved(storage: Storage, renaming: ViewRename) -> bool | None:
 
 
 def finish_view_renaming(storage: Storage, world: World, renaming: ViewRename) -> bool:
-    """Make sure that a view is not renamed any more, by a pointer of its old name. Returns False if it was renamed."""
+    """Abort a rename of a view, by a pointer of its old name. Return False if it was already renamed."""
     old = parse_table_name(renaming.old).path
     current = resolve(storage, old)
     if current.number < renaming.number:
@@ -314,17 +311,14 @@ def first_look(storage: Storage, path: TablePath) -> NamePointer:
 
 
 def damaged_pointer_placeholder(storage: Storage, path: TablePath) -> NamePointer:
-    """Return a stand-in for a last pointer that cannot be read, for callers that let the name mean nothing from there
-    on.
-    """
+    """Return a placeholder for an unreadable last pointer, for callers that overwrite it."""
     return NamePointer(find_last_object(storage, lambda n: name_key(path, n))[0], None)
 
 
 def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
-    """Return the table besides ``uuid`` that the name meant last; None if it never meant another.
+    """Return the last table other than ``uuid`` that the name pointed to; None if there was none.
 
-    Pointers are never deleted. They are read from the last one back, to the first one of another table: behind that
-    only this table's own renamings lie.
+    Pointers are never deleted. They are read backwards up to the first one of another table; older ones do not matter.
     """
     number, data = find_last_object(storage, lambda n: name_key(path, n))
     pointer = _decode_pointer(storage, path, number, data) if number else None
@@ -341,7 +335,7 @@ def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
 
 
 def iter_pointed_tables(storage: Storage, path: TablePath) -> Iterator[str]:
-    """Return the tables that the name means and meant, the newest first, back to where it meant none."""
+    """Yield the tables that the name points and pointed to, the latest first, back to a pointer to nothing."""
     number, data = find_last_object(storage, lambda n: name_key(path, n))
     while number:
         uuid: str | None = _decode_pointer(storage, path, number, data)["uuid"]
@@ -364,8 +358,9 @@ def point(
     renaming: ViewRename | None = None,
     attempt: str | None = None,
 ) -> bool:
-    """Let the name mean ``uuid``, the ``view`` or nothing from now on, if it still means ``previous``. Returns False
-    if another was faster. With a ``renaming`` it means the view once that has happened.
+    """Point the name to ``uuid``, the ``view`` or nothing, if it still is ``previous``.
+
+    Returns False if another process won the race. With a ``renaming`` it points to the view once that has committed.
     """
     number = previous.number + 1
     attempt = attempt or world.ids.new_uuid()
@@ -388,7 +383,7 @@ def point(
 
 
 def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, Any]:
-    """Raises `ObjectNotFoundError`."""
+    """Read a pointer. Raises `ObjectNotFoundError`."""
     return _decode_pointer(storage, path, number, storage.read(name_key(path, number)))
 
 

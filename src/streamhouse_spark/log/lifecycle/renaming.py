@@ -1,11 +1,11 @@
-"""Renaming of a table, naming of a dropped one again, and freeing of names that others may be about to give.
+"""Renames tables, restores dropped ones under a name, and frees names that another process may be about to give.
 
-**Commit point** of either: its record in the table's log, which has the name.
+**Commit point** of a rename or an undrop: its record in the table's log, which has the name.
 
-The danger is a renamer that puts the pointer of the new name and sleeps, while another process takes the name, because
-its pointer does not count yet; then the renamer wakes up and commits: the table would have a name that means another
-table. So a process that takes such a name first stores a rename record with the table's own name in that table's log,
-and the renamer's record is planned only if no such record came since it began.
+The hazard is a renamer that puts the pointer of the new name and sleeps. Another process takes the name, because that
+pointer does not count yet. If the renamer then commits, the table has a name that points to another table. A process
+that takes such a name therefore first commits a rename record with the table's own name to that table's log. The
+renamer's record is planned only if no such record was committed since the renamer started.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ RACES_MAX = 20
 
 
 def is_named(state: TableState, path: TablePath) -> bool:
-    """Tell whether a pointer of this name to the table counts."""
+    """Return whether a pointer of this name to the table counts."""
     return not state.dropped and state.name == str(path)
 
 
 def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) -> bool:
-    """Make sure that the name means no table or view, and that nobody is about to give it to the one it points to.
+    """Make sure that the name points to no table or view, and abort renames that would give it.
 
-    Returns False if it means one. A table that is damaged keeps its name.
+    Returns False if it does point to one. A damaged table keeps its name.
     """
     if pointer.renaming is not None:
         return names.finish_view_renaming(storage, world, pointer.renaming)
@@ -51,7 +51,7 @@ def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) 
             return free(storage, world, path, NamePointer(pointer.number, successor))
         log.commit(lambda state, _: () if state.buried or is_named(state, path) else (Rename(state.name),))
         return not is_named(log.state, path)
-    except TableNotFoundError:  # dropped so long ago that its files are gone
+    except TableNotFoundError:  # dropped, and its files were deleted
         return True
     except CorruptDataError as error:
         logger.warning("the name %s points to a damaged table and stays taken: %s", path, error)
@@ -59,26 +59,26 @@ def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) 
 
 
 def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: TablePath) -> bool:
-    """Give the table the new name. Returns False if that means another table.
+    """Rename the table. Return False if the new name is taken by another table.
 
-    Raises `TableNotFoundError` if the table no longer has the old name, `CommitConflictError` if others keep taking the
-    new one and leaving it. After `StorageError` and `CommitStateUnknownError` the table has one of the two names;
-    renaming again is safe.
+    Raises `TableNotFoundError` if the table no longer has the old name, `CommitConflictError` after too many lost races
+    for the new one. After `StorageError` and `CommitStateUnknownError` the table has one of the two names; a retry is
+    safe.
     """
     old_pointer = names.resolve(storage, old)
     renamed = _give_name(storage, world, log, new, Rename(str(new)), lambda state: _require_name(state, old))
     if renamed:
-        with after_commit(logger, "freeing the name", old):  # its pointer counts no longer
+        with after_commit(logger, "freeing the name", old):  # its pointer no longer counts
             names.point(storage, old, old_pointer, None, world, moved_to=new)
     return renamed
 
 
 def undrop(storage: Storage, world: World, log: CommitLog, path: TablePath) -> bool:
-    """Bring a dropped table back under this name. Returns False if that means another table.
+    """Restore a dropped table under this name. Return False if it is taken by another table.
 
-    Raises `TableNotFoundError` if the table exists, or was dropped so long ago that its files go, `CommitConflictError`
-    if others keep taking the name and leaving it. After `StorageError` and `CommitStateUnknownError` the table is
-    dropped, or there; bringing it back again is safe.
+    Raises `TableNotFoundError` if the table is not dropped or its files are being deleted, `CommitConflictError` after
+    too many lost races for the name. After `StorageError` and `CommitStateUnknownError` the table is dropped or
+    restored; a retry is safe.
     """
     replace_table.settle(storage, world, log)
     return _give_name(storage, world, log, path, Undrop(str(path)), _require_dropped)
@@ -92,7 +92,7 @@ def _give_name(
     action: Action,
     require: Callable[[TableState], None],
 ) -> bool:
-    """Point the name to the table and commit the record that lets the pointer count. Returns False for a name that is
+    """Point the name to the table and commit the record that makes the pointer count. Return False if the name is
     taken.
     """
     for _ in range(RACES_MAX):
@@ -102,7 +102,7 @@ def _give_name(
         if not free(storage, world, new, pointer):
             return False
         if pointer.uuid == state.table_uuid:
-            state = log.refresh()  # an earlier attempt with this table that got no further: it was just ended
+            state = log.refresh()  # `free` just aborted an earlier attempt with this table
             require(state)
         if not names.point(storage, new, pointer, state.table_uuid, world):
             continue
@@ -114,24 +114,22 @@ def _give_name(
 def _require_name(state: TableState, path: TablePath) -> None:
     if not is_named(state, path):
         raise TableNotFoundError(
-            f"table {path} was {'dropped' if state.dropped else f'renamed to {state.name}'} ; nothing was changed"
+            f"table {path} was {'dropped' if state.dropped else f'renamed to {state.name}'}; nothing was changed"
         )
 
 
 def _require_dropped(state: TableState) -> None:
     if not state.dropped:
-        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) is there, not dropped; nothing was changed")
+        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) is not dropped; nothing was changed")
     if state.buried:
         raise TableNotFoundError(
-            f"table {state.name} ({state.table_uuid}) was dropped longer ago than files are kept, and cleaning has "
-            "begun to delete it: it cannot be brought back"
+            f"table {state.name} ({state.table_uuid}) was dropped longer ago than the grace period, and its files "
+            "are being deleted: it cannot be brought back"
         )
 
 
 def _commit(log: CommitLog, start: TableState, action: Action, require: Callable[[TableState], None]) -> bool:
-    """Commit the action, and return whether it happened: not if the table was renamed, or the new name taken, since it
-    began.
-    """
+    """Commit the action. Return False if the table was renamed, or the new name taken, since ``start``."""
     happened = False
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:

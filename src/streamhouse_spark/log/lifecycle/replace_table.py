@@ -1,9 +1,9 @@
-"""A table that takes the place of another under its name: CREATE OR REPLACE TABLE with another form.
+"""Replaces a table by another one under its name: CREATE OR REPLACE TABLE with another schema.
 
-The new table is made and filled without a name. **Commit point:** the record that drops the old table and says which
-one is its successor. So there is no moment without a table, and none in which both take rows: who holds the old one
-finds it dropped. Who resolves the name before its pointer follows finds the old table, and goes on to its successor.
-The pointer is put behind the record, by whoever comes by; it has to be there before the old table is brought back or
+The new table is created and filled without a name. **Commit point:** the record that drops the old table and names its
+successor. There is no moment without a table, and none in which both accept rows: a holder of the old one finds it
+dropped. A process that resolves the name before its pointer is updated finds the old table, and follows it to the
+successor. The pointer is put after the record, by any process. It must exist before the old table is undropped or
 buried.
 """
 
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReplacedTable:
-    """A table whose place another took."""
+    """A table that was replaced by another."""
 
     log: CommitLog
     dropped: Record
-    """The record that dropped it: from its time on the name means the other one."""
+    """The record that dropped it: from its time on the name means the successor."""
 
     def last(self, storage: Storage) -> TableState:
         """Return its last state before that. Raises as `state_at`."""
@@ -41,8 +41,9 @@ class ReplacedTable:
 
 
 def find_replaced_table(storage: Storage, world: World, path: TablePath, uuid: str) -> ReplacedTable | None:
-    """Return the table whose place table ``uuid`` took under its name; None if there was none, it was brought back
-    under another name, or its records are gone.
+    """Return the table that ``uuid`` replaced under its name.
+
+    None if there was none, if it was undropped under another name, or if its records were deleted.
     """
     for other in names.iter_pointed_tables(storage, path):
         if other == uuid:
@@ -58,7 +59,7 @@ def find_replaced_table(storage: Storage, world: World, path: TablePath, uuid: s
 
 
 def _drop_of(storage: Storage, log: CommitLog) -> Record | None:
-    """Return the record that dropped a table; behind it are steps of cleaning alone. Raises `ObjectNotFoundError`."""
+    """Return the record that dropped a table; only clean-up records follow it. Raises `ObjectNotFoundError`."""
     for version in range(log.state.version, 0, -1):
         record, _ = read_record(storage, log.table_uuid, version)
         if any(isinstance(action, Drop) for action in record.actions):
@@ -67,7 +68,7 @@ def _drop_of(storage: Storage, log: CommitLog) -> Record | None:
 
 
 def follow_replacements(storage: Storage, world: World, log: CommitLog) -> CommitLog:
-    """Return the log, read to its end, or that of the table that took its table's place, or the place of that.
+    """Return the log, read to its tail, or that of the table that finally replaced its table.
 
     Raises as `CommitLog.refresh`.
     """
@@ -79,16 +80,16 @@ def follow_replacements(storage: Storage, world: World, log: CommitLog) -> Commi
 
 
 def succeed(storage: Storage, world: World, path: TablePath, old: CommitLog, new: CommitLog) -> None:
-    """Let a table without a name take the place of the one that has this name. **Commit point:** see the module.
+    """Replace the table with this name by one without a name. **Commit point:** see the module.
 
-    Raises `CommitConflictError` if the old table was dropped, renamed or replaced since it was opened, or the new one
-    waited so long that cleaning dropped it: then the name means what it meant.
+    Raises `CommitConflictError` if the old table was dropped, renamed or replaced since it was opened, or if the new
+    one waited so long that maintenance dropped it. The name is unchanged then.
     """
 
     def is_replaceable(state: TableState) -> bool:
         return not state.dropped and state.name == str(path)
 
-    # A record of its own makes it young, so that cleaning does not take it for one that nobody will name.
+    # A new record resets its age, so that maintenance does not take it for an abandoned table.
     new.commit(lambda state, _time_ms: (Rename(state.name),) if is_replaceable(state) else ())
     if not is_replaceable(new.state):
         raise CommitConflictError(f"the table that should replace {path} waited too long and was cleaned up; try again")
@@ -103,7 +104,7 @@ def succeed(storage: Storage, world: World, path: TablePath, old: CommitLog, new
 
 
 def settle(storage: Storage, world: World, log: CommitLog) -> None:
-    """Point the name of a table that was replaced, as its log is known, to its successor, unless that was done."""
+    """Point the name of a replaced table to its successor, unless that was done. Uses the known state of its log."""
     state = log.state
     if not state.dropped or state.successor is None:
         return

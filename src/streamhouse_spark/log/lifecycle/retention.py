@@ -1,10 +1,10 @@
 """Trimming: the offsets up to which the start of each bucket may advance.
 
-At most as far as the time to live or the age of partitions (`AutoPartition`) allows, **and**, if the table has a lake,
-up to the offsets of the recorded lake snapshot, **and** as far as the change archive reaches, where the table has one,
-**and** to the position of each named consumer that reported within `CONSUMER_LIMIT_MS`. Pure, but for `trim`, whose
-commit point is one record. Files are not touched here: the record condemns them, and cleaning deletes them after the
-grace, so readers that pinned an earlier state go on.
+The limits are the time to live or the age of partitions (`AutoPartition`), **and**, if the table has a lake, the
+offsets of the recorded lake snapshot, **and** the end of the change archive, if the table has one, **and** the position
+of each named consumer that reported within `CONSUMER_LIMIT_MS`. Pure, except `trim`, whose commit point is one record.
+No files are deleted here: the record condemns them, and maintenance deletes them after the grace period, so that
+readers of an earlier state continue.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 
 CONSUMER_LIMIT_MS = 7 * 24 * 3600 * 1000
-"""Silence, beyond the time to live, after which a consumer no longer holds trimming back."""
+"""Time without a report, in addition to the time to live, after which trimming no longer waits for a consumer."""
 CONSUMER_RENEW_MS = 3600 * 1000
-"""Shortest time after which a consumer that repeats its position is recorded again."""
+"""Minimum interval between records of a consumer that repeats its position."""
 
 
 def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
     """Return for each segment the latest time at which its last row can have been committed, never decreasing.
 
-    Rows before a row were committed before it, so a later, smaller time corrects a clock that ran ahead: one record
-    from the future neither expires anything nor keeps everything.
+    Rows were committed in offset order, so a later, smaller time corrects a clock that ran ahead. One record from the
+    future neither expires nor retains other rows.
     """
     times: list[int] = []
     latest = None
@@ -51,21 +51,18 @@ def plan_trim(
     limits: Mapping[int, int] | None = None,
     auto_partition: AutoPartition | None = None,
 ) -> dict[int, int]:
-    """Return bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 keeps everything that does not
-    expire.
+    """Return bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 retains rows without a time limit.
 
-    A segment goes when it is older than ``ttl_ms``, or when the partitions of all its rows are known and have expired,
-    and everything before it goes too: the log of a bucket is one row of offsets. Rows whose partitions have expired so
-    wait for those before them.
+    A segment is trimmed when it is older than ``ttl_ms``, or when all its rows are known to be in expired partitions,
+    and every segment before it is trimmed too. Rows of expired partitions therefore wait for the rows before them.
 
-    ``limits`` are offsets that no bucket is trimmed beyond, 0 for a bucket that they leave out.
+    ``limits`` are offsets that no bucket is trimmed beyond, 0 for a bucket without an entry.
 
-    Of a table with a primary key nothing beyond the newest snapshot of its rows is trimmed, because current rows by key
-    are made of that and all later changes. With ``table.changelog.retention`` nothing is that the change archive does
-    not hold.
+    A primary-key table is not trimmed beyond its latest snapshot by key, because current rows are computed from that
+    snapshot and all later changes. With ``table.changelog.retention`` only changes in the change archive are trimmed.
 
-    A lake that was disabled after it held rows still limits trimming: the union read has to meet it without a gap, and
-    after a truncation the lake goes on from there.
+    A disabled lake that held rows still limits trimming: the union read must connect to it without a gap, also after a
+    truncation.
     """
     if ttl_ms <= 0 and auto_partition is None:
         return {}
@@ -87,7 +84,7 @@ def plan_trim(
             limit = min(limit, held.end(bucket) if held else log.start)
         start = log.start
         for segment, time_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
-            # A later record from a clock that ran behind makes rows look old: believe their own times, if they can be.
+            # A later record from a clock that ran behind makes rows look old: use their own times if plausible.
             own_ms = segment.time_runs[1]
             newest_ms = int(own_ms[own_ms <= now_ms].max(initial=time_ms))
             is_old = ttl_ms > 0 and newest_ms <= now_ms - ttl_ms
@@ -103,7 +100,7 @@ def _has_expired(state: TableState, segment: Segment, now_ms: int, rule: AutoPar
     if rule is None:
         return False
     columns = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
-    if rule.column not in columns:  # it names partitions by others, as the table was partitioned then
+    if rule.column not in columns:  # the table had another partition spec then
         return False
     return replace(rule, place=columns.index(rule.column)).are_expired(segment.partitions, now_ms)
 
@@ -111,7 +108,7 @@ def _has_expired(state: TableState, segment: Segment, now_ms: int, rule: AutoPar
 def is_trimmed(
     state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
 ) -> bool:
-    """Tell whether `plan_trim` finds something, where the lake sets no further limits."""
+    """Return whether `plan_trim` returns anything, without limits of the lake."""
     return bool(plan_trim(state, now_ms, ttl_ms, lake_enabled=lake_enabled, auto_partition=auto_partition))
 
 
@@ -123,7 +120,7 @@ def trim(
     limits: Mapping[int, int] | None = None,
     auto_partition: AutoPartition | None = None,
 ) -> dict[int, int]:
-    """Commit the trimming that `plan_trim` allows. Returns the new starts, empty if there was nothing to trim."""
+    """Commit the trimming that `plan_trim` allows. Return the new starts, empty if there was nothing to trim."""
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
         starts = plan_trim(

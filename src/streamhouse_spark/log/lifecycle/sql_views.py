@@ -1,12 +1,12 @@
-"""SQL views: made, replaced, renamed and dropped by pointers of their names.
+"""SQL views: created, replaced, renamed and dropped by pointers of their names.
 
-A view is the newest pointer of its name. **Commit point** of making, replacing and dropping one: that pointer, which is
-put only behind the one that was seen.
+A view is the last pointer of its name. **Commit point** of creating, replacing and dropping one: that pointer, which is
+put only directly after the one that was read.
 
-Renaming has one **commit point** too, the pointer of the old name, which then means nothing. Before it the new name
-gets a pointer with the view, which counts only once the old name's next pointer is the renaming's own. A process that
-takes the new name before that puts the old name's next pointer itself, with the view as it is: the renaming cannot
-happen any more, and begins again.
+Renaming has one **commit point** too: the pointer of the old name, which frees it. Before it, the new name gets a
+pointer with the view that counts only once the old name's next pointer is the rename's own. A process that takes the
+new name before that puts the old name's next pointer itself, with the unchanged view. The rename can then no longer
+commit, and starts again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RACES_MAX = 20
 
 
 def require_view(storage: Storage, path: TablePath) -> ViewEntry:
-    """Return the view that the name means now. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``)."""
+    """Return the view that the name points to. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``)."""
     pointer = names.resolve(storage, path)
     if pointer.view is None:
         raise _absent(storage, path, pointer)
@@ -31,8 +31,10 @@ def require_view(storage: Storage, path: TablePath) -> ViewEntry:
 
 
 def create_view(storage: Storage, world: World, path: TablePath, view: ViewEntry, *, replace: bool) -> None:
-    """Let the name mean the view. Raises `TableExistsError` if it means a table, or without ``replace`` a view;
-    `CommitConflictError` if others keep taking it and leaving it.
+    """Point the name to the view.
+
+    Raises `TableExistsError` if it points to a table, or without ``replace`` to a view; `CommitConflictError` after too
+    many lost races.
     """
     for _ in range(RACES_MAX):
         pointer = names.resolve(storage, path)
@@ -44,7 +46,7 @@ def create_view(storage: Storage, world: World, path: TablePath, view: ViewEntry
 
 
 def replace_view(storage: Storage, world: World, path: TablePath, view: ViewEntry) -> None:
-    """Let the name of a view mean this one. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``), `CommitConflictError`."""
+    """Point the name of a view to this one. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``), `CommitConflictError`."""
     for _ in range(RACES_MAX):
         pointer = names.resolve(storage, path)
         if pointer.view is None:
@@ -55,7 +57,7 @@ def replace_view(storage: Storage, world: World, path: TablePath, view: ViewEntr
 
 
 def drop_view(storage: Storage, world: World, path: TablePath) -> bool:
-    """Let the name of a view mean nothing. Returns False if it means no view."""
+    """Drop a view. Return False if the name points to no view."""
     for _ in range(RACES_MAX):
         pointer = names.resolve(storage, path)
         if pointer.view is None:
@@ -66,8 +68,10 @@ def drop_view(storage: Storage, world: World, path: TablePath) -> bool:
 
 
 def rename_view(storage: Storage, world: World, old: TablePath, new: TablePath) -> None:
-    """Give a view another name. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``), `TableExistsError` if the new name is
-    taken, `CommitConflictError`.
+    """Rename a view.
+
+    Raises `TableNotFoundError` (``VIEW_NOT_FOUND``), `TableExistsError` if the new name is taken,
+    `CommitConflictError`.
     """
     for _ in range(RACES_MAX):
         pointer, target = names.resolve(storage, old), names.resolve(storage, new)
@@ -84,7 +88,7 @@ def rename_view(storage: Storage, world: World, old: TablePath, new: TablePath) 
 
 
 def is_a_view(path: TablePath, url: str) -> TableNotFoundError:
-    """Return the error of whoever wants a table under the name of a view."""
+    """Return the error for a caller that expects a table under the name of a view."""
     return TableNotFoundError(
         f"{path} of {url} is a view, not a table: query it in SQL of Spark from 4.2 on, with the catalog class "
         "io.streamhouse.spark.StreamhouseViewCatalog, which sh.configure chooses; drop it with DROP VIEW",

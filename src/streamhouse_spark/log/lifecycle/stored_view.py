@@ -1,4 +1,4 @@
-"""SQL views as the pointers of their names hold them."""
+"""SQL views as stored in the pointers of their names."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ViewEntry:
-    """A query under a name, as Spark describes it."""
+    """A named query, as Spark describes it."""
 
     text: str
-    """The query as it was written. Names in it mean what they mean in ``catalog`` and ``namespace``."""
+    """The query text. Names in it are resolved in ``catalog`` and ``namespace``."""
     schema: str
     """The columns as the JSON of a ``StructType``."""
     catalog: str | None = None
     namespace: tuple[str, ...] = ()
     query_columns: tuple[str, ...] = ()
-    """The names that the query itself gives the columns; none if the view takes them as they come."""
+    """The column names of the query itself; empty if the view uses them unchanged."""
     schema_mode: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
-    """The settings of SQL that the query was written under."""
+    """The SQL settings that the query was created with."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def to_header(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class ViewEntry:
 
 @dataclass(frozen=True, slots=True)
 class ViewRename:
-    """The pointer of the old name whose ``attempt`` lets a view have its new one: pointer ``number`` of ``old``."""
+    """The rename of a view: it commits with pointer ``number`` of ``old``, if that has this ``attempt``."""
 
     old: str
     number: int

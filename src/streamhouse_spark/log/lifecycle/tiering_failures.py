@@ -1,8 +1,8 @@
-"""Rounds of tiering and maintenance that failed, as the process that had them tells: a hint for people.
+"""Failed tiering and maintenance rounds, as reported by the process that ran them: a hint for people.
 
-It is one small object beside the table's log, which whoever fails last overwrites. Nothing is decided by it: it may be
-absent, late, damaged, or lack what another process added at the same moment. The log alone says which rows are in the
-lake, so a reader compares both (`TieringFailure.is_over`). Only failures are noted, and the first success behind them.
+The report is one small object next to the table's log, which the last failing process overwrites. Nothing depends on
+it: it may be absent, late, damaged, or miss a concurrent entry. Only the log says which rows are in the lake, so a
+reader compares both (`TieringFailure.is_over`). Only failures are recorded, and the first success after them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamhouse_spark.storage.base import Storage
 FAILURES_MAX: Final = 5
 TEXT_CHARS_MAX: Final = 400
 UNTRIED_MS: Final = 60 * 60_000
-"""Services try again after five minutes at most, so behind this time none is there any more."""
+"""Services retry after five minutes at most, so after this time none is running."""
 _UNITS: Final = {86_400: "days", 3_600: "h", 60: "min"}
 Work = Literal["tiering", "maintenance"]
 _COUNTS: Final = ("rows", "times", "first_ms", "last_ms", "duration_ms")
@@ -29,28 +29,30 @@ _COUNTS: Final = ("rows", "times", "first_ms", "last_ms", "duration_ms")
 
 @dataclass(frozen=True, slots=True)
 class TieringFailure:
-    """One failure, and those of its kind directly before it."""
+    """One failure, and the consecutive failures of the same kind before it."""
 
     work: Work
     error: str
     """The class of the error."""
     text: str
-    """The first line of its text; empty where the error is not one of this package, and its text may hold anything."""
+    """The first line of the error text; empty if the error is not one of this package, because its text may hold
+    secrets.
+    """
     host: str
     rows: int
     """Rows that waited for the lake."""
     times: int
-    """Failures of this kind, one behind the other."""
+    """Number of consecutive failures of this kind."""
     first_ms: int
     """Store time of the first of them."""
     last_ms: int
     duration_ms: int
-    """Time that the last one took."""
+    """Duration of the last one."""
     mended_ms: int | None = None
-    """Store time at which the same work succeeded; None where nobody said so."""
+    """Store time at which the same work succeeded; None if that was not reported."""
 
     def is_over(self, state: TableState) -> bool:
-        """Tell whether the work was done since, as far as the note or the table's state says."""
+        """Return whether the work succeeded since, as far as the report or the table's state shows."""
         if self.mended_ms is not None or self.work == "maintenance":
             return self.mended_ms is not None
         lake = state.lake
@@ -58,7 +60,7 @@ class TieringFailure:
         return (lake is not None and lake.time_ms > self.last_ms) or not (waits or state.lake_is_outdated)
 
     def told(self, state: TableState, now_ms: int) -> str:
-        """Say in a line where and how often the work failed, and how long ago: a note may be old."""
+        """Return one line that says where, how often and how long ago the work failed: the report may be old."""
         often = f"{self.times:,} times in {_format_span(self.last_ms - self.first_ms)}, " if self.times > 1 else ""
         ago_ms = now_ms - self.last_ms
         text = self.text or f"{self.error}, whose text is in the log of that process"
@@ -69,7 +71,7 @@ class TieringFailure:
         return f"failed {often}last {_format_span(ago_ms)} ago on {self.host}: {text}{since}"
 
     def to_json(self, state: TableState) -> dict[str, Any]:
-        """Describe it for programs; ``over`` as `is_over` says."""
+        """Return the failure for programs; ``over`` is the result of `is_over`."""
         return {
             "work": self.work,
             "error": self.error,
@@ -85,7 +87,7 @@ class TieringFailure:
 
 
 def _format_span(duration_ms: int) -> str:
-    """Write a duration for people."""
+    """Format a duration for people."""
     seconds = max(0, duration_ms) // 1000
     for size, unit in ((172_800, 86_400), (7_200, 3_600), (120, 60)):
         if seconds >= size:
@@ -96,14 +98,14 @@ def _format_span(duration_ms: int) -> str:
 def describe_failure(
     work: Work, error: BaseException, *, host: str, rows: int, now_ms: int, duration_ms: int
 ) -> TieringFailure:
-    """Describe a failure of now, without credentials."""
+    """Return the report of a failure that happened now, without credentials."""
     line = str(error).strip().partition("\n")[0] if isinstance(error, StreamhouseError) else ""
     text = without_secrets(line)[:TEXT_CHARS_MAX]
     return TieringFailure(work, type(error).__name__, text, host, rows, 1, now_ms, now_ms, duration_ms)
 
 
 def note_failure(storage: Storage, table_uuid: str, failure: TieringFailure) -> None:
-    """Add a failure to the note, or count it with the newest one if that is of its kind. Raises `StorageError`."""
+    """Add a failure to the report, or count it with the last one if that is of its kind. Raises `StorageError`."""
     failures = read_failures(storage, table_uuid)
     newest = failures[0] if failures else None
     if newest is not None and newest.mended_ms is None and _error_kind(newest) == _error_kind(failure):
@@ -113,7 +115,7 @@ def note_failure(storage: Storage, table_uuid: str, failure: TieringFailure) -> 
 
 
 def note_success(storage: Storage, table_uuid: str, work: Work, now_ms: int) -> None:
-    """Say of failures of some work that it succeeded. Nothing is put where there are none. Raises `StorageError`."""
+    """Mark failures of ``work`` as over. Puts nothing if there are none. Raises `StorageError`."""
     failures = read_failures(storage, table_uuid)
     updated = [replace(f, mended_ms=now_ms) if f.work == work and f.mended_ms is None else f for f in failures]
     if updated != list(failures):
@@ -121,7 +123,9 @@ def note_success(storage: Storage, table_uuid: str, work: Work, now_ms: int) -> 
 
 
 def read_failures(storage: Storage, table_uuid: str) -> tuple[TieringFailure, ...]:
-    """Return the noted failures, the newest first; none where the note is absent or damaged. Raises `StorageError`."""
+    """Return the reported failures, the latest first; empty if the report is absent or damaged. Raises
+    `StorageError`.
+    """
     try:
         document = json.loads(storage.read(tiering_failures_key(table_uuid)))
         return tuple(_parse_failure(entry) for entry in document["failures"][:FAILURES_MAX])
@@ -130,7 +134,7 @@ def read_failures(storage: Storage, table_uuid: str) -> tuple[TieringFailure, ..
 
 
 def list_failures(storage: Storage, table_uuid: str) -> tuple[TieringFailure, ...]:
-    """Return the noted failures for somebody who shows a table: none where the store does not give the note."""
+    """Return the reported failures for display; empty if the store fails."""
     try:
         return read_failures(storage, table_uuid)
     except StorageError:
@@ -151,7 +155,9 @@ _TEXTS: Final = ("work", "error", "text", "host")
 
 
 def _parse_failure(entry: Any) -> TieringFailure:
-    """Raises `ValueError`, `KeyError` or `TypeError`: anybody may have written anything there."""
+    """Parse an entry of the report. Raises `ValueError`, `KeyError` or `TypeError`: any program may have
+    written there.
+    """
     texts = {name: str(entry[name])[:TEXT_CHARS_MAX] for name in _TEXTS}
     if texts["work"] not in get_args(Work):
         raise ValueError(texts["work"])

@@ -1,4 +1,4 @@
-"""Expiry of the transactions that a table remembers: see `streamhouse_spark.log.commits.transactions`."""
+"""Expiry of transaction entries, see `streamhouse_spark.log.commits.transactions`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from streamhouse_spark.log.commits.state import TableState
 
 
 def due_transactions(state: TableState, now_ms: int, ttl_ms: int) -> tuple[str, ...]:
-    """Return the application ids whose writers have not written for longer than ``ttl_ms``; none if that is 0."""
+    """Return the application ids whose writers have not written for longer than ``ttl_ms``; empty if that is 0."""
     if ttl_ms <= 0:
         return ()
     return tuple(app_id for app_id, entry in state.transactions.items() if entry.time_ms <= now_ms - ttl_ms)
 
 
 def expire_transactions(log: CommitLog, ttl_ms: int) -> int:
-    """Reduce the due transactions to their versions. Returns how many.
+    """Compact the due transactions to their last versions. Return their number.
 
-    **Commit point:** one record, or none if nothing is due. Its effect is the same whatever the clock said: a clock
-    that runs ahead makes it earlier, and every version is stored once before and after.
+    **Commit point:** one record, or none if nothing is due. The clock only decides when an entry is compacted: every
+    version is stored once before and after.
     """
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:

@@ -1,9 +1,9 @@
-"""The home of a warehouse: ``streamhouse.json`` holds its id and the URL at which it was written.
+"""The identity of a warehouse: ``streamhouse.json`` holds its id and the URL that it was written at.
 
-Lake metadata names files by absolute locations, and a copy of a warehouse has the ids of its original. So a warehouse
-that is opened elsewhere is readable, and its log may be written, because the log lies below the opened root; its lake
-is neither written nor deleted from before the warehouse was relocated. A warehouse whose file has no URL, an older one,
-is at home, unless its lake tables name another root.
+Lake metadata names files by absolute URLs, and a copy of a warehouse has the ids of its original. A warehouse that is
+opened at another URL is therefore readable, and its log is writable, because the log lies below the opened root. Its
+lake is read-only until the warehouse is relocated. An older file without a URL counts as opened at its URL, unless its
+lake tables name another root.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamhouse_spark.storage.prefetch import Prefetch
 class WarehouseMetadata:
     id: str
     url: str | None = None
-    """The URL at which the warehouse was made, or to which it was last relocated."""
+    """The URL at which the warehouse was created, or to which it was last relocated."""
 
     def to_bytes(self) -> bytes:
         header = {"id": self.id} if self.url is None else {"id": self.id, "url": self.url}
@@ -29,7 +29,7 @@ class WarehouseMetadata:
 
 
 def new_warehouse_file(storage: Storage, warehouse_id: str) -> WarehouseMetadata:
-    """Return the file of a warehouse that is at home at the opened root."""
+    """Return the file of a new warehouse at the opened root."""
     return WarehouseMetadata(warehouse_id, plain_root(storage.url))
 
 
@@ -44,16 +44,16 @@ def read_warehouse_file(storage: Storage, ahead: Prefetch | None = None) -> Ware
 
 
 class WarehouseIdentity:
-    """Whether the warehouse is opened at its home; the URL is read once."""
+    """Checks whether the warehouse is opened at its recorded URL, which is read once."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._is_known = False
 
     def require(self, doing: str, recorded: str | None = None) -> None:
-        """Refuse to write to a lake away from home. ``recorded`` is the root that the lake's own metadata names.
+        """Raise `WarehouseMovedError` for a write to the lake of a moved warehouse.
 
-        Raises `WarehouseMovedError`.
+        ``recorded`` is the root that the lake's own metadata names.
         """
         opened = self._storage.url
         if recorded is not None and not is_same_place(recorded, opened):

@@ -1,8 +1,8 @@
-"""Columns inside a record batch as Arrow stores it: where their bytes lie, and a smaller batch of these bytes alone.
+"""Column projection of Arrow IPC record batches: locates the buffers of columns, and builds a smaller batch from them.
 
 A batch in a file is a *message*: a prefix with the length of the head, the head (a FlatBuffers table), and a body with
-the buffers of all columns, one column behind the other. Arrow's own reader of few columns asks for each piece when it
-needs it; with the places known beforehand, all pieces of all batches come in one request.
+the buffers of all columns, one column after the other. Arrow's reader requests each piece of a projection separately.
+With the positions known in advance, all pieces of all batches are fetched in one request.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from streamhouse_spark.storage.base import Bytes
 PREFIX_BYTES = 8
 """A marker, and the length of the head."""
 FILE_HEAD_BYTES = 8
-"""The magic at the beginning of a file; the message of its schema follows."""
+"""The magic at the start of a file; the schema message follows."""
 _ALIGNMENT_BYTES = 8
 _ENTRY_BYTES = 16
 _OTHER_HEAD_BYTES = 256
-"""Everything in a head but the entries of its columns is smaller than this."""
+"""Bound on the bytes of a head without the entries of its columns."""
 
 # Numbers of the members of Arrow's FlatBuffers tables.
 _MESSAGE_HEADER, _MESSAGE_BODY_BYTES = 2, 3
@@ -33,7 +33,7 @@ _BATCH_NODES, _BATCH_BUFFERS = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """How many entries columns have in the head of a batch."""
+    """Numbers of entries of a column in the head of a batch."""
 
     nodes: int
     buffers: int
@@ -45,15 +45,15 @@ class ColumnSelection:
 
     schema: pa.Schema
     head_bytes_max: int
-    """Prefix and head of a batch are no longer than this."""
+    """Bound on the bytes of prefix and head of a batch."""
     nodes: npt.NDArray[np.bool_]
-    """Whether each node of a batch belongs to the columns."""
+    """Whether each node of a batch belongs to the selected columns."""
     buffers: tuple[tuple[int, int], ...]
-    """The range of buffers of each column."""
+    """The range of buffers of each selected column."""
 
     @classmethod
     def of(cls, schema: pa.Schema, names: Iterable[str]) -> ColumnSelection:
-        """Choose columns of the schema by their names."""
+        """Select columns of the schema by name."""
         chosen = set(names)
         nodes: list[bool] = []
         buffers: list[tuple[int, int]] = []
@@ -71,16 +71,18 @@ class ColumnSelection:
 
 @dataclass(frozen=True, slots=True)
 class IpcBatchLayout:
-    """The pieces of one batch that hold the chosen columns."""
+    """The byte ranges of one batch that hold the selected columns."""
 
     ranges: tuple[tuple[int, int], ...]
-    """Ranges of the file with the bytes of each column."""
+    """File ranges with the bytes of each column."""
     _head: memoryview
     _columns: ColumnSelection
 
     @classmethod
     def of(cls, head: memoryview, body_start: int, columns: ColumnSelection) -> IpcBatchLayout:
-        """Find the columns by ``head``, a batch's prefix and head, whose body begins at ``body_start`` of the file."""
+        """Locate the columns by ``head``, a batch's prefix and head, whose body starts at ``body_start`` of
+        the file.
+        """
         _, buffers = _entries(head)
         ranges = []
         for first, last in columns.buffers:
@@ -89,7 +91,7 @@ class IpcBatchLayout:
         return cls(tuple(ranges), head, columns)
 
     def batch(self, parts: Sequence[Bytes]) -> pa.RecordBatch:
-        """Make the batch of the chosen columns from the bytes of `ranges`, decompressed by Arrow."""
+        """Return the batch of the selected columns from the bytes of `ranges`. Arrow decompresses it."""
         head = bytearray(self._head)
         nodes, buffers = _entries(head)
         selected = nodes[self._columns.nodes]
@@ -111,7 +113,7 @@ class IpcBatchLayout:
 
 
 def head_end(prefix: Bytes, start: int) -> int:
-    """Return the end of the head of the message that begins at ``start`` with the prefix."""
+    """Return the end of the head of the message that starts at ``start``, given its prefix."""
     return start + PREFIX_BYTES + int.from_bytes(prefix[4:PREFIX_BYTES], "little")
 
 
@@ -129,13 +131,13 @@ def _has_offsets_and_bytes(data_type: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _FlatTable:
-    """A FlatBuffers table: members by number, each at a place or absent."""
+    """A FlatBuffers table. Members have numbers and may be absent."""
 
     data: Bytes
     at: int
 
     def place(self, number: int) -> int:
-        """Return the place of a member that has to be there."""
+        """Return the position of a required member."""
         offsets = self.at - self._read("<i", self.at)
         offset = self._read("<H", offsets + 4 + 2 * number) if 4 + 2 * number < self._read("<H", offsets) else 0
         if not offset:
@@ -143,7 +145,7 @@ class _FlatTable:
         return self.at + offset
 
     def target(self, number: int) -> int:
-        """Return the place that a member refers to."""
+        """Return the position that a member refers to."""
         place = self.place(number)
         return place + self._read("<I", place)
 
@@ -162,7 +164,7 @@ def _message_table(head: Bytes) -> _FlatTable:
 
 
 def _entries(head: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the nodes and the buffers of a batch, each as rows of two numbers, which lie in ``head``."""
+    """Return the nodes and the buffers of a batch as arrays of pairs that are views of ``head``."""
     batch = _batch_table(head)
     vectors = []
     for number in (_BATCH_NODES, _BATCH_BUFFERS):

@@ -1,4 +1,4 @@
-"""The columns with the position of a row in the log: for changelogs, tails and reads with metadata."""
+"""Metadata columns with the log position of a row, for changelogs, tails and reads with metadata."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
 COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
 COMMIT_VERSION = pa.field("_commit_version", pa.int64(), nullable=False)
 ROW_ID = pa.field("_row_id", pa.int64(), nullable=False)
-"""A row's place as one number, see `log.segments.row_ids`: the name of a row that an UPDATE, DELETE or MERGE read."""
+"""The row id, see `log.segments.row_ids`: identifies a row that an UPDATE, DELETE or MERGE read."""
 
 CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
 """Columns of ``<table>$changelog`` before the table's columns."""
 CHANGES_FIELDS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP.with_nullable(False))
-"""Columns of Spark's ``CHANGES`` behind the table's columns."""
+"""Columns of Spark's ``CHANGES`` after the table's columns."""
 METADATA_FIELDS = (BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP)
 """Columns that ``includeMetadata`` puts before the table's columns."""
 
@@ -35,22 +35,22 @@ def with_fields(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
 
 @cache
 def change_types() -> pa.Array:
-    """Return the names of the kinds of changes."""
+    """Return the names of the change types."""
     return pa.array([kind.name.lower() for kind in ChangeType])
 
 
 def without_metadata(rows: pa.Table, columns: Collection[str]) -> pa.Table:
-    """Return rows of a tail as rows to write, without the metadata that the table has no ``columns`` for.
+    """Return rows of a tail as rows to write, without the metadata columns that the table does not have.
 
-    Raises `SchemaMismatchError` for changes that are no new rows: a delete, or the row before an update.
+    Raises `SchemaMismatchError` for changes that are not new rows: deletes, and before-images of updates.
     """
     added = [field.name for field in (CHANGE_TYPE, *METADATA_FIELDS) if field.name not in columns]
     if CHANGE_TYPE.name in added and CHANGE_TYPE.name in rows.schema.names:
         kinds = set(rows.column(CHANGE_TYPE.name).to_pylist())
         if old := kinds - {None, *(kind.name.lower() for kind in (ChangeType.INSERT, ChangeType.UPDATE_AFTER))}:
             raise SchemaMismatchError(
-                f"the rows have changes of the kind {min(map(str, old))!r}, which are no rows to write; leave them "
-                "out, and delete the keys of deleted rows"
+                f"the rows contain changes of type {min(map(str, old))!r}, which cannot be written as rows; remove "
+                "them, and delete the keys of deleted rows"
             )
     return rows.drop_columns([name for name in rows.schema.names if name in added])
 
@@ -58,8 +58,8 @@ def without_metadata(rows: pa.Table, columns: Collection[str]) -> pa.Table:
 def with_metadata(log_batch: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
     """Return the batch with these metadata columns before its own.
 
-    In tables with a primary key its first column is the kind of change, which becomes `CHANGE_TYPE` if this is among
-    the fields. In others rows are inserts, or behind an update.
+    In a primary-key table its first column is the change type, which becomes `CHANGE_TYPE` if that is among the fields.
+    In a log table rows are inserts, or after-images of updates.
     """
     batch, kinds = log_batch.batch, None
     if batch.schema.names[:1] == [CHANGE_TYPE.name]:
@@ -82,7 +82,7 @@ def _has_places(fields: Sequence[pa.Field]) -> bool:
 
 
 def _row_ids(bucket: int | None, offsets: pa.Array | None, num_rows: int) -> pa.Array:
-    """Return the identities of rows; `NO_PLACE` for those whose place in the log is not known."""
+    """Return the row ids; `NO_PLACE` for rows without a known log position."""
     if bucket is None or offsets is None:
         return pa.repeat(pa.scalar(NO_PLACE, pa.int64()), num_rows)
     return pa.array(row_ids(bucket, offsets.to_numpy()))
@@ -91,9 +91,7 @@ def _row_ids(bucket: int | None, offsets: pa.Array | None, num_rows: int) -> pa.
 def add_metadata(
     batch: pa.RecordBatch, fields: Sequence[pa.Field], bucket: int, base_offset: int, times_us: pa.Array | None
 ) -> pa.RecordBatch:
-    """Return the batch with metadata columns. ``times_us`` is None for rows read back from the lake, whose commit times
-    are unknown.
-    """
+    """Return the batch with metadata columns. ``times_us`` is None for lake rows, whose commit times are unknown."""
     offsets = pa.array(np.arange(base_offset, base_offset + batch.num_rows)) if _has_places(fields) else None
     return add_log_positions(batch, fields, bucket, offsets, times_us)
 
@@ -109,9 +107,9 @@ def add_log_positions(
     num_rows: int | None = None,
     ids: pa.Array | None = None,
 ) -> pa.RecordBatch:
-    """Return the batch with metadata columns and an offset for each row; None is not known, and null in the rows.
+    """Return the batch with metadata columns. None for ``bucket``, ``offsets`` or ``times_us`` yields nulls.
 
-    ``kinds`` are those of the changes, by default all are inserts; ``ids`` the identities of rows without offsets.
+    ``kinds`` are the change types, by default all inserts. ``ids`` are the row ids of rows without offsets.
     """
     rows = batch.num_rows if num_rows is None else num_rows
     values = {

@@ -1,8 +1,8 @@
-"""Objects that hold the segments of several buckets, each whole at its range of bytes.
+"""Objects that hold the segments of several buckets, each in its own byte range.
 
-An append to thousands of buckets gives each of them little: an object for each would cost a request for each, when it
-is written, read, listed and deleted. Segments of up to `PART_BYTES_MAX` therefore share objects, if they are at least
-`PARTS_MIN`. Each is an Arrow file of its own, with its own checksums, that begins at a multiple of 64 bytes.
+An append to thousands of buckets has little data per bucket. An object per bucket would cost a request each when it is
+written, read, listed and deleted. Segments of up to `PART_BYTES_MAX` therefore share objects, if there are at least
+`PARTS_MIN`. Each is an Arrow file with its own checksums, and starts at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ SHARED_BYTES_MAX = 32 << 20
 PARTS_MIN = 16
 """Fewer segments get an object each: they cost little, and each is deleted with its own rows."""
 ALIGNMENT_BYTES = 64
-"""Arrow's buffers are aligned in an object as they are in a file."""
+"""Keeps Arrow's buffers aligned in an object as in a file."""
 
 T = TypeVar("T")
 
 
 def group_into_objects(items: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[tuple[T, ...]]:
-    """Return the items of one object each: large ones alone, small ones together if they are many. Not in their
-    order.
-    """
+    """Yield the items of each object, in no order: large items alone, small ones together if they are many."""
     small: list[T] = []
     small_bytes = 0
     for item in items:
@@ -72,20 +70,20 @@ def stage_group(
 
 @contextmanager
 def create_shared(storage: Storage, table_uuid: str, segment_uuid: str) -> Iterator[PackedObjectWriter]:
-    """Create an object for parts. Durable and visible when the context ends well."""
+    """Create an object for several segments. Durable and visible when the context ends without error."""
     with storage.create(segment_key(table_uuid, segment_uuid)) as sink:
         yield PackedObjectWriter(sink)
 
 
 class PackedObjectWriter:
-    """Passes bytes on to an object, and remembers the beginning of each part."""
+    """Writes an object, and aligns the start of each segment."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._size_bytes = 0
 
     def begin_part(self) -> int:
-        """Return the position at which the next part begins in the object."""
+        """Return the position at which the next segment starts in the object."""
         padding = -self._size_bytes % ALIGNMENT_BYTES
         if padding:
             self.write(bytes(padding))

@@ -1,5 +1,5 @@
-"""Bytes of segments that one read is about to take: neighbours in an object come in one request, and on a store with
-requests that take long, those of many small objects at the same time.
+"""Coalesced reads of segment bytes: one request for neighbours in an object, concurrent requests for many small
+objects.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 
 RANGE_BYTES_MAX = 8 << 20
 GAP_BYTES_MAX = 256 << 10
-"""Largest gap between two parts that are fetched together: about the bytes that move in the time of a request."""
+"""Largest gap between two parts that are fetched together: about the bytes that transfer in the time of a request."""
 ONE_REQUEST_BYTES_MAX: Final = 1 << 20
-"""So many bytes are fetched with all their columns: that takes no longer than another request."""
+"""Segments of up to this size are fetched with all their columns, which takes no longer than another request."""
 WINDOW_BYTES: Final = 32 << 20
-"""Bytes that are fetched at the same time, those of the first range apart."""
+"""Bytes that are fetched concurrently, in addition to the first range."""
 
 
 @dataclass(slots=True, eq=False)
 class _Range:
-    """Bytes ``[start, end)`` of an object, kept until the expected number of segments took theirs."""
+    """Bytes ``[start, end)`` of an object, held until the expected number of segments has taken its part."""
 
     key: str
     start: int
     end: int
     is_whole: bool = False
-    """Whether they are the object."""
+    """Whether the range is the whole object."""
     waiting: int = 1
     data: memoryview | None = None
 
     def takes(self, start: int, end: int) -> bool:
-        """Tell whether a part behind the others can join the range."""
+        """Return whether a part after the others can join the range."""
         return start - self.end <= GAP_BYTES_MAX and end - self.start <= RANGE_BYTES_MAX
 
 
 class PartRanges:
-    """The segments in objects that one read is about to take. Safe for threads.
+    """The segments in objects that one read will take. Thread-safe.
 
-    Only a segment that is asked for is fetched, with expected neighbours, and on a store that reads many at once with
-    expected segments behind it. Bytes are handed out as they came, for the reader to verify.
+    A segment is fetched when it is taken, together with expected neighbours, and on a store with batched reads with the
+    next expected segments. Bytes are returned unverified; the reader verifies them.
     """
 
     def __init__(self, storage: Storage, table_uuid: str) -> None:
@@ -55,11 +55,11 @@ class PartRanges:
         self._table_uuid = table_uuid
         self._ranges: dict[tuple[str, int], _Range] = {}
         self._unread: dict[_Range, None] = {}
-        """Ranges that were not fetched yet, in the order in which they will be asked for."""
+        """Ranges that were not fetched yet, in the order in which they will be taken."""
         self._lock = new_lock()
 
     def expect(self, segments: Iterable[Segment]) -> None:
-        """Announce segments that will be taken, once each."""
+        """Announce segments that will be taken once each."""
         planned = [s for s in segments if s.uuid is not None and (s.part is not None or self._is_small(s))]
         places = sorted({(s.uuid or "", s.part or 0, s.size_bytes, s.part is None) for s in planned})
         for uuid, parts in groupby(places, key=lambda place: place[0]):
@@ -87,7 +87,7 @@ class PartRanges:
                 self._fetch(self._choose_window(next(iter(self._unread))))
 
     def take(self, segment: Segment) -> memoryview | None:
-        """Return the segment's bytes; None if it was not expected, or was taken already.
+        """Return the segment's bytes; None if it was not expected, or was taken before.
 
         Raises `ObjectNotFoundError`.
         """
@@ -118,7 +118,7 @@ class PartRanges:
         return window
 
     def _fetch(self, window: list[_Range]) -> None:
-        """Fetch ranges at the same time. The one of an absent object is left without data."""
+        """Fetch ranges concurrently. A range of an absent object stays without data."""
         whole = [part_range for part_range in window if part_range.is_whole]
         parts = [[part_range] for part_range in window if not part_range.is_whole]
         for _ in at_once(self._storage, self._fetch_some, [whole, *parts] if whole else parts):

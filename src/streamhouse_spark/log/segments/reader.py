@@ -1,9 +1,9 @@
-"""Segments to record batches. Length and checksums are verified before any byte is interpreted.
+"""Reads segments as record batches. Length and checksums are verified before any byte is interpreted.
 
-An Arrow file has no checksum of its own, and one flipped bit gives silently wrong rows. So each read first verifies
-the blocks that it covers: batch metadata, the buffers of the columns that were asked for, and the footer where Arrow
-needs it. Locally the file is memory-mapped, and uncompressed columns are handed out without copying; elsewhere only the
-needed blocks are fetched. Of compressed columns only those that were asked for are decompressed.
+An Arrow file has no checksum of its own, and one flipped bit silently yields wrong rows. Each read therefore verifies
+the blocks that it covers: batch metadata, the buffers of the requested columns, and the footer if Arrow needs it. A
+local file is memory-mapped, and uncompressed columns are returned without copying. On other stores only the needed
+blocks are fetched. Only requested columns are decompressed.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ _FOOTER_TAIL_BYTES = 10  # int32 footer length, then the magic
 _MAGIC = b"ARROW1"
 RECORDS_AHEAD: Final = 256
 RECORD_BYTES_AHEAD: Final = 32 << 20
-"""Records, and bytes of rows in them, that are read at the same time."""
+"""Records, and bytes of their rows, that are read concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Rows ``[base_offset, base_offset + batch.num_rows)`` of a segment's bucket, in offset order; where some were
-    deleted, the others of a longer range.
+    """Rows ``[base_offset, base_offset + batch.num_rows)`` of a segment's bucket, in offset order.
+
+    If some rows were deleted, the batch has the remaining ones of a longer range.
     """
 
     segment: Segment
@@ -76,7 +77,7 @@ class LogBatch:
         return OffsetRange(self.base_offset, self.base_offset + num_offsets)
 
     def without(self, deleted: OffsetRuns) -> LogBatch:
-        """Return the batch, which has all rows of its range, without the rows at these offsets."""
+        """Return the batch without the rows at these offsets. It must have all rows of its range."""
         positions = deleted.within(self.offsets).offsets() - self.base_offset
         if not len(positions):
             return self
@@ -85,7 +86,7 @@ class LogBatch:
         return LogBatch(self.segment, self.base_offset, row_selection.live(self.batch, positions), live)
 
     def only(self, mask: npt.NDArray[np.bool_]) -> LogBatch:
-        """Return the batch with those of its rows alone that are ``mask``."""
+        """Return the batch with only the rows for which ``mask`` is true."""
         live = mask
         if self.live is not None:
             live = self.live.copy()
@@ -99,7 +100,7 @@ class LogBatch:
         return self.base_offset + np.flatnonzero(self.live)
 
     def of_rows(self, of_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Choose the rows' values among those of all offsets of the range."""
+        """Select the values of the rows from values of all offsets of the range."""
         return of_offsets if self.live is None else of_offsets[self.live]
 
 
@@ -113,15 +114,14 @@ def read_segment(
     *,
     records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
-    """Read the segment's rows within ``offsets``, with ``columns`` of the schema that it was written with, in file
-    order.
+    """Read the segment's rows within ``offsets``, with ``columns`` of the schema that wrote it, in file order.
 
     Reads of several segments share ``records``.
 
     Raises:
         CorruptDataError: the bytes do not match their checksums or length, or the object is missing.
-        SnapshotExpiredError: the table no longer has this segment, and its object was deleted after the grace.
-        TableNotFoundError: the table was dropped, and its object was deleted after the grace.
+        SnapshotExpiredError: the table no longer has this segment, and its object was deleted after the grace period.
+        TableNotFoundError: the table was dropped, and its object was deleted after the grace period.
     """
     read_range = segment.offsets.intersect(offsets)
     if not read_range:
@@ -137,9 +137,9 @@ def read_segment(
 
 
 class InlineRecords:
-    """Commit records, and parts of objects, that hold rows of several segments, each read once. Safe for threads.
+    """Commit records and object parts that hold rows of several segments, each read once. Thread-safe.
 
-    It keeps all records that it has read, so it lives no longer than one read, whose result is as large.
+    It caches every record that it has read, so use it for one read only, whose result is as large.
     """
 
     def __init__(self, storage: Storage, table_uuid: str, recent: RecentRows | None = None) -> None:
@@ -149,13 +149,14 @@ class InlineRecords:
         self._recent = recent
         self._payloads: dict[int, memoryview] = {}
         self._ahead: dict[int, int] = {}
-        """Records that will be asked for, in that order, with the bytes of their rows."""
+        """Announced records in the order of their reads, with the bytes of their rows."""
         self.parts = PartRanges(storage, table_uuid)
         self._lock = new_lock()
 
     def expect(self, segments: Iterable[Segment]) -> None:
-        """Announce segments that will be read, once each: neighbours in an object that they share come in one
-        request, and on a store that reads many objects at once so do all.
+        """Announce segments that will be read once each.
+
+        Neighbours in a shared object are read in one request; on a store with batched reads all are read together.
         """
         announced = list(segments)
         self.parts.expect(announced)
@@ -165,7 +166,7 @@ class InlineRecords:
                 self._ahead[segment.commit] = self._ahead.get(segment.commit, 0) + end - start
 
     def fetch_first(self) -> None:
-        """Read the first of the announced records and parts now, on a store that reads many at once."""
+        """Read the first of the announced records and parts now, on a store with batched reads."""
         if isinstance(self._storage, ReadsMany):
             for _ in at_once(self._storage, lambda begin: begin(), [self._fetch_records, self.parts.fetch_first]):
                 pass
@@ -191,7 +192,7 @@ class InlineRecords:
         return payload[start:end].tobytes()
 
     def _is_kept(self, number: int) -> bool:
-        """Tell whether the rows of a record need no request. Called with the lock held, or before any read."""
+        """Return whether the rows of a record are cached. Called with the lock held, or before any read."""
         if number not in self._payloads and self._recent is not None:
             rows = self._recent.of(number)
             if rows is not None:
@@ -199,9 +200,7 @@ class InlineRecords:
         return number in self._payloads
 
     def _read(self, numbers: Sequence[int]) -> dict[int, StreamhouseError]:
-        """Read records at the same time. Returns the errors of those that cannot be read, which counts once they are
-        asked for.
-        """
+        """Read records concurrently. Return the errors of unreadable ones, to be raised when their rows are used."""
         ahead = Prefetch(self._storage)
         ahead.expect(commit_key(self._table_uuid, number) for number in numbers)
         failures: dict[int, StreamhouseError] = {}
@@ -213,7 +212,7 @@ class InlineRecords:
         return failures
 
     def _choose_window(self) -> list[int]:
-        """Take those of the announced records that are read together."""
+        """Remove and return the announced records that are read together."""
         numbers: list[int] = []
         left_bytes = RECORD_BYTES_AHEAD
         while isinstance(self._storage, ReadsMany) and self._ahead and len(numbers) < RECORDS_AHEAD:
@@ -252,8 +251,8 @@ def _read_object_batches(
         for position, batch in zip(positions, batches, strict=True):
             if batch.num_rows != segment.index.batch_rows[position]:
                 raise CorruptDataError(
-                    f"{url_of(storage, key)}: batch {position} has {batch.num_rows} rows, the commit record says "
-                    f"{segment.index.batch_rows[position]}; restore this file",
+                    f"{url_of(storage, key)}: batch {position} has {batch.num_rows} rows, expected "
+                    f"{segment.index.batch_rows[position]} by the commit record; restore this file",
                 )
             yield segment.base_offset + int(row_starts[position]), batch
     except ObjectNotFoundError as error:
@@ -284,7 +283,7 @@ def _iter_batches(
 
 
 def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_schema: pa.Schema) -> None:
-    """Read and check every byte and row count. Raises `CorruptDataError`."""
+    """Read and verify every byte and row count. Raises `CorruptDataError`."""
     if segment.uuid is not None:
         key = segment_key(table_uuid, segment.uuid)
         try:
@@ -307,7 +306,7 @@ def _read_part(storage: Storage, key: str, segment: Segment) -> bytes:
 
 
 def _missing_object_error(storage: Storage, table_uuid: str, segment: Segment, key: str) -> StreamhouseError:
-    """Return the error for an absent object: damage, or a reader that slept for longer than the grace."""
+    """Return the error for an absent object: damage, or a reader that slept longer than the grace period."""
     try:
         state = CommitLog(storage, table_uuid, World()).refresh()
     except TableNotFoundError as error:
@@ -320,8 +319,8 @@ def _missing_object_error(storage: Storage, table_uuid: str, segment: Segment, k
     if (segment.uuid, segment.commit if segment.uuid is None else 0) in live:
         return _damaged_segment_error(storage, table_uuid, segment, key)
     return SnapshotExpiredError(
-        f"{url_of(storage, key)} was merged or trimmed since this read of {state.name} began, and is deleted because "
-        "the grace is over; read again",
+        f"{url_of(storage, key)} was merged or trimmed since this read of {state.name} started, and was deleted when "
+        "its grace period ended; read again",
     )
 
 
@@ -335,7 +334,7 @@ def _damaged_segment_error(storage: Storage, table_uuid: str, segment: Segment, 
 def _read_mapped_batches(
     mapped: MmapReader, where: str, segment: Segment, positions: range, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Return batches of an uncompressed file without copying them, each verified before it is returned."""
+    """Yield batches of an uncompressed file without copying them, each verified before it is returned."""
     _verify_footer(where, mapped, segment.size_bytes)
     reader = pa.ipc.open_file(mapped.buffer)
     if reader.num_record_batches != len(segment.index.batch_starts):
@@ -357,7 +356,7 @@ def _read_mapped_batches(
 def _read_whole_batches(
     source: SegmentBytes, segment: Segment, schema: pa.Schema, positions: range
 ) -> Iterator[pa.RecordBatch]:
-    """Return batches with all their columns, whose bytes come in one request."""
+    """Yield batches with all their columns, fetched in one request."""
     source.expect([_extent(segment, positions)])
     for position in positions:
         low = int(segment.index.batch_starts[position])
@@ -369,9 +368,7 @@ def _read_whole_batches(
 def _read_selected_columns(
     source: SegmentBytes, segment: Segment, schema: pa.Schema, positions: range, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Return some columns of batches: first the heads of all batches come, which tell where the columns lie, then
-    these, each in one request.
-    """
+    """Yield some columns of batches, in two requests: the heads of all batches, then the columns that they locate."""
     start, end = _extent(segment, positions)
     if end - start <= ONE_REQUEST_BYTES_MAX:
         source.expect([(start, end)])
@@ -389,12 +386,12 @@ def _read_selected_columns(
 
 
 def _extent(segment: Segment, positions: range) -> tuple[int, int]:
-    """Return the bytes from the first batch, which is there, to the last."""
+    """Return the byte range from the first to the last of these batches."""
     return int(segment.index.batch_starts[positions[0]]), _batch_end(segment, positions[-1])
 
 
 def _batch_start(source: SegmentBytes, segment: Segment, position: int) -> int:
-    """Return where the message of a batch begins. The first one of a file lies behind the message of the schema."""
+    """Return where the message of a batch starts. The first one of a file follows the schema message."""
     start = int(segment.index.batch_starts[position])
     return start or _head_end(source, FILE_HEAD_BYTES)
 

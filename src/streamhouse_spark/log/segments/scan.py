@@ -1,4 +1,4 @@
-"""Reads of offset ranges of buckets: splits that can be shipped to other processes, and their rows."""
+"""Log scans: splits of bucket offset ranges, which can be sent to other processes, and their rows."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class LogSplit:
     offsets: OffsetRange
     segments: tuple[Segment, ...]
     schemas: Mapping[int, TableSchema]
-    """The schemas that the segments were written with."""
+    """The schemas that wrote the segments."""
     deleted: OffsetRuns | None = None
-    """Offsets among them whose rows are left out."""
+    """Deleted offsets, whose rows are skipped."""
 
     @property
     def has_changes(self) -> bool:
-        """Whether its rows are changes, of a table with a primary key: their first column is the kind of change."""
+        """Whether its rows are changes of a primary-key table: their first column is the change type."""
         return any(schema.columns[:1] == (CHANGE_COLUMN,) for schema in self.schemas.values())
 
     @property
@@ -53,7 +53,7 @@ class LogSplit:
         return sum(self.num_live(s.offsets.intersect(self.offsets)) for s in self.segments)
 
     def num_live(self, offsets: OffsetRange) -> int:
-        """Count the rows at these offsets that are not left out."""
+        """Return the number of rows at these offsets that are not deleted."""
         return len(offsets) - (self.deleted.within(offsets).num_rows if self.deleted is not None else 0)
 
     def to_json(self) -> dict[str, Any]:
@@ -80,16 +80,16 @@ class LogSplit:
 
 
 def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
-    """Make one split of ``offsets`` of a bucket, without rows that are deleted.
+    """Return one split of ``offsets`` of a bucket, without deleted rows.
 
-    Raises `OffsetsTrimmedError` where the log no longer holds them all.
+    Raises `OffsetsTrimmedError` if the log no longer holds all of them.
     """
     log = state.buckets[bucket]
     if offsets:
         require_not_truncated(state, bucket, offsets.start)
     if offsets and not (log.start <= offsets.start and offsets.end <= log.end):
         raise OffsetsTrimmedError(
-            f"bucket {bucket} of {state.name}: offsets {offsets} were asked for, the hot log holds {log.offsets}; "
+            f"bucket {bucket} of {state.name}: offsets {offsets} were requested, but the hot log holds {log.offsets}; "
             "earlier rows are in the lake if the table has one: read the table itself, or use startingOffsets=earliest",
         )
     segments = tuple(s for s in log.segments if s.offsets.intersect(offsets))
@@ -107,25 +107,25 @@ def without_rows(split: LogSplit, rows: OffsetRuns | None) -> LogSplit:
 
 
 def whole_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
-    """Make one split of ``offsets`` of a bucket, with deleted rows too. Raises as `plan_range`."""
+    """Return one split of ``offsets`` of a bucket, with deleted rows too. Raises as `plan_range`."""
     return replace(plan_range(state, bucket, offsets), deleted=None)
 
 
 def snapshot_split(state: TableState, snapshot: KvSnapshot) -> LogSplit:
-    """Return a split with the rows of a snapshot by key; their offsets are their numbers."""
+    """Return a split with the rows of a snapshot by key; their offsets are row numbers."""
     schemas = {s.schema_id: state.schemas[s.schema_id] for s in snapshot.segments}
     offsets = OffsetRange(0, snapshot.num_rows)
     return LogSplit(state.table_uuid, snapshot.bucket, offsets, snapshot.segments, schemas)
 
 
 def require_not_truncated(state: TableState, bucket: int, offset: int) -> None:
-    """Raise `OffsetsTrimmedError` for an offset that a truncation took away."""
+    """Raise `OffsetsTrimmedError` for an offset from before the last truncation."""
     if offset < state.first_offset(bucket):
         assert state.truncation is not None
         raise OffsetsTrimmedError(
-            f"bucket {bucket} of {state.name}: offset {offset} was asked for, the table was truncated or overwritten "
-            f"by commit {state.truncation.commit} and begins at {state.first_offset(bucket)}; earlier rows are only "
-            f"in older snapshots of its lake",
+            f"bucket {bucket} of {state.name}: offset {offset} was requested, but the table was truncated or "
+            f"overwritten by commit {state.truncation.commit} and starts at {state.first_offset(bucket)}; "
+            "earlier rows are only in older snapshots of its lake",
         )
 
 
@@ -146,7 +146,7 @@ def split_by_size(split: LogSplit, target_bytes: int) -> list[LogSplit]:
 
 
 def _cut_points(segment: Segment, inside: OffsetRange, target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Return offsets at which the segment may be cut, each with the bytes since the one before."""
+    """Yield offsets at which the segment may be cut, each with the bytes since the previous one."""
     size_bytes = _bytes_of_range(segment, inside)
     if size_bytes <= target_bytes or not segment.index_bytes:
         yield inside.end, size_bytes
@@ -180,7 +180,7 @@ def read_split(
 ) -> Iterator[LogBatch]:
     """Read the split's rows in offset order, as ``columns`` of ``schema`` (all by default), whatever schema wrote them.
 
-    Reads of several splits at once share ``records``.
+    Concurrent reads of several splits share ``records``.
     """
     target = schema if columns is None else schema.select(columns)
     adapters = {schema_id: Adapter(written, target) for schema_id, written in split.schemas.items()}
@@ -197,7 +197,7 @@ def read_split(
 
 
 class Adapter:
-    """Converts batches from the columns of their segment to the columns wanted, matched by column id."""
+    """Converts batches from the columns of their segment to the target columns, matched by column id."""
 
     def __init__(self, written: TableSchema, target: TableSchema) -> None:
         by_id = {c.id: c for c in written.columns}
@@ -234,7 +234,7 @@ def check_dense(batches: Iterator[LogBatch], offsets: OffsetRange) -> Iterator[L
 def hot_range(log: BucketLog, lake_offset: int) -> OffsetRange:
     """Return the range that a union read takes from the hot log: all offsets that the lake snapshot does not hold.
 
-    Raises `OffsetsTrimmedError` where the log was trimmed past the lake's offset, which a valid pin never shows.
+    Raises `OffsetsTrimmedError` if the log was trimmed past the lake's offset, which no valid read snapshot shows.
     """
     if log.start > lake_offset:
         raise OffsetsTrimmedError(f"the hot log starts at {log.start}, the lake snapshot ends at {lake_offset}")

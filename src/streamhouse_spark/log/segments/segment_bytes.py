@@ -1,4 +1,4 @@
-"""The bytes of a segment, verified before anybody looks at them: of a mapped file, or fetched from a remote store."""
+"""The bytes of a segment, verified before use: memory-mapped, or fetched from a remote store."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Range = tuple[int, int]
 
 
 class SegmentBytes(Protocol):
-    """Positions count from the segment's first byte."""
+    """Positions are relative to the segment's first byte."""
 
     def expect(self, ranges: Iterable[Range]) -> None:
-        """Announce bytes that will be read: those that are not here yet come in one request."""
+        """Announce bytes that will be read: missing ones are fetched in one request."""
 
     def read(self, start: int, end: int) -> memoryview:
         """Return verified bytes ``[start, end)``. Raises `CorruptDataError`."""
 
 
 class BlockChecksums:
-    """Verifies byte ranges of a segment against its block sums, each block once."""
+    """Verifies byte ranges of a segment against its block checksums, each block once."""
 
     def __init__(self, where: str, segment: Segment) -> None:
         self._where = where
@@ -44,7 +44,7 @@ class BlockChecksums:
         return start // size * size, min(-(-end // size) * size, self._size_bytes)
 
     def missing(self, ranges: Iterable[Range]) -> list[Range]:
-        """Return the blocks around the ranges that are not verified yet, adjacent ones together."""
+        """Return the unverified blocks around the ranges, adjacent ones combined."""
         size = self.block_bytes
         needed = {
             block
@@ -62,7 +62,7 @@ class BlockChecksums:
         least = (self._part or 0) + self._size_bytes
         if object_bytes < least or (self._part is None and object_bytes != least):
             raise CorruptDataError(
-                f"{self._where} has {object_bytes} bytes, the commit record says {least}; restore this file",
+                f"{self._where} has {object_bytes} bytes, expected {least} by the commit record; restore this file",
             )
 
     def check(self, data: bytes | memoryview, start: int, end: int) -> None:
@@ -85,7 +85,7 @@ class BlockChecksums:
 
 
 class MmapReader:
-    """A memory-mapped segment. Bytes are verified where they lie."""
+    """A memory-mapped segment. Bytes are verified in place."""
 
     def __init__(self, storage: Storage, key: str, segment: Segment) -> None:
         self._blocks = BlockChecksums(url_of(storage, key), segment)
@@ -97,7 +97,7 @@ class MmapReader:
         self._view = memoryview(self.buffer)
 
     def expect(self, ranges: Iterable[Range]) -> None:
-        """Do nothing: the file is here."""
+        """Do nothing: the file is mapped."""
 
     def read(self, start: int, end: int) -> memoryview:
         end = min(end, self._size_bytes)
@@ -107,17 +107,17 @@ class MmapReader:
 
 
 class RangeFetcher:
-    """A segment on a remote store: whole blocks are fetched, each once, and kept as long as this object."""
+    """A segment on a remote store. Whole blocks are fetched, each once, and held as long as this object."""
 
     def __init__(self, storage: Storage, key: str, segment: Segment, held: memoryview | None = None) -> None:
-        """``held`` are all bytes of the segment, not verified yet, if they are here already."""
+        """``held`` are all bytes of the segment, not verified yet, if they were fetched before."""
         self._storage = storage
         self._key = key
         self._at = segment.part or 0
         self._size_bytes = segment.size_bytes
         self._blocks = BlockChecksums(url_of(storage, key), segment)
         self._runs: list[tuple[int, int, memoryview]] = []
-        """Begin and end of adjacent blocks, and their bytes, in order."""
+        """Start and end of adjacent blocks, and their bytes, in order."""
         if held is not None:
             self._hold(0, self._size_bytes, held)
 
@@ -142,8 +142,8 @@ class RangeFetcher:
     def _hold(self, low: int, high: int, view: memoryview) -> None:
         if len(view) != high - low:
             raise CorruptDataError(
-                f"{url_of(self._storage, self._key)} ends at byte {self._at + low + len(view)}, the commit record says "
-                f"{self._at + self._size_bytes} bytes; restore this file",
+                f"{url_of(self._storage, self._key)} ends at byte {self._at + low + len(view)}, expected "
+                f"{self._at + self._size_bytes} bytes by the commit record; restore this file",
             )
         self._blocks.check(view, low, high)
         insort(self._runs, (low, high, view), key=_low)

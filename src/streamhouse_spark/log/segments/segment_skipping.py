@@ -1,4 +1,4 @@
-"""Whether a segment can hold rows of a filter, by what the commit record says of it."""
+"""Data skipping: decides by the commit record whether a segment may have rows that match a filter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
 def segment_may_match(state: TableState, segment: Segment, offsets: OffsetRange, node: Node) -> bool:
-    """Return False only if no row of the segment within the offsets can satisfy the filter."""
+    """Return False only if no row of the segment within the offsets can match the filter."""
     columns = node.columns()
     bounds = _bounds(state, segment, offsets, columns)
     if not may_match(node, bounds):
@@ -34,7 +34,7 @@ def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, columns: 
     written = state.schemas[segment.schema_id]
     stats = segment.stats or {}
     bounds = _place_bounds(segment, offsets)
-    if not state.primary_key and not segment.updated:  # with one, each row says itself what it is
+    if not state.primary_key and not segment.updated:  # otherwise each row has its change type
         bounds[CHANGE_TYPE.name] = exactly("insert")
     for column in state.schema.columns:
         if column.name not in columns:
@@ -50,8 +50,9 @@ def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, columns: 
 def _partitions(
     state: TableState, segment: Segment, names: tuple[str, ...], partitions: tuple[tuple[Any, ...], ...]
 ) -> Iterator[Mapping[str, Bounds]]:
-    """The partition columns of parts of the segment's rows, which together are all of them. ``names`` are the columns
-    that the segment was partitioned by.
+    """Yield the partition values of parts of the segment's rows, which together are all of them.
+
+    ``names`` are the columns that the segment was partitioned by.
     """
     written = state.schemas[segment.schema_id]
     keys = [_map_to_current(state.schema, written, name) for name in names]

@@ -1,7 +1,7 @@
 """Statistics of a segment's rows, in the JSON form of the commit record.
 
-``[min, max, null count]`` per column; min and max are null where every value is. Dates are days, timestamps
-microseconds, decimals strings. A column whose floats hold NaN has no statistics: NaN is not between any two numbers.
+``[min, max, null count]`` per column; min and max are null if every value is. Dates are days, timestamps microseconds,
+decimals strings. A column with NaN has no statistics, because NaN has no order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def collect_stats(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> di
 
 
 def merge_statistics(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema) -> dict[str, list[Any]]:
-    """Combine the statistics of rows that were seen part by part; a column that lacks them in some part has none."""
+    """Combine the statistics of parts of the rows. A column without statistics in one part has none."""
     out = {}
     for name in parts[0] if parts else ():
         column_stats = [part[name] for part in parts if name in part]
@@ -62,7 +62,7 @@ def _column_stats(column: pa.Array | pa.ChunkedArray) -> list[Any] | None:
 def collect_partitions(
     rows: pa.Table | pa.RecordBatch, partition_by: Sequence[str]
 ) -> tuple[tuple[Any, ...], ...] | None:
-    """Return the distinct partition values in JSON form, None if there are more than 64 or none are defined."""
+    """Return the distinct partition values in JSON form; None if there are more than 64, or no partition columns."""
     if not partition_by:
         return None
     keys = pa.table({name: rows.column(name) for name in partition_by})
@@ -74,7 +74,7 @@ def collect_partitions(
 
 
 def merge_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tuple[tuple[Any, ...], ...] | None:
-    """Combine the results of `collect_partitions` for rows that were seen part by part."""
+    """Combine the results of `collect_partitions` for parts of the rows."""
     partitions: dict[tuple[Any, ...], None] = {}
     for part in parts:
         if part is None:
@@ -84,7 +84,7 @@ def merge_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tup
 
 
 def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) -> Bounds:
-    """Make bounds from ``[min, max, null count]`` of a record. A column with NaN has no such statistics."""
+    """Return bounds from the ``[min, max, null count]`` of a record."""
     low, high, nulls = stats
     if low is None:
         return ONLY_NULLS
@@ -95,7 +95,7 @@ def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) ->
 
 
 def decode_stored_value(value: Any, data_type: pa.DataType) -> Any:
-    """Read a value of a record's JSON as one that the predicate tree compares; None where it cannot be told."""
+    """Return a JSON value of a record as the predicate tree compares it; None if it cannot be decoded."""
     try:
         match family_of(data_type):
             case "number":

@@ -1,7 +1,7 @@
-"""Segments of several buckets that are written at once, as their rows come, each into an object of its own.
+"""Writes segments of several buckets concurrently, as their rows arrive, each to its own object.
 
-Rows are in memory only from the moment that they are cut by bucket until they are written: large appends take little
-memory, and the same memory again and again.
+Rows are in memory only from the time that they are sorted by bucket until they are written. Large appends therefore
+need little memory, and reuse it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ Part: TypeAlias = tuple[int, pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class StreamForm:
-    """The form of segments whose length is not known when they begin."""
+    """The form of segments whose length is not known when they are opened."""
 
     options: SegmentOptions
     estimated_bytes: int
-    """The most that one is expected to have."""
+    """The expected maximum size."""
 
 
 class SegmentStream:
-    """A segment of one bucket that grows. Its object appears when it is finished; an error removes it."""
+    """A segment of one bucket that is being written. Its object appears when it is finished; an error removes it."""
 
     def __init__(
         self, storage: Storage, table_uuid: str, segment_uuid: str, bucket: int, schema: pa.Schema, form: StreamForm
@@ -78,7 +78,7 @@ class SegmentStream:
         self._stack.__exit__(kind, error, trace)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows; nothing after an error, for which the object is closed."""
+        """Add rows. Does nothing after an error, which has closed the object."""
         if not self._is_whole:
             return
         self._is_whole = False
@@ -113,10 +113,10 @@ class SegmentStream:
 def stage_streams(
     steps: Iterable[Sequence[Part]], open_stream: Callable[[int], SegmentStream], bytes_max: int
 ) -> list[StagedSegment]:
-    """Write the rows of each bucket in their order, into segments that ``open_stream`` makes, of ``bytes_max`` or a
-    little more; durable when this returns.
+    """Write the rows of each bucket in order, into segments of ``bytes_max`` or a little more. Durable when this
+    returns.
 
-    Two threads write. A bucket has one of them, so that its rows stay in order. About two steps wait to be written.
+    Two threads write, each for its own buckets, so that rows stay in order. About two steps wait to be written.
     """
     streams: dict[int, tuple[SegmentStream, int]] = {}
     waiting: deque[Future[None]] = deque()

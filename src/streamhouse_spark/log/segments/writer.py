@@ -1,6 +1,4 @@
-"""Writing of rows as segments: the bytes, the index and the statistics. Nothing here is visible before a commit names
-it.
-"""
+"""Writes rows as segments: the bytes, the index and the statistics. Nothing is visible before a commit names them."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ BATCH_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class StagedSegment:
-    """A segment that is durable, or carried along (``inline_rows``), but that no record names yet."""
+    """A segment that is durable, or held in memory (``inline_rows``), and that no record names yet."""
 
     segment: Segment
     inline_rows: bytes | None = None
@@ -43,12 +41,10 @@ class SegmentOptions:
     stats_columns: tuple[str, ...] = ()
     codec: Codec = "none"
     former: tuple[FormerPartitioning, ...] = ()
-    """The table's former partitionings, the oldest first."""
+    """The table's former partition specs, the oldest first."""
 
     def of_schema(self, schema_id: int, schemas: Mapping[int, TableSchema]) -> SegmentOptions:
-        """Return the form for rows of another of the table's schemas, an older one, in which columns may have other
-        names, and partitions other columns.
-        """
+        """Return the form for rows of an older schema, with other column names and partition columns."""
         if schema_id == self.schema_id:
             return self
         names = {column.id: column.name for column in schemas[schema_id].columns}
@@ -59,16 +55,17 @@ class SegmentOptions:
 
 
 def stage_inline(rows: pa.Table, bucket: int, options: SegmentOptions) -> StagedSegment:
-    """Write rows as one record batch message without schema, to travel in the commit record.
+    """Write rows as one record batch message without schema, for the commit record.
 
-    Without statistics: they would cost a tenth of a small append, and few rows are soon merged into segments with them.
+    It has no statistics. They would cost a tenth of a small append, and few rows are soon merged into segments with
+    them.
     """
     data = combine_batches(rows).serialize().to_pybytes()
     return StagedSegment(_describe_segment(rows, bucket, options, len(data)), data)
 
 
 def combine_batches(rows: pa.Table) -> pa.RecordBatch:
-    """Return all rows, at least one and at most a slice, as one record batch; copied only if they were in several."""
+    """Return all rows, at least one, as one record batch. Copied only if they are in several batches."""
     batches = rows.to_batches()
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
@@ -82,7 +79,7 @@ def stage_object(
 
 
 def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, options: SegmentOptions) -> StagedSegment:
-    """Write rows to the object's sink, from its position on; durable when the sink's context ends well."""
+    """Write rows at the sink's position. Durable when the sink's context ends without error."""
     size_bytes, index = write_file(sink, rows.schema, rechunk_batches(rows), rows.nbytes, options.codec)
     described = _describe_segment(rows, bucket, options, size_bytes)
     segment = replace(
@@ -104,7 +101,7 @@ def write_file(
     codec: Codec,
     times: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, SegmentIndex]:
-    """Write an Arrow IPC file at the sink's position. Returns its size, and its index, which counts from there."""
+    """Write an Arrow IPC file at the sink's position. Return its size, and its index, relative to that position."""
     file = ArrowFile(sink, schema, estimated_bytes, codec)
     for batch in batches:
         file.write(batch)
@@ -112,7 +109,7 @@ def write_file(
 
 
 class ArrowFile:
-    """An Arrow IPC file that is written from the sink's position on."""
+    """An Arrow IPC file that is written at the sink's position."""
 
     def __init__(self, sink: Sink, schema: pa.Schema, estimated_bytes: int, codec: Codec) -> None:
         options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
@@ -127,7 +124,7 @@ class ArrowFile:
         self._writer.write_batch(batch)
 
     def finish(self, times: Sequence[tuple[int, int]] = ()) -> tuple[int, SegmentIndex]:
-        """Write the footer. Returns the file's size, and its index."""
+        """Write the footer. Return the file's size, and its index."""
         self._writer.close()
         index = SegmentIndex(
             block_bytes=self._summing.block_bytes,
@@ -146,7 +143,7 @@ def _describe_segment(rows: pa.Table, bucket: int, options: SegmentOptions, size
 
 
 def make_staged_segment(num_rows: int, bucket: int, options: SegmentOptions, size_bytes: int) -> Segment:
-    """Return a segment that no record names yet, without the facts that only its rows tell."""
+    """Return a segment that no record names yet, without the fields that depend on its rows."""
     return Segment(
         bucket=bucket,
         base_offset=0,
@@ -160,7 +157,7 @@ def make_staged_segment(num_rows: int, bucket: int, options: SegmentOptions, siz
 
 
 def rechunk_batches(rows: pa.Table) -> list[pa.RecordBatch]:
-    """Return record batches of up to 64k rows or 64 MiB; many tiny chunks are joined first."""
+    """Return record batches of up to 64k rows or 64 MiB; many tiny chunks are combined first."""
     if rows.num_columns and rows.column(0).num_chunks * (BATCH_ROWS_MAX // 4) > rows.num_rows + BATCH_ROWS_MAX:
         rows = combine_small_chunks(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
@@ -171,7 +168,7 @@ def rechunk_batches(rows: pa.Table) -> list[pa.RecordBatch]:
 
 
 class _SummingSink:
-    """Passes bytes on to a sink and sums them by block on the way."""
+    """Writes to a sink, and computes the checksum of each block."""
 
     closed = False
 

@@ -1,7 +1,7 @@
-"""A client of Azure's blobs. The only module that imports Azure's packages.
+"""A client of Azure Blob Storage. The only module that imports Azure's packages.
 
-Blobs are asked by their own endpoint, which accounts with and without a hierarchical namespace have, and which honours
-``If-None-Match`` for a blob that is put and for a list of blocks that is committed.
+It uses the blob endpoint, which accounts with and without a hierarchical namespace have. That endpoint honours
+``If-None-Match`` for a put and for a committed block list.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ except ImportError as import_error:
 _CONNECTIONS_MAX: Final = 48
 _PAGE_BLOBS: Final = 5_000
 _SINGLE_BYTES_MAX: Final = 64 << 20
-"""An object of so many bytes is one request."""
+"""Objects of up to this size are one request."""
 _FOLDER: Final = "hdi_isfolder"
-"""Metadata of the blobs that stand for folders in a hierarchical namespace."""
+"""Metadata of the blobs that represent folders in a hierarchical namespace."""
 _DENIED: Final = (
     "grant the role Storage Blob Data Contributor on the container, or correct adls.account-key, adls.sas-token (or "
     "its file) or adls.client-secret"
@@ -153,7 +153,7 @@ class AzureBlobs:
 
 
 class _Blocks:
-    """A blob that is sent in blocks. Blocks that were never committed go within a week."""
+    """A blob that is sent in blocks. Azure deletes uncommitted blocks within a week."""
 
     def __init__(self, blob: BlobClient, attempt: str) -> None:
         self._blob = blob
@@ -173,11 +173,11 @@ class _Blocks:
         )
 
     def abort(self) -> None:
-        """Leave the blocks, which are no object and cannot be removed one by one."""
+        """Do nothing: uncommitted blocks are not an object and cannot be removed individually."""
 
 
 class _SignatureOfFile(AzureSasCredential):
-    """A shared access signature, as a file has it when a request is sent."""
+    """A shared access signature that is read from a file for each request."""
 
     def __init__(self, file: TokenFile) -> None:
         super().__init__(file.text)
@@ -189,7 +189,7 @@ class _SignatureOfFile(AzureSasCredential):
 
 
 class _TimedTransport(RequestsTransport):  # type: ignore[misc]
-    """Sends requests by connections of its own, and reads the store's clock in the answers."""
+    """Sends requests on its own connections, and derives the store's time from the responses."""
 
     def __init__(self, clock: StoreClock, address: AzureAddress) -> None:
         session = requests.Session()
@@ -215,7 +215,7 @@ def _kind_of(error: Exception, status: int, code: str) -> FailureKind:
     if isinstance(error, HttpResponseError) and status:
         if code in _EXISTS:
             return FailureKind.EXISTS
-        if code == "BlobNotFound":  # another 404 may come from a gateway that knows nothing of the object
+        if code == "BlobNotFound":  # another 404 may come from a gateway
             return FailureKind.ABSENT
         if status in (429, 503):
             return FailureKind.THROTTLED

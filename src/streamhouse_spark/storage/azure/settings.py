@@ -1,4 +1,4 @@
-"""The place and the settings of a container of Azure, by pyiceberg's names."""
+"""Location and settings of an Azure container, with pyiceberg's names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IGNORED: Final = (
     "adls.dfs-storage-authority",
     "adls.dfs-storage-scheme",
 )
-"""Settings of pyiceberg that the location tells already."""
+"""Settings of pyiceberg that the location already defines."""
 _URL: Final = re.compile(
     r"abfss?://(?P<container>[a-z0-9](?:-?[a-z0-9]){2,62})@(?P<account>[a-z0-9]{3,24})\.dfs\."
     r"(?P<domain>[a-z0-9.-]+)(?:/(?P<prefix>.*))?\Z",
@@ -46,13 +46,14 @@ _URL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AzureAddress:
-    """A container, and the settings to reach it. Without credentials those of this machine are asked; the text form
-    shows no secret.
+    """A container, and the settings to reach it. ``repr`` shows no secret.
+
+    Without credentials the Azure identity of this machine is used.
     """
 
     account: str
     domain: str
-    """The end of the account's host, ``core.windows.net`` but for clouds of their own."""
+    """The end of the account's host: ``core.windows.net`` except in sovereign clouds."""
     container: str
     authority: str | None = None
     """Host and port of an emulator, whose URLs have the account in their path."""
@@ -60,7 +61,7 @@ class AzureAddress:
     account_key: str | None = field(default=None, repr=False)
     sas_token: str | None = field(default=None, repr=False)
     sas_token_file: str | None = None
-    """The path of a file that has a shared access signature, which others renew."""
+    """The path of a file with a shared access signature that is renewed externally."""
     tenant_id: str | None = None
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
@@ -113,7 +114,7 @@ class AzureAddress:
 
     @property
     def account_url(self) -> str:
-        """The URL of the account's blobs."""
+        """The URL of the account's blob endpoint."""
         if self.authority is None:
             return f"{self.scheme}://{self.account}.blob.{self.domain}"
         if self.authority.startswith("."):
@@ -122,7 +123,7 @@ class AzureAddress:
 
     @property
     def is_microsofts(self) -> bool:
-        """Tell whether requests go to Azure itself."""
+        """Whether requests go to Azure itself."""
         clouds = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net")
         return self.authority is None and self.domain in clouds
 

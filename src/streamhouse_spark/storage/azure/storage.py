@@ -1,4 +1,4 @@
-"""Azure's blobs as the store."""
+"""Storage on Azure Blob Storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class Container:
 
 def azure_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
     """Return the store at ``abfss://container@account.dfs.core.windows.net/prefix``, with pyiceberg's ``adls.*``
-    settings, else the Azure identity of this machine. Raises `InvalidOptionError`.
+    settings.
+
+    The default is the Azure identity of this machine. Raises `InvalidOptionError`.
     """
     address, prefix = AzureAddress.parse(url, settings)
     return BlobStorage(url, prefix, Container(address), world, RetryPolicy.parse(settings))

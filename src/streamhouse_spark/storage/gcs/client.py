@@ -1,8 +1,7 @@
-"""A client of Google Cloud Storage, by its JSON interface. The only module that imports google-auth.
+"""A client of Google Cloud Storage, with its JSON API. The only module that imports google-auth.
 
-Google's own client for storage loads gRPC, whose threads a fork does not survive, and Spark forks its workers. The
-hard part, credentials and their renewal, is google-auth's; six requests remain. Put-if-absent is
-``ifGenerationMatch=0``.
+Google's own storage client loads gRPC, whose threads do not survive a fork, and Spark forks its workers. google-auth
+handles the hard part, credentials and their renewal; six requests remain. Put-if-absent is ``ifGenerationMatch=0``.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _PAGE_OBJECTS: Final = 1_000
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _NO_OBJECT: Final = ("No such object", "Not Found")
 _UNFINISHED: Final = 308
-"""The answer to a part that is not the last."""
+"""The status of a part that is not the last."""
 _BYTES: Final = "application/octet-stream"
 _JSON: Final = "application/json; charset=UTF-8"
 _DENIED: Final = (
@@ -56,7 +55,7 @@ _CREDENTIALS: Final = (
 
 
 class AnswerError(Exception):
-    """An answer that tells of a failure."""
+    """A response that reports a failure."""
 
     def __init__(self, answer: requests.Response, *, is_put: bool) -> None:
         self.status = answer.status_code
@@ -72,7 +71,9 @@ class AnswerError(Exception):
 
     @property
     def tells_of_an_object(self) -> bool:
-        """Whether a 404 is the store's own word on an object: another may come from a gateway, or mean the bucket."""
+        """Whether a 404 is the store's own statement about an object. Another may come from a gateway, or mean the
+        bucket.
+        """
         if "bucket does not exist" in self.message:
             return False
         return self.reason == "notFound" or self.message.startswith(_NO_OBJECT)
@@ -84,7 +85,7 @@ class GcsBlobs:
     failures: tuple[type[Exception], ...] = (AnswerError, GoogleAuthError, requests.RequestException, OSError)
     condition = "ifGenerationMatch=0"
     parts_in_flight_max = 1
-    """An upload goes on where it ended."""
+    """A resumable upload is sequential."""
 
     def __init__(self, address: GcsAddress) -> None:
         self._boot_ms = SystemClock().boot_ms
@@ -130,7 +131,7 @@ class GcsBlobs:
     def put(self, name: str, body: Bytes, *, is_absent: bool, attempt: str | None = None) -> None:
         condition = {"ifGenerationMatch": "0"} if is_absent else {}
         about = json.dumps({"name": name, "metadata": {ATTEMPT: attempt} if attempt else {}}).encode()
-        boundary = f"part-{hashlib.blake2b(body, digest_size=16).hexdigest()}"  # no body holds its own digest
+        boundary = f"part-{hashlib.blake2b(body, digest_size=16).hexdigest()}"  # no body contains its own digest
         parts = b"".join(
             (
                 f"--{boundary}\r\nContent-Type: {_JSON}\r\n\r\n".encode(),
@@ -167,7 +168,7 @@ class GcsBlobs:
         self._call("GET", self._bucket, fields="name")
 
     def send_part(self, session_url: str, body: bytes, span: str) -> requests.Response:
-        """Send a part of an upload; ``span`` says its place, as ``Content-Range`` does."""
+        """Send a part of an upload; ``span`` is its range, as in ``Content-Range``."""
         headers = {"Content-Range": f"bytes {span}"}
         return self._request("PUT", session_url, headers, body, {}, allowed=_UNFINISHED)
 
@@ -194,7 +195,7 @@ class GcsBlobs:
         *,
         allowed: int = 0,
     ) -> requests.Response:
-        """Send one request. Raises one of the `failures`. ``allowed`` is a status that is no failure."""
+        """Send one request. Raises one of the `failures`. ``allowed`` is a status that is not a failure."""
         sent_ms = self._boot_ms()
         answer: requests.Response = self._session.request(
             method, url, params=parameters, headers=headers, data=body, timeout=self._timeouts, allow_redirects=False
@@ -206,13 +207,13 @@ class GcsBlobs:
 
 
 class _Resumable:
-    """An upload that goes on where it ended. The condition was given when it began, and is tried at its end."""
+    """A resumable upload. The condition is given when it starts, and checked at its end."""
 
     def __init__(self, blobs: GcsBlobs, session_url: str) -> None:
         self._blobs = blobs
         self._url = session_url
         self._begin = 0
-        """Bytes of the parts before."""
+        """Bytes of the previous parts."""
 
     def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:  # noqa: ARG002 - parts come in order
         data = body.getvalue()
@@ -227,7 +228,7 @@ class _Resumable:
             before, stored = stored, _count_stored_bytes(answer)
             if stored >= end and not is_last:
                 break
-            if stored <= before:  # the caller sends the part again, or begins anew
+            if stored <= before:  # the caller retries the part, or starts again
                 raise ConnectionError(f"the upload has {stored} bytes after a part that ends at {end}")
         self._begin = end
 
@@ -276,7 +277,7 @@ def _remedy(error: Exception, kind: FailureKind, status: int) -> str:
 
 
 class _TokenOfFile(google.auth.credentials.Credentials):
-    """An access token, as a file has it when a request is sent."""
+    """An access token that is read from a file for each request."""
 
     def __init__(self, file: TokenFile) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The place and the settings of a bucket of Google Cloud Storage, by pyiceberg's names."""
+"""Location and settings of a Google Cloud Storage bucket, with pyiceberg's names."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ _NAMES: Final = (
     "gcs.request-timeout",
 )
 _IGNORED: Final = ("gcs.oauth2.token-expires-at", "gcs.access", "gcs.consistency", "gcs.default-bucket-location")
-"""Settings of pyiceberg that mean nothing here."""
+"""Settings of pyiceberg without effect here."""
 _URL: Final = re.compile(r"gs://(?P<bucket>[a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/(?P<prefix>.*))?\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class GcsAddress:
-    """A bucket, and the settings to reach it. Without a token the application default credentials of this machine are
-    used; the text form shows no secret.
+    """A bucket, and the settings to reach it. ``repr`` shows no secret.
+
+    Without a token the application default credentials of this machine are used.
     """
 
     bucket: str
     host: str = _HOST
     project_id: str | None = None
-    """The project that pays, where the bucket asks for one."""
+    """The project to bill, for requester-pays buckets."""
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
-    """The path of a file that has an access token, which others renew."""
+    """The path of a file with an access token that is renewed externally."""
     is_anonymous: bool = False
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
@@ -82,7 +83,7 @@ class GcsAddress:
 
     @property
     def is_googles(self) -> bool:
-        """Tell whether requests go to Google itself."""
+        """Whether requests go to Google itself."""
         host = urlsplit(self.host).hostname or ""
         return host == "storage.googleapis.com" or host.endswith(".storage.googleapis.com")
 

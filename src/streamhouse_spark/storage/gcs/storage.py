@@ -1,4 +1,4 @@
-"""Google Cloud Storage as the store."""
+"""Storage on Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class GcsBucket:
 
 
 def gcs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
-    """Return the store at ``gs://bucket/prefix``, with pyiceberg's ``gcs.*`` settings, else the application default
-    credentials of this machine. Raises `InvalidOptionError`.
+    """Return the store at ``gs://bucket/prefix``, with pyiceberg's ``gcs.*`` settings.
+
+    The default are the application default credentials of this machine. Raises `InvalidOptionError`.
     """
     address, prefix = GcsAddress.parse(url, settings)
     return BlobStorage(url, prefix, GcsBucket(address), world, RetryPolicy.parse(settings))

@@ -1,9 +1,9 @@
-"""A client of HDFS, by WebHDFS over HTTP: a NameNode answers, and sends to a DataNode for bytes.
+"""A client of HDFS, with WebHDFS over HTTP: a NameNode responds, and redirects to a DataNode for bytes.
 
 Hadoop's own library would need a JVM in the process. Put-if-absent is ``RENAME`` of a file that was written under
-another name, with ``renameoptions=NONE``: the NameNode decides it under one lock, and it fails where the destination
-exists. Without this parameter ``RENAME`` answers ``false`` there, whatever the reason is, and moves the file into a
-folder of that name.
+another name, with ``renameoptions=NONE``: the NameNode decides it under one lock, and it fails if the destination
+exists. Without this parameter ``RENAME`` responds ``false`` then, without a reason, and moves the file into a folder of
+that name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Body = bytes | Iterable[bytes]
 
 _CONNECTIONS_MAX: Final = 48
 _AWAY_MS: Final = 60_000
-"""A DataNode that could not be reached is not asked for so long: the NameNode notices after some minutes."""
+"""An unreachable DataNode is avoided for this time: the NameNode notices after some minutes."""
 _NOTHING: Final[Mapping[str, str]] = {}
 _EXCLUDED: Final = "excludedatanodes"
 _TOKEN_IN_URL: Final = re.compile(r"(?i)(delegation=)[^&\s'\")]+")
@@ -71,7 +71,7 @@ _REMEDIES: Final = {
 
 
 class AnswerError(Exception):
-    """An answer that tells of a failure."""
+    """A response that reports a failure."""
 
     def __init__(
         self, status: int, name: str, message: str, operation: str, *, asks_for_kerberos: bool = False
@@ -79,7 +79,7 @@ class AnswerError(Exception):
         super().__init__(message)
         self.status = status
         self.name = name
-        """The class of Hadoop's exception; empty where it is no answer of WebHDFS."""
+        """The class of Hadoop's exception; empty if the response is not one of WebHDFS."""
         self.operation = operation
         self.asks_for_kerberos = asks_for_kerberos
 
@@ -96,7 +96,7 @@ class AnswerError(Exception):
 
 
 class ForeignAnswerError(Exception):
-    """An answer that WebHDFS does not give."""
+    """A response that WebHDFS does not give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ class Entry:
     """A file or a folder."""
 
     name: str
-    """Its name in its folder; empty where it was asked for itself."""
+    """Its name in its folder; empty if it was requested itself."""
     is_folder: bool
     size_bytes: int
     modified_ms: int
     file_id: int
-    """The number of this file. It keeps it when it is renamed, and no other ever gets it."""
+    """The id of this file. It survives renames, and is never reused."""
 
     @classmethod
     def of(cls, status: dict[str, Any]) -> Entry:
@@ -126,12 +126,12 @@ Entries = list[Entry]
 
 
 class WebHdfs:
-    """The files of one cluster. Names are paths without the slash at their begin."""
+    """The files of one cluster. Names are paths without the leading slash."""
 
     failures: tuple[type[Exception], ...] = (AnswerError, ForeignAnswerError, requests.RequestException, OSError)
     condition = "RENAME with renameoptions=NONE"
     is_known = False
-    """Gateways answer the same requests, before other stores too."""
+    """Gateways implement the same API on other stores."""
 
     def __init__(self, address: HdfsAddress) -> None:
         self._boot_ms = SystemClock().boot_ms
@@ -140,9 +140,9 @@ class WebHdfs:
         self._timeouts = (address.connect_timeout_seconds, address.request_timeout_seconds)
         self._namenodes = address.namenodes
         self._active = 0
-        """The NameNode that is asked first. Threads that set it at once do no harm: each looks on from where it is."""
+        """The NameNode to use first. Concurrent updates are harmless: each thread continues with the next one."""
         self._away: dict[str, int] = {}
-        """DataNodes that could not be reached, by address → the time until which others are asked."""
+        """Address of an unreachable DataNode → the time until which it is avoided."""
         self.token_file = token_file(address.token_file, TOKEN_FILE)
         self._fixed_identity = {"delegation": address.token} if address.token else {"user.name": address.user or ""}
         self._session = requests.Session()
@@ -166,7 +166,7 @@ class WebHdfs:
         return self.entry(name).size_bytes
 
     def entry(self, name: str) -> Entry:
-        """Return the entry of a file. A folder is none."""
+        """Return the entry of a file. Raises an error for a folder."""
         answer = self._ask("GET", "GETFILESTATUS", name)
         entry = Entry.of(answer.json()["FileStatus"])
         if entry.is_folder:
@@ -174,7 +174,7 @@ class WebHdfs:
         return entry
 
     def children(self, folder: str, after: str | None) -> tuple[Entries, bool]:
-        """Return the next entries of a folder in the order of their names, and whether more follow."""
+        """Return the next entries of a folder in name order, and whether more follow."""
         answer = self._ask("GET", "LISTSTATUS_BATCH", folder, {} if after is None else {"startafter": after})
         listing = answer.json()["DirectoryListing"]
         entries = [Entry.of(status) for status in listing["partialListing"]["FileStatuses"]["FileStatus"]]
@@ -183,12 +183,14 @@ class WebHdfs:
         return [entry for entry in entries if entry.name], bool(listing["remainingEntries"])
 
     def write(self, name: str, body: Body) -> None:
-        """Write a file under a name that nobody else uses; its folders are made. It can be read while it is written."""
+        """Write a file under a name that no other writer uses, and create its folders. Readers can see it
+        half-written.
+        """
         answer = self._ask("PUT", "CREATE", name, {"overwrite": "false", **self._without_away()}, allowed=307)
         self._send_on("PUT", "CREATE", answer, body)
 
     def rename(self, name: str, to: str, *, replace: bool) -> None:
-        """Give a file another name. Without ``replace``, only where there is nothing of this name."""
+        """Rename a file. Without ``replace``, only if the new name is free."""
         options = "OVERWRITE" if replace else "NONE"
         answer = self._ask("PUT", "RENAME", name, {"destination": f"/{to}", "renameoptions": options})
         if answer.content:
@@ -228,7 +230,7 @@ class WebHdfs:
     def _ask(
         self, method: str, operation: str, name: str, about: Mapping[str, str] = _NOTHING, *, allowed: int = 0
     ) -> requests.Response:
-        """Ask the NameNode that answered last; after a failure the next request goes to another, if there is one."""
+        """Send a request to the NameNode that responded last; after a failure the next request goes to another one."""
         at, sent_ms = self._active, self._boot_ms()
         url = f"{self._namenodes[at]}/webhdfs/v1/{quote(name)}"
         try:
@@ -237,18 +239,18 @@ class WebHdfs:
             self._active = (at + 1) % len(self._namenodes)
             raise
         date = answer.headers.get("Date", "")
-        self.clock.observe(date[: date.find("GMT") + 3], sent_ms, self._boot_ms())  # Jetty may say it twice
+        self.clock.observe(date[: date.find("GMT") + 3], sent_ms, self._boot_ms())  # Jetty may send it twice
         if answer.status_code >= 300 and answer.status_code != allowed:
             error = AnswerError.of(answer, operation)
             if error.name in _ASKED_OF_ANOTHER:
                 self._active = (at + 1) % len(self._namenodes)
-            if _EXCLUDED in about:  # there may be no others
+            if _EXCLUDED in about:  # maybe no DataNode is left
                 self._away.clear()
             raise error
         return answer
 
     def _send_on(self, method: str, operation: str, answer: requests.Response, body: Body | None) -> requests.Response:
-        """Send the request on to the DataNode that the NameNode chose; its URL has all parameters."""
+        """Send the request to the DataNode that the NameNode chose; its URL has all parameters."""
         location = answer.headers.get("Location", "")
         if urlsplit(location).scheme not in ("http", "https"):
             raise ForeignAnswerError(f"{operation} is answered without the URL of a DataNode")
@@ -273,7 +275,7 @@ class WebHdfs:
 
 
 def _address_of(host: str) -> str:
-    """Return the address of a DataNode, by which the NameNode knows it."""
+    """Return the IP address of a DataNode, by which the NameNode knows it."""
     try:
         return socket.gethostbyname(host)
     except OSError:
@@ -285,13 +287,13 @@ def _kind_of(error: Exception) -> FailureKind:
         return FailureKind.FINAL if isinstance(error, ForeignAnswerError) else FailureKind.TRANSIENT
     if error.name == "FileAlreadyExistsException" and error.operation == "RENAME":
         return FailureKind.EXISTS
-    if error.name == "FileNotFoundException":  # of a rename it is the file that was to get another name
+    if error.name == "FileNotFoundException":  # for a rename it is the source file
         return FailureKind.FINAL if error.operation == "RENAME" else FailureKind.ABSENT
     if error.name in _DID_NOTHING or error.status in (429, 503):
         return FailureKind.THROTTLED
     if error.status >= 500 or error.status == 408:
         return FailureKind.TRANSIENT
-    # An error of input and output at the NameNode, or at a DataNode: there may be a better one next time.
+    # An I/O error of the NameNode or a DataNode: a retry may use another one.
     return FailureKind.FINAL if error.name in _FINAL or not error.name else FailureKind.TRANSIENT
 
 
@@ -317,7 +319,7 @@ def _remedy(error: Exception, kind: FailureKind) -> str:
 
 
 def _text_of(error: Exception) -> str:
-    """Return what a failure tells, in words without a URL: that may hold a token."""
+    """Return the message of a failure without a URL, which may contain a token."""
     request = getattr(error, "request", None)
     if isinstance(error, requests.RequestException) and request is not None:
         return f"no answer of {urlsplit(request.url or '').netloc}"

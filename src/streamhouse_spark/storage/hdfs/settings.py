@@ -1,4 +1,4 @@
-"""The place and the settings of a folder of HDFS."""
+"""Location and settings of an HDFS folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOKEN_FILE: Final = "hdfs.delegation-token-file"  # noqa: S105 - the name of a s
 _NAMES: Final = (_ADDRESS, _USER, _TOKEN, TOKEN_FILE, "hdfs.connect-timeout", "hdfs.request-timeout")
 _KERBEROS: Final = "hdfs.kerberos_ticket"
 _IGNORED: Final = ("hdfs.host", "hdfs.port")
-"""Settings of pyiceberg that the location tells already."""
+"""Settings of pyiceberg that the location already defines."""
 _HTTP_PORT: Final = 9870
 _URL: Final = re.compile(
     r"hdfs://(?P<host>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(?::\d{1,5})?(?:/(?P<path>.*))?\Z", re.DOTALL
@@ -37,15 +37,15 @@ _URL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HdfsAddress:
-    """A cluster, and the settings to reach it. The text form shows no secret."""
+    """A cluster, and the settings to reach it. ``repr`` shows no secret."""
 
     namenodes: tuple[str, ...]
-    """The URLs of WebHDFS at the NameNodes, of which one is active."""
+    """The WebHDFS URLs of the NameNodes, one of which is active."""
     user: str | None
-    """The user that requests name; None with a token, which tells the user itself."""
+    """The user of requests; None with a token, which identifies the user."""
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
-    """The path of a file that has a delegation token, which others renew."""
+    """The path of a file with a delegation token that is renewed externally."""
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
 
@@ -57,7 +57,7 @@ class HdfsAddress:
             shown = "a user name in it" if "@" in url else repr(url)
             raise InvalidOptionError(
                 f"warehouse URL: found {shown}, expected hdfs://<host>:<port>/<path> with the NameNode's host, or the "
-                f"name of a nameservice; a user belongs into the setting {_USER}"
+                f"name of a nameservice; a user belongs in the setting {_USER}"
             )
         path = (match["path"] or "").rstrip("/")
         if path and any(part in ("", ".", "..") for part in path.split("/")):
@@ -75,7 +75,7 @@ class HdfsAddress:
             raise InvalidOptionError(f"{_TOKEN} and {TOKEN_FILE} exclude each other: set one of them")
         if (token or token_file) and ours.get(_USER):
             raise InvalidOptionError(
-                f"{_TOKEN if token else TOKEN_FILE} and {_USER} exclude each other: the token tells the user"
+                f"{_TOKEN if token else TOKEN_FILE} and {_USER} exclude each other: the token identifies the user"
             )
         address = cls(
             namenodes=_namenodes(ours.get(_ADDRESS), match["host"]),
@@ -100,7 +100,7 @@ def _namenodes(setting: str | None, host: str) -> tuple[str, ...]:
 
 
 def _own_user() -> str:
-    """Return the user that Hadoop's own clients would name here."""
+    """Return the user that Hadoop's own clients would use."""
     try:
         return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     except (OSError, KeyError) as error:  # a container may run under a number without a name

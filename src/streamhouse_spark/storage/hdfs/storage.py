@@ -1,11 +1,11 @@
-"""A folder of HDFS as the store.
+"""Storage in an HDFS folder.
 
-An object is written under a temporary name beside its own, which begins with ``.tmp-``, and then renamed: a file that
-is written in place can be read half, and a rename is atomic at the NameNode. A crash leaves the temporary file behind;
-`list` does not show it, and orphan cleaning removes it (`list_temporary`).
+An object is written under a temporary name in its folder, which starts with ``.tmp-``, and then renamed. A file that is
+written in place could be read half-written, and a rename is atomic at the NameNode. A crash leaves the temporary file
+behind; `list` does not return it, and orphan cleaning deletes it (`list_temporary`).
 
-Durable means what HDFS promises for a file that was closed: each DataNode of its pipeline has the bytes, in memory at
-least, and the NameNode's journal has the file and its name.
+Durable means what HDFS guarantees for a closed file: each DataNode of its pipeline has the bytes, at least in memory,
+and the NameNode's journal has the file and its name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import field
+from tempfile import SpooledTemporaryFile
+from types import TracebackType
+from typing import Final, Self
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import in_parallel
@@ -21,8 +24,8 @@ from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink
 from streamhouse_spark.storage.hdfs.client import CLIENTS, Entries, Entry, WebHdfs
 from streamhouse_spark.storage.hdfs.settings import HdfsAddress
-from streamhouse_spark.storage.hdfs.spooled_upload import HeldFile
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
+from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
 from streamhouse_spark.storage.remote.remote_storage import READS_MAX, RemoteStorage
 from streamhouse_spark.storage.remote.retry import RetryPolicy
 
@@ -39,7 +42,7 @@ class Cluster:
 
 @dataclass(slots=True)
 class _TemporaryNames:
-    """Names in a folder that nobody else has."""
+    """Unique temporary names in a folder."""
 
     folder: str
     world: World
@@ -60,13 +63,13 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
     """A folder of a cluster."""
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
-        """Store the object. Commit point: the rename at the NameNode."""
+        """Store the object, unless one exists. **Commit point:** the rename at the NameNode."""
         body = bytes(data)
         with self._temporary(key) as temporary:
             self._rename(key, self._write(key, temporary, body, len(body)), resend_unclear=False)
 
     def put(self, key: str, data: Bytes) -> None:
-        """Store or replace the object. Commit point: the rename at the NameNode."""
+        """Store or replace the object. **Commit point:** the rename at the NameNode."""
         body = bytes(data)
         with self._temporary(key) as temporary:
 
@@ -79,8 +82,9 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
 
     @contextmanager
     def create(self, key: str) -> Iterator[Sink]:
-        """Hold the object on this host until the context ends: a file of which a part has arrived cannot be gone on
-        with safely. Commit point: the rename at the NameNode.
+        """Buffer the object on this host until the context ends: a partly sent file cannot be continued safely.
+
+        **Commit point:** the rename at the NameNode.
         """
         with HeldFile() as held, self._temporary(key) as temporary:
             yield held
@@ -107,16 +111,14 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         return sorted(entry.name for entry in self._children(prefix) if not entry.name.startswith(TEMPORARY))
 
     def check_writable(self) -> None:
-        """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes; puts race
-        as well.
-        """
+        """Test reads, put-if-absent, read-after-write, deletes and racing puts on probe objects, which are removed."""
         hdfs = self._bucket.blobs()
         prove_writable(self, self._world, hdfs.condition, is_trusted=hdfs.is_known)
 
     @contextmanager
     def _temporary(self, key: str) -> Iterator[_TemporaryNames]:
-        """Give names beside the object's own. Files that are left under them are deleted: then a rename that is still
-        on its way does nothing.
+        """Provide temporary names next to the object. Remaining files are deleted, so that a rename in flight does
+        nothing.
         """
         if ":" in key:
             raise StorageError(f"{key!r} holds a colon, which HDFS does not take: use another name")
@@ -129,12 +131,13 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         finally:
             hdfs = self._bucket.blobs()
             for name in names.given[:-1] if is_named else names.given:
-                with suppress(*hdfs.failures):  # cleaning finds it
+                with suppress(*hdfs.failures):  # orphan cleaning deletes it
                     hdfs.delete(name)
 
     def _write(self, key: str, temporary: _TemporaryNames, body: bytes | HeldFile, size_bytes: int) -> str:
-        """Write a file, and return its name. Each attempt has a name of its own: one that was given up may yet begin at
-        a DataNode, and would put half a file in the place of a whole one.
+        """Write a file, and return its name. Each attempt has its own name.
+
+        An abandoned attempt may still start at a DataNode, and would overwrite a complete file with a partial one.
         """
 
         def write(hdfs: WebHdfs, _: str) -> str:
@@ -151,14 +154,14 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         self._send("puts", "write", key, rename, resend_unclear=resend_unclear)
 
     def _is_stored(self, key: str, entry: Entry) -> bool:
-        """Tell whether the object is this very file, although the answer to its rename failed."""
+        """Return whether the object is this very file, although the response to its rename failed."""
         try:
             return self._send("heads", "read", key, lambda hdfs, name: hdfs.entry(name)).file_id == entry.file_id
         except StorageError:
             return False
 
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List all files whose key begins with the prefix, the folders of one depth at the same time."""
+        """List all files whose key starts with the prefix, the folders of one depth concurrently."""
         folders = [prefix[: prefix.rfind("/") + 1]]
         while folders:
             deeper: Names = []
@@ -175,7 +178,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
             folders = deeper
 
     def _children(self, folder: str) -> Entries:
-        """List what lies in a folder (which ends with a slash, or is the root); nothing where it is absent."""
+        """List the entries of a folder (which ends with a slash, or is the root); empty if it is absent."""
         children: Entries = []
         more = True
         while more:
@@ -190,3 +193,35 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
                 return children
             children.extend(entries)
         return children
+
+
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class HeldFile:
+    """A sink that later is the body of a request, which may be sent several times.
+
+    The object is buffered on this host: in memory, and above `PART_BYTES` in a file.
+    """
+
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile(max_size=PART_BYTES)  # noqa: SIM115 - closed by __exit__
+        self.size_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def write(self, data: Bytes) -> int:
+        written = self._file.write(data)
+        self.size_bytes += written
+        return written
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        while chunk := self._file.read(_CHUNK_BYTES):
+            yield chunk

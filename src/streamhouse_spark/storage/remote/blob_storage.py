@@ -1,16 +1,17 @@
-"""An object store with a synchronous client, as the store: all that Azure's and Google's have in common."""
+"""Storage on an object store with a synchronous client: the common part of Azure and Google Cloud Storage."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
-from streamhouse_spark.storage.remote.blob_parts import BlobParts
-from streamhouse_spark.storage.remote.blobs import Blobs, Page
+from streamhouse_spark.storage.remote.blobs import Blobs, LargeBlob, Page
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.multipart_upload import Upload
 from streamhouse_spark.storage.remote.remote_storage import RemoteStorage
+from streamhouse_spark.storage.remote.request_executor import RequestExecutor
 
 
 class BlobStorage(RemoteStorage[Blobs]):
@@ -44,9 +45,9 @@ class BlobStorage(RemoteStorage[Blobs]):
         ]
 
     def check_writable(self) -> None:
-        """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.
+        """Test reads, put-if-absent, read-after-write and deletes on probe objects, which are removed.
 
-        Puts race as well where the endpoint is not the maker's own, which is known to decide between them.
+        Racing puts are tested too if the endpoint is not the vendor's, which is known to decide between writers.
         """
         blobs = self._bucket.blobs()
         prove_writable(self, self._world, blobs.condition, is_trusted=blobs.is_known)
@@ -71,3 +72,52 @@ class BlobStorage(RemoteStorage[Blobs]):
             following = page.following
             if following is None:
                 return
+
+
+class BlobParts:
+    """The requests of one upload, as `multipart_upload.Parts` defines them."""
+
+    def __init__(self, sender: RequestExecutor[Blobs], key: str, attempt: str) -> None:
+        self.in_flight_max = sender.bucket.blobs().parts_in_flight_max
+        self._sender = sender
+        self._key = key
+        self._attempt = attempt
+        self._begun: LargeBlob | None = None
+
+    @property
+    def _large(self) -> LargeBlob:
+        assert self._begun is not None, "begin comes first"
+        return self._begun
+
+    def put_whole(self, body: io.BytesIO) -> None:
+        data = body.getvalue()
+        self._sender.send(
+            "puts",
+            "write",
+            self._key,
+            lambda blobs, name: blobs.put(name, data, is_absent=True, attempt=self._attempt),
+            sent_bytes=len(data),
+        )
+
+    def begin(self) -> None:
+        self._begun = self._sender.send(
+            "puts", "write", self._key, lambda blobs, name: blobs.begin(name, self._attempt)
+        )
+
+    def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:
+        self._sender.send(
+            "puts",
+            "write",
+            self._key,
+            lambda _, __: self._large.send(number, body, is_last=is_last),
+            sent_bytes=body.getbuffer().nbytes,
+        )
+
+    def finish(self) -> None:
+        self._sender.send("puts", "write", self._key, lambda _, __: self._large.finish())
+
+    def abort(self) -> None:
+        self._sender.send("deletes", "abort the upload of", self._key, lambda _, __: self._large.abort())
+
+    def stored_attempt(self) -> str | None:
+        return self._sender.send("heads", "read", self._key, lambda blobs, name: blobs.attempt(name))

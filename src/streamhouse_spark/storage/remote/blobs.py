@@ -1,7 +1,7 @@
-"""The requests of a store whose client is synchronous, each sent once.
+"""The client interface of object stores: every method sends one request once, synchronously.
 
-Names are whole: they begin at the root of the bucket (of Azure, the container; of HDFS, the file system). Every failed
-request is one of the client's `failures`, which `judge` understands.
+Names are complete: they start at the root of the bucket (for Azure the container, for HDFS the file system). Every
+failed request raises one of the client's `failures`, which `judge` classifies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamhouse_spark.storage.remote.token_file import TokenFile
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """An object of a listing."""
+    """An object in a listing."""
 
     name: str
     size_bytes: int
@@ -34,49 +34,49 @@ class Page:
     prefixes: Sequence[str]
     """Names of folders, which end with the delimiter."""
     following: str | None
-    """The mark of the next page."""
+    """The continuation token of the next page."""
 
 
 class LargeBlob(Protocol):
-    """An object that is sent in parts."""
+    """A multipart upload in progress."""
 
     def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:
-        """Send a part. Numbers begin at 1."""
+        """Send a part. Numbers start at 1."""
 
     def finish(self) -> None:
-        """Make the object visible, unless there is one."""
+        """Make the object visible, unless one exists."""
 
     def abort(self) -> None:
         """Remove the parts that were sent."""
 
 
 class BlobClient(Protocol):
-    """A connected client of a store: the requests that every store has. Safe for threads, for one process."""
+    """A connected client with the requests that every store has. Thread-safe, for one process."""
 
     clock: StoreClock
     failures: tuple[type[Exception], ...]
-    """Every exception that a request can raise, except defects."""
+    """Every exception that a request can raise, except bugs."""
     condition: str
-    """The store's word for put-if-absent."""
+    """The store's name for put-if-absent."""
     is_known: bool
-    """Whether the store is known to decide between writers."""
+    """Whether the store is known to decide between racing writers."""
     token_file: TokenFile | None
-    """The secret that requests carry, where it is one in a file."""
+    """The file with the secret of requests, if there is one."""
 
     def judge(self, error: Exception) -> Failure:
-        """Tell what a failure means."""
+        """Classify a failure."""
 
     def get(self, name: str) -> bytes: ...
 
     def get_range(self, name: str, start: int, end: int) -> bytes:
-        """Read bytes, fewer where the object ends."""
+        """Read bytes; fewer at the end of the object."""
 
     def size_bytes(self, name: str) -> int: ...
 
     def delete(self, name: str) -> None: ...
 
     def ask_time(self) -> None:
-        """Send a small request, whose answer tells `clock` the store's time."""
+        """Send a small request, so that `clock` learns the store's time from the response."""
 
 
 class Blobs(BlobClient, Protocol):
@@ -85,10 +85,10 @@ class Blobs(BlobClient, Protocol):
     parts_in_flight_max: int
 
     def attempt(self, name: str) -> str | None:
-        """Return the attempt that an object carries."""
+        """Return the attempt id in an object's metadata."""
 
     def put(self, name: str, body: Bytes, *, is_absent: bool, attempt: str | None = None) -> None:
-        """Store an object. With ``is_absent`` only where there is none."""
+        """Store an object. With ``is_absent`` only if none exists."""
 
     def begin(self, name: str, attempt: str) -> LargeBlob: ...
 

@@ -1,4 +1,4 @@
-"""Plans of requests for many byte ranges of one object, and the assembly of their answers."""
+"""Plans requests for many byte ranges of one object, and assembles the responses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from streamhouse_spark.core.lazy_dataclass import dataclass
 
 GAP_BYTES_MAX = 64 << 10
-"""Ranges nearer than this are fetched together: reading the gap costs less than another request."""
+"""Ranges closer than this are fetched together: reading the gap costs less than another request."""
 PIECE_BYTES_MAX = 16 << 20
-"""Longer stretches are fetched in pieces side by side: one connection is slower than the network."""
+"""Longer ranges are fetched in concurrent pieces: one connection is slower than the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """The pieces to fetch, sorted, without overlap, none longer than `PIECE_BYTES_MAX`."""
+    """The pieces to fetch: sorted, without overlap, none longer than `PIECE_BYTES_MAX`."""
 
     wanted: tuple[tuple[int, int], ...]
     pieces: tuple[tuple[int, int], ...]
@@ -31,7 +31,9 @@ class RangePlan:
         return cls(tuple(ranges), tuple(pieces))
 
     def assemble(self, fetched: Mapping[tuple[int, int], bytes]) -> list[bytes]:
-        """Return the wanted ranges in the order asked, from the bytes of every piece (short where the object ends)."""
+        """Return the requested ranges in their order, from the bytes of every piece (short at the end of
+        the object).
+        """
         starts = [start for start, _ in self.pieces]
         return [self._one(start, end, starts, fetched) for start, end in self.wanted]
 
@@ -49,7 +51,7 @@ class RangePlan:
 
 
 def stretches(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join ranges that lie near each other, sorted."""
+    """Merge ranges that are close to each other; sorted."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(r for r in ranges if r[0] < r[1]):
         if merged and start - merged[-1][1] <= GAP_BYTES_MAX:

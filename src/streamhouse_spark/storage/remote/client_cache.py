@@ -1,4 +1,4 @@
-"""The connected clients of this process, by their settings."""
+"""The connected clients of this process, by settings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ V = TypeVar("V")
 
 
 class ClientCache(Generic[K, V]):
-    """Makes a client at its first use, and keeps a few. A child process makes its own: after a fork it must not use its
-    parent's connections.
+    """Creates a client at its first use, and caches a few. A forked child creates its own.
+
+    It must not use its parent's connections.
     """
 
     def __init__(self, connect: Callable[[K], V]) -> None:
@@ -38,6 +39,6 @@ class ClientCache(Generic[K, V]):
             return client
 
     def renew_in_child(self) -> None:
-        """Forget the clients, and keep them from being closed: their sockets are the parent's."""
+        """Drop the clients without closing them: their sockets belong to the parent."""
         self._inherited.append(self._clients)
         self._clients = {}

@@ -1,4 +1,4 @@
-"""The proof, before the first write, that a store keeps the promises which commits rest on."""
+"""Proves before the first write that a store keeps the guarantees that commits depend on."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.remote.conditional_put_race import race
 
 TEMPORARY: Final = ".tmp-"
-"""Names of objects that begin so are not listed."""
+"""Objects with this name prefix are not listed."""
 CLOCK_SKEW_MS_MAX: Final = 5 * 60_000
 
 
 def prove_writable(storage: Storage, world: World, condition: str, *, is_trusted: bool) -> None:
-    """Try reading, put-if-absent, read-after-write and deleting on objects of its own, and remove them.
+    """Test reads, put-if-absent, read-after-write and deletes on probe objects, and remove them.
 
-    Puts race as well, unless the store ``is_trusted`` to decide between them. ``condition`` is the store's word for
-    put-if-absent. Raises `StorageError` with the remedy.
+    Racing puts are tested too, unless the store ``is_trusted`` to decide between them. ``condition`` is the store's
+    name for put-if-absent. Raises `StorageError` with the remedy.
     """
     key = f"{TEMPORARY}probe-{world.ids.new_uuid()}"
     try:
@@ -38,7 +38,7 @@ def prove_writable(storage: Storage, world: World, condition: str, *, is_trusted
 def _probe(storage: Storage, key: str, condition: str) -> None:
     with suppress(ObjectNotFoundError):
         storage.read(key)
-    with suppress(ObjectExistsError):  # the request may have been resent; the name is nobody else's
+    with suppress(ObjectExistsError):  # the client may have resent it; no other writer has this name
         storage.put_if_absent(key, b"first")
     try:
         storage.put_if_absent(key, b"second")
@@ -61,7 +61,9 @@ def _probe(storage: Storage, key: str, condition: str) -> None:
 
 
 def require_clock(storage: Storage, world: World) -> None:
-    """Require that this machine's clock is near the store's. Raises `StorageRefusedError`: nothing is sent."""
+    """Raise `StorageRefusedError` if this machine's clock differs too much from the store's. Nothing is
+    written then.
+    """
     skew_ms = world.clock.now_ms() - storage.now_ms()
     if abs(skew_ms) > CLOCK_SKEW_MS_MAX:
         raise StorageRefusedError(
@@ -72,5 +74,5 @@ def require_clock(storage: Storage, world: World) -> None:
 
 
 def is_object(key: str) -> bool:
-    """Tell whether the key is neither a folder marker, as consoles make them, nor a probe."""
+    """Return whether the key is neither a folder marker, as consoles create them, nor a probe."""
     return key != "" and not key.endswith("/") and not key.rpartition("/")[2].startswith(TEMPORARY)

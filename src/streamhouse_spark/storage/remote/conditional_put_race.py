@@ -1,9 +1,9 @@
-"""A race of put-if-absent, which shows a store that looks whether an object is there and writes it in a second step.
+"""A race of put-if-absent that detects stores which check for the object and write it in two steps.
 
-Two puts in sequence cannot see such a store: it refuses the second one. Of racing puts it acknowledges several, if they
-meet. Where the client can hold back the ends of its requests, all begin before the first one ends: a store that looks
-when a request begins is seen for sure. One that looks at the end may be seen by chance alone: there a race that shows
-nothing proves nothing, and only makes it unlikely that such a store is taken.
+Sequential puts cannot detect such a store: it rejects the second one. Of racing puts it acknowledges several, if they
+overlap. If the client can hold back the end of its requests, all start before the first one ends, and a store that
+checks at the start of a request is always detected. One that checks at the end is detected only by chance. A race that
+detects nothing then proves nothing, but makes such a store unlikely.
 """
 
 from __future__ import annotations
@@ -17,30 +17,33 @@ from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, Sto
 from streamhouse_spark.storage.base import Storage
 
 ROUNDS = 12
-"""A race is a matter of chance: a store that looks first has one winner in many a round, and seldom in all of these."""
+"""Detection is a matter of chance: a two-step store has one winner in many rounds, but rarely in all of these."""
 RACERS = 8
 BODY_BYTES = 400 << 10
-"""Each racer's object: while it arrives, others look. Short ones are written before the next request is sent."""
+"""Size of each racer's object: while it arrives, other requests check. Smaller ones are stored before the next request
+is sent.
+"""
 HELD_ROUNDS = 2
 HELD_BYTES = 64 << 10
 
 
 @runtime_checkable
 class ConcurrentPutProbe(Protocol):
-    """A store whose client can hold back the ends of requests."""
+    """A store whose client can hold back the end of requests."""
 
     def put_together(self, key: str, bodies: Sequence[bytes]) -> list[StorageError | None]:
-        """Put all bodies under one new key, if absent, so that none ends before all have begun. None stands for an
-        acknowledgement.
+        """Put all bodies under one new key, if absent, so that none ends before all have started.
+
+        None stands for an acknowledged put.
         """
 
 
 def race(storage: Storage, prefix: str) -> None:
-    """Let threads put the same new keys below ``prefix`` at once, and remove what they put.
+    """Let threads put the same new keys below ``prefix`` concurrently, and remove what they put.
 
-    An unclear outcome of one put is no fault of the store, which may answer so while another is under way. Raises
-    `StorageError` where two puts of one key are acknowledged, where an acknowledged object is not the one that is read,
-    and where no put of a round gets an answer.
+    An unknown outcome of one put is not a fault: the store may report it while another put is in progress. Raises
+    `StorageError` if two puts of one key are acknowledged, if the stored object is not the acknowledged one, or if no
+    put of a round gets a response.
     """
     held = HELD_ROUNDS if isinstance(storage, ConcurrentPutProbe) else 0
     for number in range(held + ROUNDS):
@@ -66,7 +69,7 @@ def _run_round(storage: Storage, key: str, *, is_held: bool) -> None:
     winners = [body for body, failure in zip(bodies, failures, strict=True) if failure is None]
     unanswered = [failure for failure in failures if failure and not isinstance(failure, ObjectExistsError)]
     if len(unanswered) == RACERS:
-        if is_held:  # its requests are unusual, and the ordinary ones will tell
+        if is_held:  # the store may not support such requests; the ordinary rounds decide
             return
         raise unanswered[0]
     stored = None
@@ -74,8 +77,8 @@ def _run_round(storage: Storage, key: str, *, is_held: bool) -> None:
         stored = storage.read(key)
     if len(winners) > 1 or (winners and stored != winners[0]):
         raise StorageError(
-            f"{storage.url} does not decide between writers: of {RACERS} that put one object, if it was absent, at the "
-            f"same moment, {len(winners)} were told that they won, so that they would overwrite each other's commits; "
+            f"{storage.url} does not decide between writers: of {RACERS} concurrent puts of one object, if absent, "
+            f"{len(winners)} were acknowledged, so that writers would overwrite each other's commits; "
             "use a store that honours conditional writes atomically, as Amazon S3 and MinIO do",
         )
 

@@ -1,4 +1,4 @@
-"""Failed requests of object stores: their kinds, and texts of one line, with a remedy, without credentials."""
+"""Failed requests of object stores: kinds, and one-line texts with a remedy and without credentials."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ class FailureKind(enum.Enum):
     ABSENT = "absent"
     EXISTS = "exists"
     THROTTLED = "throttled"
-    """The store asked for fewer requests and did nothing."""
+    """The store rejected the request because of its rate; nothing was done."""
     TRANSIENT = "transient"
-    """It may or may not have been done; an idempotent request may be sent again."""
+    """The request may or may not have been done; an idempotent one may be retried."""
     FINAL = "final"
-    """Sending it again does not help."""
+    """A retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed request, as a text tells it."""
+    """A classified failure."""
 
     kind: FailureKind
     told: str
-    """The store's own words, or those of the client."""
+    """The message of the store or of the client."""
     remedy: str
     is_refused: bool = False
-    """Whether this user lacks a right, or is not known."""
+    """Whether this user lacks a permission, or is unknown."""
 
     def error(self, doing: str, where: str) -> StorageError:
-        """Make the package's error. ``doing`` is the verb, ``where`` the URL of the object."""
+        """Return the package's error. ``doing`` is the verb, ``where`` the URL of the object."""
         if self.kind is FailureKind.ABSENT:
             return ObjectNotFoundError.of(where)
         if self.kind is FailureKind.EXISTS:
@@ -48,7 +48,7 @@ class Failure:
 
 
 def one_line(text: str, secrets: Iterable[str]) -> str:
-    """Return the beginning of a store's text in one line, without ``secrets``."""
+    """Return the start of a message in one line, with ``secrets`` masked."""
     text = " ".join(text.split())
     for secret in secrets:
         text = text.replace(secret, "***")

@@ -1,4 +1,4 @@
-"""A large object on its way to a store."""
+"""Multipart upload of a large object."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ PART_BYTES: Final = 8 << 20
 PARTS_IN_FLIGHT_MAX: Final = 4
 PARTS_MAX: Final = 10_000
 ATTEMPT: Final = "attempt"
-"""The name of an object's metadata that tells who wrote it."""
+"""The metadata key of the attempt id that wrote an object."""
 
 
 class Parts(Protocol):
-    """The requests that one large object takes, each sent again while that may help. They raise `StorageError`."""
+    """The requests of one upload, each with retries. They raise `StorageError`."""
 
     in_flight_max: int
-    """Parts that the store takes at the same time."""
+    """Parts that the store accepts concurrently."""
 
     def put_whole(self, body: io.BytesIO) -> None:
-        """Store an object of one part, unless there is one."""
+        """Store an object of one part, unless one exists."""
 
     def begin(self) -> None:
-        """Begin an object of several parts."""
+        """Start an upload of several parts."""
 
     def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:
-        """Send a part. Numbers begin at 1."""
+        """Send a part. Numbers start at 1."""
 
     def finish(self) -> None:
-        """Make the object visible, unless there is one."""
+        """Make the object visible, unless one exists."""
 
     def abort(self) -> None:
         """Remove the parts that were sent."""
 
     def stored_attempt(self) -> str | None:
-        """Return the attempt that wrote the object which is there. Raises `ObjectNotFoundError`."""
+        """Return the attempt id of the stored object. Raises `ObjectNotFoundError`."""
 
 
 class Upload:
@@ -48,9 +48,8 @@ class Upload:
 
     Holds at most ``PARTS_IN_FLIGHT_MAX + 2`` parts of ``PART_BYTES`` in memory; an object has at most 78 GiB. An object
     of one part is one request. An exception in the context, or a failed request, aborts the upload and leaves nothing.
-
-    The object carries the identity of this attempt, so that a request that was stored but not acknowledged is
-    recognised, whatever the store said about it.
+    The object carries the attempt id, so that an object that was stored but not acknowledged is recognised, whatever
+    the store reported.
     """
 
     def __init__(self, parts: Parts, key: str, attempt: str) -> None:
@@ -121,7 +120,7 @@ class Upload:
         self._end_pool()
 
     def _is_stored(self) -> bool:
-        """Tell whether the object exists and is this attempt's own, although a request failed."""
+        """Return whether the object was stored by this attempt although a request failed."""
         try:
             return self._requests.stored_attempt() == self._attempt
         except StorageError:

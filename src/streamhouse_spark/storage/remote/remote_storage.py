@@ -1,4 +1,4 @@
-"""The half that all stores with a synchronous client have in common: reads, deletes, and the store's time."""
+"""Storage on a store with a synchronous client: reads, deletes, and the store's time."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from streamhouse_spark.storage.remote.request_executor import Bucket, RequestExe
 from streamhouse_spark.storage.remote.retry import USUAL, RetryPolicy
 
 READS_MAX: Final = 48
-"""Requests that are under way at the same time: as many as there are connections."""
+"""Concurrent requests: as many as there are connections."""
 
 R = TypeVar("R", bound=BlobClient)
 
 
 class RemoteStorage(Generic[R]):
-    """A prefix of a bucket. Safe for threads, after ``fork`` and by pickle: the client is looked up at each use.
+    """A prefix of a bucket. Thread-safe, and safe after ``fork`` and pickling: the client is looked up at each use.
 
-    Temporary errors are retried for a minute at most, those of a conditional write only where the store says that it
-    did nothing; a ``patience`` that was asked for holds for both.
+    Transient errors are retried for at most a minute, those of a conditional write only if the store reports that
+    nothing was done. An explicit ``patience`` applies to both.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RemoteStorage(Generic[R]):
         return self._send("gets", "read", key, lambda blobs, name: blobs.get(name), received=len)
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects at the same time; None stands for an absent one."""
+        """Read whole objects concurrently; None stands for an absent one."""
         return list(in_parallel(self._read_if_there, keys, threads_max=READS_MAX))
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -84,7 +84,7 @@ class RemoteStorage(Generic[R]):
         try:
             self._send("heads", "ask the time of", "", lambda blobs, _: blobs.ask_time())
         except StorageError as error:
-            failure = error  # a refusal tells the time too
+            failure = error  # a rejection has the time too
         now_ms = self._bucket.blobs().clock.now_ms()
         if now_ms is None:
             raise failure or StorageError(f"{self._url}: the store's answers have no Date header; check the endpoint")

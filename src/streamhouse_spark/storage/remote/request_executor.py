@@ -1,4 +1,4 @@
-"""Requests of a synchronous client, counted, sent again while that may help, with the package's errors."""
+"""Sends requests of a synchronous client with metrics, retries and the package's errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R_co = TypeVar("R_co", bound=BlobClient, covariant=True)
 
 
 class Bucket(Protocol[R_co]):
-    """A bucket and the settings to reach it; a value that can be pickled."""
+    """A bucket and the settings to reach it. Can be pickled."""
 
     def blobs(self) -> R_co:
         """Return this process's client of the bucket."""
@@ -26,7 +26,7 @@ class Bucket(Protocol[R_co]):
 
 @dataclass(frozen=True, slots=True)
 class RequestExecutor(Generic[R]):
-    """The way of all requests of one store."""
+    """Sends all requests of one store."""
 
     url: str
     prefix: str
@@ -46,11 +46,10 @@ class RequestExecutor(Generic[R]):
         received: Callable[[T], int] = lambda _: 0,
         resend_unclear: bool = True,
     ) -> T:
-        """Send a request about the object at ``key``. ``request`` gets the client and the object's whole name.
+        """Send a request for the object at ``key``. ``request`` gets the client and the object's complete name.
 
-        Raises `StorageError` and its subclasses. Without ``resend_unclear`` a request whose outcome is unclear is not
-        sent again, unless patience was asked for. A refused one is sent again with the secret of a file that was
-        renewed meanwhile.
+        Without ``resend_unclear`` a request with an unknown outcome is not retried, unless patience was configured. A
+        rejected one is retried with the secret of a file that was renewed. Raises `StorageError` and its subclasses.
         """
         blobs = self.bucket.blobs()
         secret = blobs.token_file

@@ -1,8 +1,8 @@
-"""Requests that are sent again while that may help.
+"""Retries of requests.
 
-A client sends each request once. So the unclear outcome of a conditional write reaches the caller, who reads the object
-back; all other requests are idempotent. A user who asks for patience gets it for conditional writes too: a second one
-that finds the first one's object says that it exists, and the caller knows it for its own.
+A client sends each request once. An unknown outcome of a conditional write therefore reaches the caller, which reads
+the object back; all other requests are idempotent. With configured patience conditional writes are retried too: a retry
+that finds the object of the first request reports that it exists, and the caller recognises its own.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from streamhouse_spark.storage.remote.failures import FailureKind
 
 PATIENCE_SETTING: Final = "storage.patience-seconds"
 RETRY_MS_MAX: Final = 60_000
-"""Without this setting, no request is sent again later than this after it was first sent."""
+"""Without this setting, no request is retried later than this after it was first sent."""
 _UNCLEAR_ATTEMPTS_MAX: Final = 5
 _BACKOFF_MS_MIN: Final = 50
 _BACKOFF_MS_MAX: Final = 5_000
 _BACKOFFS_MAX: Final = 10
-"""Doublings, of which the last is beyond the longest wait."""
+"""Doublings of the delay, which exceed the longest delay."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long requests are sent again."""
+    """How long requests are retried."""
 
     retry_ms_max: int = RETRY_MS_MAX
-    """None is sent again later than this after it was first sent."""
+    """No request is retried later than this after it was first sent."""
     waits_for_answers: bool = False
-    """Whether that holds where the outcome is unclear too: else such a request is sent again a few times, a conditional
+    """Whether this also holds for unknown outcomes. Otherwise such a request is retried a few times, a conditional
     write never.
     """
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> Self:
-        """Read `PATIENCE_SETTING`, a number of seconds. Raises `InvalidOptionError`."""
+        """Parse `PATIENCE_SETTING`, a number of seconds. Raises `InvalidOptionError`."""
         text = settings.get(PATIENCE_SETTING)
         if text is None:
             return cls()
@@ -65,9 +65,9 @@ def send_with_retries(
     resend_unclear: bool = True,
     patience: RetryPolicy = USUAL,
 ) -> T:
-    """Return the answer of a request, which is sent again while that may help. Raises the last of its ``failures``.
+    """Return the response of a request, with retries. Raises the last of its ``failures``.
 
-    Without ``resend_unclear`` it is sent again only where the store did nothing, or ``patience`` was asked for.
+    Without ``resend_unclear`` it is retried only if the store did nothing, or if ``patience`` was configured.
     """
     give_up_ms = world.clock.boot_ms() + patience.retry_ms_max
     attempts = 0

@@ -1,4 +1,4 @@
-"""Settings of a store by their names, which are pyiceberg's, so that the log and the lake are configured alike."""
+"""Storage settings with pyiceberg's names, so that the log and the lake are configured alike."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _SECRET_CHARS_MIN: Final = 6
 
 
 def select_settings(settings: Mapping[str, str], prefix: str, names: Collection[str]) -> dict[str, str]:
-    """Return the settings that begin with ``prefix``; others belong to other components. Raises
-    `InvalidOptionError` for an unknown one.
+    """Return the settings that start with ``prefix``; others belong to other components.
+
+    Raises `InvalidOptionError` for an unknown name.
     """
     ours = {name: value for name, value in settings.items() if name.startswith(prefix)}
     for name in ours:
@@ -28,7 +29,7 @@ def select_settings(settings: Mapping[str, str], prefix: str, names: Collection[
 
 
 def parse_url(name: str, text: str | None, instead: str) -> str | None:
-    """Return a URL without a slash at its end. ``instead`` is the setting that credentials belong into."""
+    """Return a URL without a trailing slash. ``instead`` is the setting for credentials."""
     if not text:
         return None
     parts = urlsplit(text)
@@ -62,7 +63,7 @@ def parse_boolean(settings: Mapping[str, str], name: str) -> bool | None:
 
 
 def mask_secrets(*held: str | None) -> tuple[str, ...]:
-    """Return the texts that must never appear in a message. (Shorter ones are no secrets, and cutting them out garbles
-    every text.)
+    """Return the texts that must never appear in a message. Short texts are not secrets, and masking them would garble
+    messages.
     """
     return tuple(text for text in held if text and len(text) >= _SECRET_CHARS_MIN)

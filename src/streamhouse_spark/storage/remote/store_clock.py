@@ -1,4 +1,4 @@
-"""A remote store's own time, learnt from the ``Date`` of its answers."""
+"""A remote store's own time, derived from the ``Date`` of its responses."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _DATE_RESOLUTION_MS = 1000
 
 
 class StoreClock:
-    """The store's time as a distance from a clock that never jumps.
+    """The store's time as an offset from a monotonic clock.
 
-    Each answer bounds the distance: its ``Date`` (whole seconds, cut off) was written between sending the request and
-    receiving the answer. Bounds of many answers are intersected, so the error falls below a second; bounds that
-    contradict the newest answer (the store's clock was set, another front end answered) are forgotten.
+    Each response bounds the offset: its ``Date`` (truncated to whole seconds) was written between sending the request
+    and receiving the response. Bounds of many responses are intersected, so the error falls below a second. Bounds that
+    contradict the latest response (the store's clock was set, or another front end responded) are dropped.
 
-    The time goes back only then. A narrower bound may lie before what was told already, and two commits of one process
-    would have falling times.
+    The returned time decreases only then. A narrower bound may lie before a time that was returned already, and two
+    commits of one process would have decreasing times.
     """
 
     def __init__(self, boot_ms: Callable[[], int]) -> None:
         self._boot_ms = boot_ms
         self._bounds: tuple[int, int] | None = None
         self._told_ms = 0
-        """The latest time that was told since the bounds were last forgotten."""
+        """The latest time that was returned since the bounds were last dropped."""
         self._lock = new_lock()
 
     def observe(self, date: str | None, sent_boot_ms: int, received_boot_ms: int) -> None:
-        """Take in the ``Date`` header of an answer; an absent or unreadable one tells nothing."""
+        """Process the ``Date`` header of a response; an absent or invalid one is ignored."""
         try:
             date_ms = int(parsedate_to_datetime(date or "").timestamp()) * 1000
         except ValueError:
@@ -45,7 +45,7 @@ class StoreClock:
             self._bounds = low, high
 
     def now_ms(self) -> int | None:
-        """Return the store's time, or None before the first answer."""
+        """Return the store's time; None before the first response."""
         with self._lock:
             if self._bounds is None:
                 return None

@@ -1,4 +1,4 @@
-"""A secret in a file that others renew, as a mounted secret of Kubernetes or an agent does."""
+"""A secret in a file that is renewed externally, such as a mounted Kubernetes secret."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from streamhouse_spark.storage.remote.settings import mask_secrets
 
 
 class TokenFile:
-    """The secret that a file has, read again once a store takes it no longer. Safe for threads."""
+    """The secret in a file, read again when a store rejects it. Thread-safe."""
 
     def __init__(self, path: str, setting: str) -> None:
-        """``setting`` names the file. Raises `StorageRefusedError` where it cannot be read."""
+        """``setting`` names the file. Raises `StorageRefusedError` if it cannot be read."""
         self._path = path
         self._setting = setting
         self._lock = new_lock()
         self.text = self._read()
         self.version = 0
-        """Counts the secrets that there were."""
+        """Number of renewals."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -27,9 +27,9 @@ class TokenFile:
         return mask_secrets(self.text)
 
     def renew(self, version: int) -> bool:
-        """Read the file again, and tell whether there is another secret than that of this version.
+        """Read the file again, and return whether the secret differs from that of ``version``.
 
-        Raises `StorageRefusedError` where it cannot be read.
+        Raises `StorageRefusedError` if it cannot be read.
         """
         with self._lock:
             if version == self.version and (text := self._read()) != self.text:
@@ -42,8 +42,8 @@ class TokenFile:
             text = Path(self._path).read_text().strip()
         except (OSError, ValueError) as error:
             raise StorageRefusedError(
-                f"cannot read the file of {self._setting}: {error}; write the secret into it, and let this process "
-                "read it"
+                f"cannot read the file of {self._setting}: {error}; write the secret to it, and make it readable for "
+                "this process"
             ) from error
         if not text:
             raise StorageRefusedError(f"the file of {self._setting}, {self._path}, is empty: write the secret into it")

@@ -71,7 +71,7 @@ class Client:
 
     @property
     def is_amazons(self) -> bool:
-        """Tell whether requests go to Amazon S3 itself, wherever the endpoint was set."""
+        """Whether requests go to Amazon S3 itself, wherever the endpoint was configured."""
         host = urlsplit(self._api.meta.endpoint_url).hostname or ""
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
@@ -80,7 +80,7 @@ class Client:
         return result
 
     def close(self) -> None:
-        """Close the connections. For the end of the process: nobody may use the client any more."""
+        """Close the connections, at the end of the process. The client must not be used any more."""
         if (finalizer := self._finalizer.detach()) is not None:
             _, _, arguments, _ = finalizer
             if (closing := _close(*arguments)) is not None:
@@ -92,7 +92,7 @@ class Client:
         if isinstance(body, io.BytesIO):
             body.seek(0)
         elif len(body) > _BODY_BYTES_INLINE_MAX:
-            parameters["Body"] = io.BytesIO(body)  # sent piecewise, without blocking the loop
+            parameters["Body"] = io.BytesIO(body)  # sent in pieces, without blocking the loop
         sent_ms = self._boot_ms()
         try:
             answer: dict[str, Any] = await failures.with_credentials(getattr(self._api, operation)(**parameters))
@@ -103,12 +103,12 @@ class Client:
         return answer
 
     async def get(self, bucket: str, key: str, byte_range: str | None) -> Answer:
-        """Read an object, or a range of it, with one request through the client, which shows the short way."""
+        """Read an object or byte range with one request, and learn the endpoint for `FastGetClient`."""
         ranged = {} if byte_range is None else {"Range": byte_range}
         with self._short.observe_get(bucket, key):
             answer = await self.send("get_object", Bucket=bucket, Key=key, **ranged)
             async with answer["Body"] as body:
-                data: bytes = await body.read()  # checks the length that the answer announced
+                data: bytes = await body.read()  # checks Content-Length
         about = answer["ResponseMetadata"]
         return Answer(about["HTTPStatusCode"], about["HTTPHeaders"], data)
 
@@ -116,7 +116,9 @@ class Client:
         return self._short.of(bucket) is not None
 
     async def get_shortly(self, bucket: str, key: str, byte_range: str | None) -> Answer | None:
-        """Read it on the short way; None where none is known, or this one led nowhere and is forgotten."""
+        """Read an object or byte range with `FastGetClient`; None if it has no endpoint, or this one failed and was
+        dropped.
+        """
         if (way := self._short.of(bucket)) is None:
             return None
         sent_ms = self._boot_ms()
@@ -132,15 +134,15 @@ class Client:
         return answer
 
     async def put_url(self, bucket: str, key: str) -> str:
-        """Return a URL by which anybody can put the object within a minute, if absent."""
+        """Return a presigned URL for a put-if-absent of the object within a minute."""
         parameters = {"Bucket": bucket, "Key": key, "IfNoneMatch": "*"}
         url: str = await self._api.generate_presigned_url("put_object", Params=parameters, ExpiresIn=60)
         return url
 
 
 def _ask_before_large_bodies(params: dict[str, Any], **_: Any) -> None:
-    """Let the store refuse a large body before it is sent. The question takes a round trip, which for a small one would
-    double the time of a write.
+    """Let the store reject a large body before it is sent. For a small one the extra round trip would double the
+    latency.
     """
     body = params.get("body")
     if isinstance(body, io.BytesIO) and body.getbuffer().nbytes > _BODY_BYTES_INLINE_MAX:
@@ -154,9 +156,9 @@ def _config(settings: S3Settings) -> dict[str, Any]:
         "connect_timeout": settings.connect_timeout_seconds,
         "read_timeout": settings.request_timeout_seconds,
         "max_pool_connections": _CONNECTIONS_MAX,
-        "signature_version": "s3v4",  # presigned URLs have an older one in some regions, which leaves conditions out
+        "signature_version": "s3v4",  # in some regions presigned URLs default to an older one, without conditions
         "s3": {"addressing_style": styles[settings.virtual_addressing]},
-        # Segments and records carry checksums of their own; many stores refuse Amazon's newer ones.
+        # Segments and records have their own checksums; many stores reject Amazon's newer ones.
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
@@ -183,16 +185,16 @@ class _Clients:
             return client
 
     def forget(self, settings: S3Settings, client: Client) -> None:
-        """Let the next request have a client of its own, with credentials that are found anew."""
+        """Let the next request create a new client, which resolves credentials again."""
         with self._lock:
             if self._clients.get(settings) is client:
                 del self._clients[settings]
 
     def renew_in_child(self) -> None:
-        """Forget the clients: the child must not use its parent's connections, nor close shared ones."""
+        """Drop the clients: the child must neither use its parent's connections nor close shared ones."""
         self._inherited.append(self._clients)
         self._clients = {}
-        fsspec.asyn.reset_lock()  # its own hook forgets the loop, and not the lock that guards the making of one
+        fsspec.asyn.reset_lock()  # fsspec's own hook drops the loop, but not the lock that guards its creation
 
     def close(self) -> None:
         while self._clients:

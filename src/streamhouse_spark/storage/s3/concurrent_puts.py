@@ -1,7 +1,7 @@
-"""Puts of one key that are all under way before the first one can end.
+"""Puts of one key that are all in flight before the first one can end.
 
-A store that looks for the object when a request begins, and writes when its body has arrived, lets every one of them
-win. So the last byte of each body is held back until all others have been sent, and the store had time to look.
+A store that checks for the object when a request starts, and writes when its body has arrived, lets all of them win.
+The last byte of each body is therefore held back until all others were sent and the store had time to check.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 import aiohttp
 
 _LOOK_SECONDS: Final = 0.1
-"""Time in which a store looks for the object, behind the last racer's arrival."""
+"""Time for the store to check for the object after the last racer's arrival."""
 _SECONDS_MAX: Final = 20.0
 
 
 class _Gate:
-    """Opens when each racer has come to it, or has its answer already."""
+    """Opens when each racer has arrived, or has its response already."""
 
     def __init__(self, racers: int) -> None:
         self._awaited = set(range(racers))
@@ -40,9 +40,9 @@ class _Gate:
 
 
 async def put_together(url: str, bodies: Sequence[bytes]) -> list[int]:
-    """Put each body to a presigned ``url`` with ``If-None-Match: *``, and return the status of each answer.
+    """Put each body to a presigned ``url`` with ``If-None-Match: *``, and return the status of each response.
 
-    0 stands for no answer.
+    0 stands for no response.
     """
     gate = _Gate(len(bodies))
     context = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)

@@ -1,4 +1,4 @@
-"""Kinds of S3 failures, and their texts: one line, with a remedy, without credentials."""
+"""Classifies S3 failures, with one-line texts that have a remedy and no credentials."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ S3_FAILURES: tuple[type[Exception], ...] = (
     asyncio.TimeoutError,
     OSError,
 )
-"""Every exception that a request can raise, except defects."""
+"""Every exception that a request can raise, except bugs."""
 
 _TRANSIENT_ERRORS = (
     HTTPClientError,
@@ -65,17 +65,17 @@ _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")
 
 
 def error_code(error: BaseException) -> str:
-    """Return the store's word for the error ("NoSuchKey"), or the name of the exception."""
+    """Return the store's error code ("NoSuchKey"), or the name of the exception."""
     return str(_error_fields(error).get("Code") or type(error).__name__)
 
 
 def http_status(error: BaseException) -> int:
-    """Return the HTTP status of the answer; 0 if there was no answer."""
+    """Return the HTTP status of the response; 0 without a response."""
     return int(_metadata(error).get("HTTPStatusCode") or 0)
 
 
 def answer_date(error: BaseException) -> str | None:
-    """Return the ``Date`` header of the answer, if there was one."""
+    """Return the ``Date`` header of the response, if there is one."""
     headers: dict[str, str] = _metadata(error).get("HTTPHeaders") or {}
     return headers.get("date")
 
@@ -92,8 +92,8 @@ def _classify_answer(error: ClientError) -> FailureKind:
     code, status = error_code(error), http_status(error)
     if (status == 412 or code == "PreconditionFailed") and error.operation_name in _CONDITIONAL_OPERATIONS:
         return FailureKind.EXISTS
-    # A bare 404 may come from a gateway that knows nothing of the object, so only S3's own word counts. The answer to
-    # HEAD has no body and so no word.
+    # A bare 404 may come from a gateway, so only S3's own error code counts. A response to HEAD has no body, and so
+    # no code.
     if code == "NoSuchKey" or (status == 404 and error.operation_name == "HeadObject"):
         return FailureKind.ABSENT
     if code in _THROTTLING_CODES or status in (429, 503):
@@ -104,7 +104,7 @@ def _classify_answer(error: ClientError) -> FailureKind:
 
 
 async def with_credentials(request: Awaitable[T]) -> T:
-    """Wait for a request. Credentials that were renewed and have ended already are a failure, and no defect."""
+    """Await a request. Credentials that have expired although they were renewed are a failure, not a bug."""
     try:
         return await request
     except RuntimeError as error:
@@ -114,8 +114,8 @@ async def with_credentials(request: Awaitable[T]) -> T:
 
 
 def has_ended_credentials(error: BaseException) -> bool:
-    """Tell whether the store may take other credentials of the same caller, but not these. The answer to HEAD has no
-    word for it.
+    """Return whether the store may accept other credentials of the same caller. A response to HEAD has no
+    code for it.
     """
     if isinstance(error, CredentialRetrievalError):
         return True
@@ -124,7 +124,7 @@ def has_ended_credentials(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, doing: str, where: str, secrets: tuple[str, ...]) -> StorageError:
-    """Return the package's error for a failed request. ``secrets`` are cut out of the store's text."""
+    """Return the package's error for a failed request. ``secrets`` are masked in the store's message."""
     kind = classify(error)
     refused = kind is FailureKind.FINAL and error_code(error) in _REFUSED_CODES
     return Failure(kind, _describe_failure(error, secrets), _remedy(error, kind), refused).error(doing, where)

@@ -1,13 +1,14 @@
-"""GETs on a short way: by the client's own connections and credentials, without its model of the service.
+"""Fast GETs: signed with the client's credentials and sent on its connections, without its service model.
 
-Through the client a request takes some 2 ms of a processor: its parameters are compared with a model, rules lead to an
-address, hooks are called, the answer becomes a dictionary. An opener of a table sends 25 at the same time, most of them
-for records that are not there. So the first GET of a bucket, which goes through the client, shows the bucket's address,
-its region and the signer. Those that follow are signed by that signer, whose credentials are renewed as the client's
-are, and sent by the client's session, with its connections, time limits, proxies and certificates.
+Through the client a request takes about 2 ms of CPU time: parameters are validated against a model, rules resolve an
+endpoint, hooks run, and the response becomes a dictionary. An opener of a table sends 25 at the same time, most of them
+for absent records. The first GET of a bucket goes through the client, and reveals the bucket's endpoint, its region and
+the signer. Later ones are signed by that signer, whose credentials are renewed as the client's are, and sent by the
+client's session, with its connections, timeouts, proxies and certificates.
 
-Failures raise the client's own errors. But a store that does not answer the question (a redirect, another region, a
-wrong clock, expired credentials) is asked again through the client, which knows what to do, and the way is forgotten.
+Failures raise the client's own errors. If a store does not process the request (a redirect, another region, a wrong
+clock, expired credentials), it is sent again through the client, which handles these cases, and the endpoint is
+dropped.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 GET: Final = "GetObject"
 _SIGNATURE: Final = "s3v4"
 _RENEWED_MAX: Final = 3
-"""Times that a way may be forgotten before none is learned any more."""
+"""Number of times that an endpoint may be dropped before none is learned any more."""
 _SAFE: Final = "/~"
-"""Characters of a key that are not escaped, as the client has it."""
+"""Characters of a key that the client does not escape."""
 _ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308, 400, 401, 403})
-"""Statuses with which a store does not answer the question, but says how or where it is to be asked."""
+"""Statuses of a store that did not process the request, but says how or where to send it."""
 _DENIED: Final = "AccessDenied"
-"""The word of a store that knew the caller and the object, with one of these statuses."""
+"""The code of a store that knew the caller and the object, with one of these statuses."""
 _FIELD: Final = re.compile(rb"<(Code|Message)>([^<]*)</\1>")
 
 
 class Answer(NamedTuple):
     status: int
-    """200, or 206 where a range was asked for."""
+    """200, or 206 for a byte range."""
     headers: Mapping[str, str]
     data: bytes
 
@@ -55,15 +56,15 @@ class _Seen:
     signing_name: str = ""
     region: str | None = None
     is_plain: bool = False
-    """Whether it was signed by the client's credentials alone, and no others had to be found for it."""
+    """Whether it was signed only with the client's credentials."""
 
 
 _seen: ContextVar[_Seen | None] = ContextVar("streamhouse_spark_seen_get", default=None)
-"""The request that a task looks at."""
+"""The request that a task observes."""
 
 
 class FastGetClient:
-    """The ways of one client, by bucket. For its event loop alone."""
+    """The learned endpoints of one client, by bucket. For its event loop only."""
 
     def __init__(self, api: Any) -> None:
         session = getattr(getattr(api, "_endpoint", None), "http_session", None)
@@ -83,7 +84,7 @@ class FastGetClient:
 
     @contextmanager
     def observe_get(self, bucket: str, key: str) -> Iterator[None]:
-        """Look at the GET that is sent within. A way is learned from one that was answered by the store itself."""
+        """Observe the GET in the block. An endpoint is learned if the store itself responded."""
         can_learn = self._send is not None and bucket not in self._ways
         if not can_learn or self._forgotten.get(bucket, 0) >= _RENEWED_MAX:
             yield
@@ -107,7 +108,7 @@ class FastGetClient:
 
 
 class _SignedGet:
-    """The short way to one bucket."""
+    """Sends signed GETs to one bucket."""
 
     def __init__(self, send: Callable[[Any], Awaitable[Any]], base: str, observed: _Seen) -> None:
         self._send = send
@@ -117,9 +118,9 @@ class _SignedGet:
         self._signing = (observed.signing_name, observed.region, _SIGNATURE)
 
     async def get(self, key: str, byte_range: str | None) -> Answer | None:
-        """Read an object, or a range of it; None where the store did not answer the question.
+        """Read an object or byte range; None if the store did not process the request.
 
-        Raises `ClientError` for every other answer than an object, and the client's errors of connections.
+        Raises `ClientError` for every other response than an object, and the client's connection errors.
         """
         headers = self._headers if byte_range is None else {**self._headers, "Range": byte_range}
         request = AWSRequest("GET", self._base + percent_encode(key, safe=_SAFE), headers=headers)
@@ -136,7 +137,7 @@ class _SignedGet:
 
 
 def _error(status: int, headers: Mapping[str, str], data: bytes) -> ClientError:
-    """Return the client's error for an answer of the store."""
+    """Return the client's error for a response of the store."""
     fields = {name.decode(): unescape(text.decode("utf-8", "replace")) for name, text in _FIELD.findall(data)}
     about = {"HTTPStatusCode": status, "HTTPHeaders": headers, "RequestId": headers.get("x-amz-request-id")}
     unnamed = "" if data else str(status)

@@ -1,4 +1,4 @@
-"""Requests of S3, counted as they are sent."""
+"""Counts the requests of S3 as they are sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS: Final[dict[str, Kind]] = {
 
 
 class CountedClient:
-    """A client that counts each request for a store, below the keys of its root."""
+    """A client that counts each request, by the keys below the store's root."""
 
     def __init__(self, client: Client, url: str, root: str) -> None:
         self._client = client
@@ -42,7 +42,7 @@ class CountedClient:
         return answer
 
     async def get(self, bucket: str, key: str, byte_range: str | None = None) -> Answer:
-        """Read an object, or a range of it; on the short way if there is one, else through the client."""
+        """Read an object or byte range, with a fast GET if possible, otherwise through the client."""
         within = key.removeprefix(self._root)
         answer: Answer | None = None
         if self._client.can_get_shortly(bucket):
@@ -55,7 +55,7 @@ class CountedClient:
         return answer
 
     async def _counted(self, request: Coroutine[Any, Any, T], key: str, operation: str, sent_bytes: int = 0) -> T:
-        """Wait for the request, which is counted here if it fails."""
+        """Await the request, and count it if it fails."""
         try:
             return await request
         except failures.S3_FAILURES as error:

@@ -1,4 +1,4 @@
-"""The settings of an S3 store: pyiceberg's names, so that the log and the lake are configured alike."""
+"""Settings of an S3 store, with pyiceberg's names, so that the log and the lake are configured alike."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PREFIX = "s3."
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Checked settings. The usual AWS chain supplies those that are None; the text form shows no secret."""
+    """Validated settings. The AWS default chain supplies those that are None; ``repr`` shows no secret."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -35,7 +35,7 @@ class S3Settings:
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> S3Settings:
-        """Choose the settings that begin with ``s3.``; others belong to other components. Raises
+        """Select the settings that start with ``s3.``; others belong to other components. Raises
         `InvalidOptionError`.
         """
         ours = select_settings(settings, _PREFIX, _NAMES)

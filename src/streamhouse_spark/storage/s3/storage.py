@@ -1,9 +1,9 @@
-"""Amazon S3, and stores with its protocol, as the store.
+"""Storage on Amazon S3, and on stores with its protocol.
 
 Put-if-absent is ``If-None-Match: *``. Requests go through s3fs's client (its credentials chain, its event loop), each
-sent once: retries are decided here, so that the unclear outcome of a conditional write reaches the caller, who reads
-the object back. The HTTP layer below may still resend on a connection that broke, so even `ObjectExistsError` may mean
-an object of one's own.
+sent once. Retries are decided here, so that an unknown outcome of a conditional write reaches the caller, which reads
+the object back. The HTTP layer may still resend on a broken connection, so even `ObjectExistsError` may mean an own
+object.
 
 A killed writer can leave parts of an unfinished upload behind: give the bucket a lifecycle rule that aborts incomplete
 multipart uploads.
@@ -12,10 +12,11 @@ multipart uploads.
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
@@ -23,13 +24,12 @@ from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.failures import FailureKind
-from streamhouse_spark.storage.remote.multipart_upload import Upload
+from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX, Upload
 from streamhouse_spark.storage.remote.retry import RetryPolicy, send_with_retries
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
 from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
 from streamhouse_spark.storage.s3.concurrent_puts import put_together
-from streamhouse_spark.storage.s3.parts import S3Parts
 from streamhouse_spark.storage.s3.request_counter import CountedClient
 from streamhouse_spark.storage.s3.settings import S3Settings
 
@@ -38,17 +38,17 @@ Outcomes = list[StorageError | None]  # inside the class below, `list` is a meth
 
 _FETCHES_MAX = 16
 _READS_MAX = 48
-"""Small objects that are read at once: as many as there are connections."""
+"""Small objects that are read concurrently: as many as there are connections."""
 _URL = re.compile(r"s3a?://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?:/(?P<prefix>.*))?\Z", re.DOTALL)
 
 
 class S3Storage:
-    """``s3://bucket/prefix`` with pyiceberg's ``s3.*`` settings, else the usual AWS chain.
+    """``s3://bucket/prefix`` with pyiceberg's ``s3.*`` settings, else the AWS default chain.
 
-    Safe for threads, after ``fork`` and by pickle; a pickle carries the settings, with their secrets. Temporary errors
-    are retried for a minute at most, those of a conditional write only where the store says that it did nothing; a
-    patience that the settings ask for holds for both. Where the store takes credentials of the AWS chain no longer, the
-    chain is asked for others.
+    Thread-safe, and safe after ``fork`` and pickling; a pickle contains the settings with their secrets. Transient
+    errors are retried for at most a minute, those of a conditional write only if the store reports that nothing was
+    done. A configured patience applies to both. If the store rejects credentials of the AWS chain as expired, the chain
+    is resolved again.
     """
 
     def __init__(self, url: str, settings: Mapping[str, str], world: World | None = None) -> None:
@@ -73,7 +73,7 @@ class S3Storage:
         return self._call("read", key, get)
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects at the same time; None stands for an absent one."""
+        """Read whole objects concurrently; None stands for an absent one."""
         contents: dict[str, bytes | None] = {}
 
         async def fetch(client: CountedClient, key: str, turn: asyncio.Semaphore) -> None:
@@ -169,14 +169,14 @@ class S3Storage:
         return nullcontext()
 
     def check_writable(self) -> None:
-        """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.
+        """Test reads, put-if-absent, read-after-write and deletes on probe objects, which are removed.
 
-        Puts race as well where the store is not Amazon's, which is known to decide between them.
+        Racing puts are tested too if the store is not Amazon's, which is known to decide between writers.
         """
         prove_writable(self, self._world, "If-None-Match", is_trusted=self._client().is_amazons)
 
     def put_together(self, key: str, bodies: Sequence[bytes]) -> Outcomes:
-        """Put all bodies under one new key, if absent, so that none ends before all have begun."""
+        """Put all bodies under one new key, if absent, so that none ends before all have started."""
         where = f"{self._url}/{key}"
 
         async def put_all(client: Client) -> list[int]:
@@ -193,7 +193,7 @@ class S3Storage:
         try:
             self._call("ask the time of", "", lambda client: client.send("head_bucket", Bucket=self._bucket))
         except StorageError as error:
-            failure = error  # a refusal tells the time too
+            failure = error  # a rejection has the time too
         now_ms = clock.now_ms()
         if now_ms is None:
             raise failure or StorageError(f"{self._url}: the store's answers have no Date header; check s3.endpoint")
@@ -228,7 +228,7 @@ class S3Storage:
         *,
         resend_unclear: bool = True,
     ) -> T:
-        """Send the request, and again while that may help. Every failure is a `StorageError`."""
+        """Send the request, with retries. Every failure is a `StorageError`."""
 
         def counted(client: Client) -> Coroutine[Any, Any, T]:
             return request(CountedClient(client, self._url, self._prefix))
@@ -291,3 +291,49 @@ async def _get_range(client: CountedClient, piece: tuple[int, int], bucket: str,
         raise
     # A store may ignore Range and send everything.
     return answer.data if answer.status == 206 else answer.data[start:end]
+
+
+class Send(Protocol):
+    def __call__(self, doing: str, key: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Send one request for one object, with retries. Raises `StorageError` and its subclasses."""
+
+
+class S3Parts:
+    """The requests of one upload, as `Parts` defines them."""
+
+    in_flight_max = PARTS_IN_FLIGHT_MAX
+
+    def __init__(self, send: Send, key: str, attempt: str) -> None:
+        self._send = send
+        self._key = key
+        self._metadata = {ATTEMPT: attempt}
+        self._upload_id = ""
+        self._sent: dict[int, str] = {}
+
+    def put_whole(self, body: io.BytesIO) -> None:
+        self._send("write", self._key, "put_object", Body=body, Metadata=self._metadata, IfNoneMatch="*")
+
+    def begin(self) -> None:
+        self._upload_id = self._send("write", self._key, "create_multipart_upload", Metadata=self._metadata)["UploadId"]
+
+    def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:  # noqa: ARG002 - S3 need not know
+        answer = self._send("write", self._key, "upload_part", UploadId=self._upload_id, PartNumber=number, Body=body)
+        self._sent[number] = answer["ETag"]
+
+    def finish(self) -> None:
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(self._sent.items())]
+        self._send(
+            "write",
+            self._key,
+            "complete_multipart_upload",
+            UploadId=self._upload_id,
+            MultipartUpload={"Parts": parts},
+            IfNoneMatch="*",
+        )
+
+    def abort(self) -> None:
+        self._send("abort the upload of", self._key, "abort_multipart_upload", UploadId=self._upload_id)
+
+    def stored_attempt(self) -> str | None:
+        metadata: dict[str, str] = self._send("read", self._key, "head_object").get("Metadata") or {}
+        return metadata.get(ATTEMPT)

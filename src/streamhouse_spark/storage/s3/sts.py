@@ -1,4 +1,4 @@
-"""Credentials for a while: a role of the store's owner, assumed with a policy that takes rights away."""
+"""Temporary credentials: assumes a role of the store's owner with a session policy that restricts it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamhouse_spark.storage.s3.settings import S3Settings
 logger = logging.getLogger(__name__)
 
 SESSION_POLICY_CHARS_MAX: Final = 2_048
-"""Characters that STS takes as the policy of a session."""
+"""Characters that STS accepts as a session policy."""
 _ROLE: Final = re.compile(r"arn:(?P<partition>[a-z0-9-]{1,40}):iam::[0-9]{0,12}:role/[\w+=,.@/-]{1,512}\Z", re.ASCII)
 _NO_SESSION_CHARS: Final = re.compile(r"[^\w+=,.@-]", re.ASCII)
 _SESSION_CHARS_MAX: Final = 64
@@ -29,17 +29,17 @@ _REGION: Final = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class TemporaryCredentials:
-    """Credentials that end. The text form shows none of them."""
+    """Credentials that expire. ``repr`` shows none of them."""
 
     access_key_id: str = field(repr=False)
     secret_access_key: str = field(repr=False)
     session_token: str = field(repr=False)
     ends_ms: int
-    """Unix time, by the store's clock."""
+    """Unix time of expiry, by the store's clock."""
 
 
 def partition_of(role_arn: str) -> str:
-    """Return the partition of a role's ARN, such as ``aws``. Raises `InvalidOptionError` for no ARN of a role."""
+    """Return the partition of a role's ARN, such as ``aws``. Raises `InvalidOptionError` for any other text."""
     match = _ROLE.match(role_arn)
     if match is None:
         raise InvalidOptionError(
@@ -49,11 +49,10 @@ def partition_of(role_arn: str) -> str:
 
 
 class StsRoles:
-    """Assumes roles with the credentials of a warehouse's settings, else with those of the usual AWS chain. Safe for
-    threads.
+    """Assumes roles with the credentials of a warehouse's settings, else with the AWS default chain. Thread-safe.
 
-    The requests go to Amazon's STS, or to the store itself where ``s3.endpoint`` is another's; the variable
-    ``AWS_ENDPOINT_URL_STS`` names another place.
+    Requests go to Amazon's STS, or to the store itself if ``s3.endpoint`` is another vendor's. The variable
+    ``AWS_ENDPOINT_URL_STS`` overrides both.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -62,10 +61,10 @@ class StsRoles:
         self._client = _client(self._settings)
 
     def assume(self, role_arn: str, session: str, policy: str, seconds: int) -> TemporaryCredentials:
-        """Return credentials of the role that may do no more than the policy says.
+        """Return credentials of the role, restricted by the policy.
 
-        Raises `StorageError`, and `StorageRefusedError` where the store refuses for good. No text has the role, a
-        credential or the store's own words, because clients see it; the log has these without credentials.
+        Raises `StorageError`, and `StorageRefusedError` if a retry cannot succeed. The texts contain neither the role
+        nor credentials nor the store's message, because clients see them; the log has the message without credentials.
         """
         from streamhouse_spark.storage.s3 import errors as failures
 
@@ -79,8 +78,8 @@ class StsRoles:
             logger.warning("AssumeRole of %s failed: %s", role_arn, one_line(str(error), self._settings.secrets))
             if failures.classify(error) is FailureKind.FINAL:
                 raise StorageRefusedError(
-                    f"the store gives this server no credentials for readers ({code}); its operator has to let the "
-                    "server assume the role that it was given, see its log"
+                    f"the store denied this server credentials for readers ({code}); its operator must allow the "
+                    "server to assume the configured role, see its log"
                 ) from None
             raise StorageError(f"the store gave no credentials for readers ({code}); try again later") from None
         credentials: dict[str, Any] = answer["Credentials"]
@@ -128,7 +127,7 @@ def _endpoint(settings: S3Settings) -> str | None:
 
 
 class _WithoutCredentials(logging.Filter):
-    """Leaves answers with credentials out of the client library's own log, which at DEBUG has every answer."""
+    """Removes responses with credentials from the client library's log, which at DEBUG has every response."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "SecretAccessKey" not in record.getMessage()

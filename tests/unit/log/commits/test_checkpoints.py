@@ -100,7 +100,7 @@ def test_after_cleaning_the_records_a_lost_checkpoint_is_an_error_not_fewer_rows
     right(Warehouse("wh", storage=memory, world=sim_world(7, clock)).table("t"))
     for info in memory.list(checkpoints_prefix(table.uuid)):
         memory.delete(info.key)
-    with pytest.raises(StreamhouseError, match=r"CORRUPT_DATA: .*/checkpoints/ .*records were cleaned up.*restore"):
+    with pytest.raises(StreamhouseError, match=r"CORRUPT_DATA: .*/checkpoints/ .*records were deleted.*restore"):
         Warehouse("wh", storage=memory, world=sim_world(8, clock)).table("t")
 
 

@@ -23,7 +23,7 @@ def test_segments_go_behind_each_other_in_their_bucket():
 @pytest.mark.parametrize("base", [0, 2, 4])
 def test_a_segment_that_leaves_a_gap_or_overlaps_is_refused(base):
     state = appended(segment(0, 3))
-    with pytest.raises(CorruptDataError, match="ends at 3"):
+    with pytest.raises(CorruptDataError, match="expected offset 3"):
         fold(state, record(3, act.Append((segment(base, 1),))))
 
 

@@ -62,7 +62,7 @@ def test_numbers_that_json_does_not_have_are_refused():
 
 @pytest.mark.parametrize("header", ["[1]", "null", "1", "x", "", "[" * 20_000, "{" * 5_000, '{"a":NaN'])
 def test_a_right_checksum_around_no_header(header):
-    with pytest.raises(CorruptDataError, match="has a right checksum, and not what a commit file holds"):
+    with pytest.raises(CorruptDataError, match="has a correct checksum but not the fields of a commit file"):
         decode_frame("commit", encode_frame("commit", header), "here")
 
 
@@ -70,7 +70,7 @@ def test_a_right_checksum_around_a_header_without_a_field():
     found = decode_frame("commit", encode_frame("commit", {"number": 1}), "here").header
     assert found["number"] == 1
     assert found.get("attempt") is None
-    with pytest.raises(CorruptDataError, match=r"here has a right checksum.*'attempt'"):
+    with pytest.raises(CorruptDataError, match=r"here has a correct checksum.*'attempt'"):
         found["attempt"]
     assert type(pickle.loads(pickle.dumps(found))) is dict
 

@@ -14,8 +14,7 @@ from streamhouse_spark.errors import (
     StorageRefusedError,
     TransactionConflictError,
 )
-from streamhouse_spark.log.commits import checkpoint, commit_log, record_builder
-from streamhouse_spark.log.commits import group_commit as waiting_module
+from streamhouse_spark.log.commits import checkpoint, commit_log, group_commit
 from streamhouse_spark.log.commits.group_commit import CommitQueue, PendingCommit
 from streamhouse_spark.log.commits.record import RecordBody, read_record
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -162,9 +161,9 @@ def test_an_unknown_outcome_names_the_attempt_of_each(table, monkeypatch):
 @pytest.mark.parametrize("bound", ["members", "bytes"])
 def test_a_record_takes_so_many(table, monkeypatch, bound):
     if bound == "members":
-        monkeypatch.setattr(record_builder, "MEMBERS_MAX", 2)
+        monkeypatch.setattr(group_commit, "MEMBERS_MAX", 2)
     else:
-        monkeypatch.setattr(record_builder, "GROUP_BYTES_MAX", 5000)
+        monkeypatch.setattr(group_commit, "GROUP_BYTES_MAX", 5000)
     before = table.refresh().version
     rows = [rows_of([n], 1 if bound == "members" else 2000) for n in range(5)]
     answers = in_turns([lambda r=r: table.append(r) for r in rows])
@@ -175,7 +174,7 @@ def test_a_record_takes_so_many(table, monkeypatch, bound):
 
 
 def test_an_append_of_more_than_a_record_takes_goes_alone(table, monkeypatch):
-    monkeypatch.setattr(record_builder, "GROUP_BYTES_MAX", 5000)
+    monkeypatch.setattr(group_commit, "GROUP_BYTES_MAX", 5000)
     rows = [rows_of([1], 9000), rows_of([2]), rows_of([3])]
     assert [len(a) for a in in_turns([lambda r=r: table.append(r) for r in rows])] == [1, 1, 1]
     assert table.to_arrow()["id"].to_pylist() == [1, 2, 3]
@@ -270,7 +269,7 @@ def waiting(calls, *names):
 
 @pytest.fixture
 def calls(monkeypatch):
-    monkeypatch.setattr(waiting_module, "FOLLOWER_WAIT_S_MAX", 100)
+    monkeypatch.setattr(group_commit, "FOLLOWER_WAIT_S_MAX", 100)
     return CommitQueue()
 
 
@@ -302,7 +301,7 @@ def test_nobody_waits_where_nobody_leads(calls):
 
 
 def test_a_leader_that_is_interrupted_before_it_says_so_is_not_waited_for_long(table, monkeypatch):
-    monkeypatch.setattr(waiting_module, "FOLLOWER_WAIT_S_MAX", 0.001)
+    monkeypatch.setattr(group_commit, "FOLLOWER_WAIT_S_MAX", 0.001)
     table.log._queue.is_led = True
     assert rows_at(table, table.append(rows_of([1]))) == [1]
     assert table.log._queue.is_led is False

@@ -61,7 +61,7 @@ def test_of_another_query():
 
 def test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch():
     mark = TransactionEntry(0, f"q{IN_REAL_TIME}", 9, {})
-    with pytest.raises(TransactionConflictError, match=r"go on with a real-time trigger.*startingOffsets.*behind"):
+    with pytest.raises(TransactionConflictError, match=r"continue with a real-time trigger.*startingOffsets.*after"):
         outcome(6, StreamBatch(), entry=mark)
     assert outcome(0, None, entry=mark, owner=mark.owner) is mark
 
@@ -77,7 +77,7 @@ def test_it_writes_none_when_its_mark_is_forgotten_either():
     table = Warehouse("past", storage=MemoryStorage()).create_table("d.t", "id INT")
     state = table.refresh()
     past = {name_sum("q"): CompactedTransaction(0, name_sum(f"q{IN_REAL_TIME}"))}
-    with pytest.raises(TransactionConflictError, match="go on with a real-time trigger"):
+    with pytest.raises(TransactionConflictError, match="continue with a real-time trigger"):
         find_stored_transaction(replace(state, past_transactions=past), Transaction("q", 6, "q", StreamBatch()))
     with pytest.raises(TransactionConflictError, match="belongs to query another"):
         find_stored_transaction(replace(state, past_transactions=past), Transaction("q", 6, "other", StreamBatch()))

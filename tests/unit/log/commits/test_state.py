@@ -71,7 +71,7 @@ def test_appends_are_dense():
     assert state.ends == {0: 7, 1: 2}
     assert [s.base_offset for s in state.buckets[0].segments] == [0, 3]
     for base in (0, 6, 8):
-        with pytest.raises(CorruptDataError, match="which ends at 7"):
+        with pytest.raises(CorruptDataError, match="expected offset 7"):
             folded((Append((segment(0, base, 1, 4),)),), state=state)
 
 

@@ -9,7 +9,7 @@ from streamhouse_spark.core.paths import checkpoint_key, commit_key, manifest_ke
 from streamhouse_spark.log.commits.actions import Append, Rename, SetProperties
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record, encode_record
-from streamhouse_spark.log.lifecycle.incomplete_logs import is_unfinished
+from streamhouse_spark.log.lifecycle.drop_table import is_unfinished
 from streamhouse_spark.table import fork_log
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
