@@ -135,7 +135,7 @@ def test_a_part_that_can_no_longer_be_read_as_it_was_offered(warehouse, client, 
     wrong = json.loads(offer.endpoints[0].ticket.ticket)
     warehouse.drop_table("s.t")
     made(warehouse)
-    with pytest.raises(flight.FlightServerError, match="another table has its name") as caught:
+    with pytest.raises(flight.FlightServerError, match="another table has taken its name") as caught:
         client.part(offer.endpoints[0])
     assert told(caught.value)[0] == "SNAPSHOT_EXPIRED"
     wrong["uuid"] = warehouse.table("s.t").uuid

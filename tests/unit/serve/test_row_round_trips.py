@@ -108,7 +108,7 @@ def test_changes_that_are_no_new_rows_are_refused(client, warehouse):
     body = [{"id": 1, "_change_type": "insert"}, {"id": 1, "_change_type": "delete"}]
     answer = client.post(api("s.keyed"), json=body)
     assert answer.status_code == 400
-    assert "changes of the kind 'delete'" in answer.json()["error"]["message"]
+    assert "changes of type 'delete'" in answer.json()["error"]["message"]
     assert client.post(api("s.keyed"), json=body[:1]).status_code == 200
 
 

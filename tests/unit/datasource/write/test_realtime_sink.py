@@ -121,7 +121,7 @@ def test_an_older_run_of_the_query_writes_nothing(warehouse_path, table, source,
     """Its rows may be cut elsewhere: only those behind the stored ones are new."""
     begun(warehouse_path, table, source)
     write(warehouse_path, source, (0, -1, 4, 10))
-    with pytest.raises(CommitConflictError, match=r"another writer of this application was faster.*begin again"):
+    with pytest.raises(CommitConflictError, match=r"another writer of this application was faster.*continue where"):
         write(warehouse_path, source, rows)
     assert ids(table) == [10]
 
