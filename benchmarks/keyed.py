@@ -59,7 +59,7 @@ class Ours:
     def upsert(self, rows: pa.Table) -> None:
         self.table.upsert(rows)
 
-    def settle(self) -> None:
+    def wait_until_durable(self) -> None:
         """Wait for what is done behind the answers: nobody else pays for it."""
         finish_all()
 
@@ -181,7 +181,7 @@ def upserts(bench: Bench) -> Iterator[Figure]:
                 rows = batches.make(size)
                 for name, table in {"ours": ours, "blind": blind, **peers}.items():
                     seconds = timed(lambda table=table, rows=rows: table.upsert(rows))
-                    ours.settle()
+                    ours.wait_until_durable()
                     if number:
                         runs[name].append(seconds)
             what, bound = f"upsert {size:,} rows, 80 % updates", RATIOS.get(size)
@@ -228,7 +228,7 @@ def changelogs(bench: Bench) -> Iterator[Figure]:
             rows = batches.make(100_000 if not bench.quick else 10_000)
             for name, table in (("ours", full), ("without rows before", wal)):
                 seconds = timed(lambda table=table, rows=rows: table.upsert(rows))
-                table.settle()
+                table.wait_until_durable()
                 if number:
                     runs[name].append(seconds)
         yield time_figure("upsert with full changelog", runs, "without rows before")

@@ -69,7 +69,7 @@ class StreamhouseError(Exception):
     def __init__(self, message: str, *, condition: str | None = None) -> None:
         self.condition = condition or _condition_name(type(self).__name__)
         prefix = f"{self.condition}: "
-        message = fit_to_show(message)
+        message = truncate_message(message)
         super().__init__(message if message.startswith(prefix) else prefix + message)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -89,7 +89,7 @@ _SHOWN_CHARS_MAX = 100
 _TEXT_CHARS_MAX = 2_500
 
 
-def fit_to_show(message: str) -> str:
+def truncate_message(message: str) -> str:
     """Return a message on one line, printable and truncated in the middle, so that the remedy at its end remains."""
     message = " ".join(message.splitlines())  # a name or an Arrow error may contain line breaks
     message = message.encode("utf-8", "backslashreplace").decode()  # a name may contain lone surrogates

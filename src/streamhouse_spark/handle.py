@@ -89,12 +89,12 @@ class TableHandle:
         return self._read(self._log.look(at_most))
 
     def _read(self, state: TableState) -> TableState:
-        self.require_there(state)
+        self.require_not_dropped(state)
         if state.name != str(self._path) and self._path.branch is None:
             self._path = parse_table_name(state.name).path  # it was renamed
         return state
 
-    def require_there(self, state: TableState) -> TableState:
+    def require_not_dropped(self, state: TableState) -> TableState:
         """Return the state. Raises `TableNotFoundError` for the state of a dropped table."""
         require_not_dropped(state)
         return state

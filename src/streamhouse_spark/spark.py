@@ -373,12 +373,10 @@ def materialize(
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("properties", properties)
-    from streamhouse_spark.datasource.session_warehouse import catalog_connection
+    from streamhouse_spark.datasource.session_warehouse import connect_catalog
     from streamhouse_spark.views.create import create_and_refresh
 
-    return create_and_refresh(
-        spark, catalog_connection(spark), name, query, freshness, mode, properties or {}, step_rows
-    )
+    return create_and_refresh(spark, connect_catalog(spark), name, query, freshness, mode, properties or {}, step_rows)
 
 
 class TieringService:

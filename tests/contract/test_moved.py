@@ -130,7 +130,7 @@ def test_a_copy_neither_writes_nor_deletes_its_original(house):
             lambda lake=lake: lake.expire(keep_last=1, keep_ms=0),
             lambda lake=lake: lake.remove_orphans(grace_ms=600_000),
             lambda lake=lake: lake.compact(),
-            lambda lake=lake: lake.prune_metadata() if house.lake_format == "iceberg" else lake.durable(),
+            lambda lake=lake: lake.prune_metadata() if house.lake_format == "iceberg" else lake.find_durable(),
             lambda lake=lake: lake.create_or_evolve(),
             lambda lake=lake: lake.drop(purge=True),
             table.maintain,

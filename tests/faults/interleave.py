@@ -94,7 +94,7 @@ def a_day_passes_and_another_thread_looks(run: Run) -> None:
     """The thread at work sleeps for three days; another of its process, which reads, asks for the floor meanwhile."""
     a_day_passes_with_cleaning(run)
     if run.table is not None:
-        run.table.log.check_floor()
+        run.table.log.refresh_floor()
 
 
 def rival_creates(run: Run) -> None:

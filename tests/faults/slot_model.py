@@ -13,7 +13,7 @@ from faults.sim import sim_world
 from streamhouse_spark import StorageError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, slot_of_bytes
+from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, slot_for_bytes
 
 MINE, RIVALS = b"mine", b"the rival's"
 NOT_SYNCED = "applied, not synced, then an error"
@@ -71,7 +71,7 @@ def check_one_way(ways: tuple[Fault | str | None, ...], rival_at: int | None) ->
 
     storage = faulty(disk, lambda number: ways[number], rival)
     try:
-        taken = slot_of_bytes(storage, "slot", MINE).take(MINE)
+        taken = slot_for_bytes(storage, "slot", MINE).take(MINE)
     except Crash:
         assert disk.content("slot") in (None, MINE, RIVALS)
         return
@@ -85,17 +85,17 @@ def check_told(taken: PutResult[bytes], seen: bytes | None, stays: bytes | None,
     """Compare the outcome with the content as it was ``seen``, and with that which ``stays`` after a power loss."""
     if taken.outcome is PutOutcome.WON:
         assert stays == MINE, what
-        assert taken.is_won(), what
+        assert taken.won(), what
     elif taken.outcome is PutOutcome.LOST:
         assert seen == taken.stored == RIVALS, what
-        assert not taken.is_won(), what
+        assert not taken.won(), what
     else:
         assert isinstance(taken.failure, StorageError), what
         assert (taken.outcome is PutOutcome.NOT_STORED) == (taken.read_error is None), what
         assert seen != MINE or taken.outcome is not PutOutcome.NOT_STORED, what
         assert seen == MINE or taken.outcome is not PutOutcome.NOT_DURABLE, what
         with pytest.raises(StorageError) as raised:
-            taken.is_won()
+            taken.won()
         assert raised.value is taken.error, what
 
 
@@ -120,7 +120,7 @@ class Writer:
         if not self.items:
             return
         item = self.items[0]
-        taken = slot_of_bytes(storage, f"chain/{self.number}", item).take(item)
+        taken = slot_for_bytes(storage, f"chain/{self.number}", item).take(item)
         if taken.outcome is PutOutcome.WON:
             self.told[self.items.pop(0)] = self.number
         self.number += taken.outcome in (PutOutcome.WON, PutOutcome.LOST)

@@ -284,7 +284,7 @@ class TestPlantedBugs:
             published(planted, self.EACH, faults=(Fault.CRASH_AFTER,))
 
     def test_a_branch_whose_log_is_taken_for_one_without_a_name(self, planted, monkeypatch):
-        monkeypatch.setattr(drop_table, "tag_of", lambda *_: "none")
+        monkeypatch.setattr(drop_table, "branch_tag", lambda *_: "none")
         storage = new_host(planted)
         seeds = partial(next, count(100))
         clean(storage, seeds, "t")

@@ -48,6 +48,6 @@ def test_a_planted_bug_is_found_an_error_of_the_note_comes_out(monkeypatch):
 
     from streamhouse_spark.service import failure_log
 
-    monkeypatch.setattr(failure_log, "after_commit", lambda *_: nullcontext())
+    monkeypatch.setattr(failure_log, "log_post_commit_errors", lambda *_: nullcontext())
     with pytest.raises(StorageError):
         life({4: Fault.ERROR_BEFORE})

@@ -54,7 +54,7 @@ def names(table: Table) -> list[str]:
 @pytest.fixture(params=[True, False], ids=["in the record", "as objects"])
 def _size(request, monkeypatch):
     if not request.param:
-        monkeypatch.setattr(log_append, "inline_total", nothing_inline)
+        monkeypatch.setattr(log_append, "inline_bytes_total", nothing_inline)
 
 
 @pytest.mark.usefixtures("_size")
@@ -143,7 +143,7 @@ def test_a_tag_given_while_an_expiry_runs_keeps_its_snapshot_or_is_refused(super
 
 def cleanable() -> MemoryStorage:
     """Return a table with a named version, which was emptied and written to so often that its records may go."""
-    return written_often(log_append.inline_total).copy()
+    return written_often(log_append.inline_bytes_total).copy()
 
 
 @functools.cache
@@ -198,14 +198,14 @@ class TestPlantedBugs:
             tag_before_each_call_of_an_expiry(superseded, WHOLE)
 
     def test_a_reader_that_looks_for_records_alone(self, monkeypatch):
-        monkeypatch.setattr(history, "of_version", lambda *_: None)
+        monkeypatch.setattr(history, "find_tag_of_version", lambda *_: None)
         with pytest.raises(SnapshotExpiredError):
             ids(cleaned())
 
     def test_a_name_for_files_that_were_marked(self, monkeypatch):
         """A cleaner that had not seen the record has them on its list."""
         monkeypatch.setattr(tags, "_require_live", lambda *_: None)
-        monkeypatch.setattr(log_append, "inline_total", nothing_inline)
+        monkeypatch.setattr(log_append, "inline_bytes_total", nothing_inline)
         storage = new_store()
         table = opened(storage, 1)
         version = table.refresh().version

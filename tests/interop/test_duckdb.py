@@ -18,7 +18,7 @@ from kit.lake_rows import lake_rows
 from kit.tables import tier as tier_table
 from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.parquet.clustering import Clustering
-from streamhouse_spark.lake.parquet.zorder import parse_order
+from streamhouse_spark.lake.parquet.zorder import parse_sort_order
 from streamhouse_spark.storage.local import LocalStorage
 from unit.lake.filters_of_reads import filter_of
 
@@ -95,7 +95,7 @@ def test_rows_that_were_laid_out_by_columns(duck, storage, path):
     rounds = [event_rows(300, seed=i) for i in range(4)]
     for rows in rounds:
         tier(lake, by_bucket(rows, "id", 2))
-    order = parse_order("zorder(amount, id), region", EVENTS)
+    order = parse_sort_order("zorder(amount, id), region", EVENTS)
     how = Clustering(order, order.mark(EVENTS), file_bytes=2000)
     files = {split.location for split in lake.plan_read().splits}
     report = lake.cluster(how, files=files)

@@ -289,7 +289,7 @@ def test_maintenance_on_s3(s3_server, monkeypatch):
         tier(lake, numbered(number))
     lost, _ = write_round(lake, {0: numbered(3)}, {0: 9})
     assert lake.compact().files_removed == 3
-    assert lake.durable().offsets == lake.newest().offsets == {0: 9}
+    assert lake.find_durable().offsets == lake.newest().offsets == {0: 9}
     assert lake.expire(keep_last=1, keep_ms=-60_000, dry_run=True).snapshots == (1, 2, 3)
     assert lake.expire(keep_last=1, keep_ms=-60_000).snapshots == (1, 2, 3)
     assert lake.place.snapshots.ids() == [4]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.lake.model.values import Filter, LakePlan, LakeSplit
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
 from streamhouse_spark.lake.table import LakeTable
@@ -15,5 +15,5 @@ def lake_rows(lake: LakeTable, plan: LakePlan, *, filter: Filter = None) -> pa.T
     def read(split: LakeSplit) -> pa.Table:
         return read_whole(lake.place.files_at(split.location), split, plan.projection, filter=filter)
 
-    tables = list(in_parallel(read, plan.splits))
+    tables = list(parallel_map(read, plan.splits))
     return pa.concat_tables(tables) if tables else plan.projection.schema.arrow.empty_table()

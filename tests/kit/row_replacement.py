@@ -11,8 +11,8 @@ import pyarrow as pa
 from streamhouse_spark import Table
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, BucketRouter, RowStager
-from streamhouse_spark.read.lake_row_ids import places_of_rows, read_base
-from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.lake_row_ids import locate_row_ids, take_read_version
+from streamhouse_spark.read.planner import ScanRequest, plan_scan
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.table.row_deletion import commit_rewrite
@@ -31,9 +31,9 @@ def replace_rows(
     happens between the read and the commit.
     """
     state = table.refresh()
-    read = read_base(table, state)
+    read = take_read_version(table, state)
     named = ScanRequest(None, names_rows=True)
-    plan = plan_pin(table, take_latest_snapshot(state), named).plan(table)
+    plan = plan_scan(table, take_latest_snapshot(state), named).plan(table)
     found = [row for batch in read_batches(table, plan, (ROW_ID,)) for row in batch.to_pylist()]
     chosen = [row for row in found if wanted(row)]
     ids = np.array([row[ROW_ID.name] for row in chosen], np.int64)
@@ -44,7 +44,7 @@ def replace_rows(
     stager = RowStager(table.storage, table.uuid, options, routing, table.world, inline_bytes_max=inline_bytes_max)
     rows = pa.Table.from_pylist(new, state.schema.arrow)
     staged = stager.stage(rows, num_updated=len(updated)) if new else None
-    of_old = places_of_rows(table, state, read, ids)
-    of_updated = places_of_rows(table, state, read, ids[[row is not None for row in changed]])
+    of_old = locate_row_ids(table, state, read, ids)
+    of_updated = locate_row_ids(table, state, read, ids[[row is not None for row in changed]])
     meanwhile()
     commit_rewrite(table, of_old, staged, read, of_updated)

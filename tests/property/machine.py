@@ -49,8 +49,8 @@ from streamhouse_spark.log.lifecycle import garbage_collection
 from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
-from streamhouse_spark.read.union_read import read_pin
-from streamhouse_spark.schema.row_conversion import coerce
+from streamhouse_spark.read.union_read import read_snapshot_rows
+from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.storage.memory import MemoryStorage
 
 PROCESSES = 3
@@ -160,7 +160,7 @@ class TableMachine(RuleBasedStateMachine):
         def work(table: Table) -> None:
             known = table.state.schema.names[2:]
             batch = self.history.new_batch(4, row_chars=LARGE if large else 4, columns=known)
-            staged = table.stager().stage(coerce(batch.rows(), table.state.schema, table=NAME))
+            staged = table.stager().stage(convert_to_schema(batch.rows(), table.state.schema, table=NAME))
             self.held.append(HeldRows(process, table, staged, batch.number))
 
         self._act("stage", process, work, luck)
@@ -291,7 +291,7 @@ class TableMachine(RuleBasedStateMachine):
             if table.uuid != held.pin.state.table_uuid:
                 return
             try:
-                rows = read_pin(table, held.pin, Projection.of(held.pin.state.schema, None, None))
+                rows = read_snapshot_rows(table, held.pin, Projection.of(held.pin.state.schema, None, None))
             except (SnapshotExpiredError, CorruptDataError, OffsetsTrimmedError):
                 is_old = self.clock.boot_ms() - held.boot_ms >= garbage_collection.GRACE_MS
                 assert is_old or self.lake_changes > held.lake_changes, "a pin was lost before the grace was over"

@@ -23,7 +23,7 @@ class Opened:
     def find_table(self, name):
         return self._warehouse.find_table(str(parse_table_name(name).path))
 
-    def find_with(self, name, _beside):
+    def find_table_with(self, name, _beside):
         return self.find_table(name), None
 
     def table_by_uuid(self, name, _uuid):

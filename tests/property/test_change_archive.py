@@ -17,7 +17,7 @@ from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError, Table, Warehouse
 from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.log.archive import archive_maintenance
-from streamhouse_spark.log.archive.pages import change_starts, usable_archive
+from streamhouse_spark.log.archive.pages import first_change_offsets, usable_archive
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
 from streamhouse_spark.read.offset_range_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
@@ -80,7 +80,7 @@ class Model:
         self.seen = state.version
 
     def check(self) -> None:
-        state, starts = self.table.refresh(), change_starts(self.table.state)
+        state, starts = self.table.refresh(), first_change_offsets(self.table.state)
         self.check_feed(starts)
         for bucket, start in starts.items():  # from anywhere in between
             middle = (start + state.buckets[bucket].end) // 2

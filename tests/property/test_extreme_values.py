@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kit.tables import require_verified, tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import SchemaMismatchError
-from streamhouse_spark.core.python_values import from_text, is_beyond_python, python_value
+from streamhouse_spark.core.python_values import from_text, is_beyond_python, to_python
 from streamhouse_spark.query.filter_parsing import parse_filter
 
 OPERATORS = {
@@ -68,7 +68,7 @@ NO_ROLE = {
 
 
 def told(column: pa.ChunkedArray) -> list[str]:
-    return sorted(repr(python_value(value)) for value in column)
+    return sorted(repr(to_python(value)) for value in column)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -116,7 +116,7 @@ def test_a_table_answers_as_arrow_does(data):
 def test_a_filter_is_bound_to_what_its_text_says(data):
     kind = data.draw(st.sampled_from(list(NUMBERS)))
     value, other = data.draw(ticks(kind)), data.draw(ticks(kind))
-    python = python_value(value)
+    python = to_python(value)
     text = python if isinstance(python, str) else python.isoformat().replace("+00:00", "Z")
     assert from_text(text, value.type).equals(value)
     rows = pa.table({"v": pa.array([other], other.type)})

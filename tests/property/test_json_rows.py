@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.json_values import FORMS, form_of, row_texts
+from streamhouse_spark.schema.json_values import FORMS, encode_row_texts, find_form
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.schema.variant import VARIANT
 from streamhouse_spark.schema.variant_values import encode_variant, readable_value
 from streamhouse_spark.write.csv_rows import write_csv
-from streamhouse_spark.write.file_readers import CsvOptions, rows_of_body
+from streamhouse_spark.write.file_readers import CsvOptions, read_body
 from streamhouse_spark.write.json_lines import JsonReader, json_lines
 
 INTEGERS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
@@ -133,15 +133,15 @@ def read(lines: str, schema: pa.Schema, *, at_once: bool = True) -> pa.Table:
 @given(tables(), st.booleans())
 def test_rows_that_are_written_as_json_are_read_back(rows, at_once):
     whole = rows.slice(0)
-    lines = "\n".join(row_texts(whole))
+    lines = "\n".join(encode_row_texts(whole))
     assert_same(read(lines, rows.schema, at_once=at_once), rows)
-    body = f"[{', '.join(row_texts(whole))}]"
+    body = f"[{', '.join(encode_row_texts(whole))}]"
     pretty = json.dumps(json.loads(body, parse_float=float), indent=2, ensure_ascii=True)
     for text in (body, pretty):
-        found = rows_of_body(json_lines(text.encode()), "json", CsvOptions(rows.schema))
+        found = read_body(json_lines(text.encode()), "json", CsvOptions(rows.schema))
         assert_same(found, rows)
     sliced = pa.concat_tables([rows.slice(0, 1), rows]).slice(1)
-    assert list(row_texts(sliced)) == list(row_texts(rows))
+    assert list(encode_row_texts(sliced)) == list(encode_row_texts(rows))
 
 
 PLAIN = st.sampled_from([t for t in SCALARS if not pa.types.is_floating(t)])
@@ -150,7 +150,7 @@ PLAIN = st.sampled_from([t for t in SCALARS if not pa.types.is_floating(t)])
 @settings(max_examples=150, deadline=None)
 @given(tables(PLAIN, 2))
 def test_rows_that_are_written_as_csv_are_read_back(rows):
-    found = rows_of_body(write_csv(rows), "csv", CsvOptions(rows.schema))
+    found = read_body(write_csv(rows), "csv", CsvOptions(rows.schema))
     assert_same(found, rows)
 
 
@@ -201,5 +201,5 @@ def test_every_type_of_a_table_has_a_form():
         "v VARCHAR(3), x BINARY, y DATE, z TIMESTAMP, w TIMESTAMP_NTZ, a ARRAY<INT>, m MAP<STRING, INT>, "
         "u STRUCT<a: INT>, q VARIANT"
     )
-    assert {form_of(column.type) for column in schema.columns} == set(FORMS)
-    assert math.prod(form is not None for form in map(form_of, SCALARS))
+    assert {find_form(column.type) for column in schema.columns} == set(FORMS)
+    assert math.prod(form is not None for form in map(find_form, SCALARS))

@@ -284,12 +284,15 @@ def test_files_that_are_left_out_by_the_newest_spec():
 
 
 def test_segments_that_are_left_out_by_the_newest_columns():
-    with patched((segment_skipping, "columns_at", lambda _former, now, _schema_id: now)), pytest.raises(AssertionError):
+    with (
+        patched((segment_skipping, "partition_columns_at", lambda _former, now, _schema_id: now)),
+        pytest.raises(AssertionError),
+    ):
         check([("append", MIXED), ("layout", ("day",))], ("id",))
 
 
 def test_merged_segments_that_take_the_newest_columns():
-    with patched((writer, "columns_at", lambda _former, now, _schema_id: now)), pytest.raises(AssertionError):
+    with patched((writer, "partition_columns_at", lambda _former, now, _schema_id: now)), pytest.raises(AssertionError):
         check([("append", MIXED), ("layout", ("id",)), ("merge",)])
 
 

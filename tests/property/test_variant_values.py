@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamhouse_spark.schema.variant import VARIANT
 from streamhouse_spark.schema.variant_values import decode_variant, encode_variant
-from streamhouse_spark.write.file_readers import CsvOptions, rows_of_body
+from streamhouse_spark.write.file_readers import CsvOptions, read_body
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -73,7 +73,7 @@ def test_lines_of_json(values):
         f'{{ "id":{number} , "V" : {json.dumps(value)},"s":"a\\"b{i}"}}'
         for i, (number, value) in enumerate(zip(numbers, values, strict=True))
     ]
-    rows = rows_of_body("\n".join(lines).encode(), "json", CsvOptions(schema)).to_pylist()
+    rows = read_body("\n".join(lines).encode(), "json", CsvOptions(schema)).to_pylist()
     assert [row["s"] for row in rows] == [f'a"b{i}' for i in range(len(values))]
     assert [str(row["id"]) for row in rows] == [f"{Decimal(number):.10f}" for number in numbers]
     for row, value in zip(rows, values, strict=True):

@@ -29,7 +29,7 @@ from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.service_log import _JsonLines
 from streamhouse_spark.datasource.catalog.description import describe_properties
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.metrics.metrics import process_measures
+from streamhouse_spark.metrics.metrics import process_metrics
 from streamhouse_spark.metrics.prometheus import as_prometheus
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
 from streamhouse_spark.serve.access import Access, digest_of
@@ -251,7 +251,7 @@ def services(world: World) -> Iterator[tuple[str, str]]:
     yield "an event of OpenLineage", json.dumps(build_event(world.table, "START", "1", 0, None, ValueError("x")))
     events = RoundEvents(create_listener(f"{NOBODY}/events", API_KEY), world.table, world.table.world)
     events.emit_start()  # which is logged
-    yield "Prometheus", str(as_prometheus(process_measures())[1])
+    yield "Prometheus", str(as_prometheus(process_metrics())[1])
 
 
 def test_no_secret_is_anywhere(world):

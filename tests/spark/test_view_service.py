@@ -11,7 +11,7 @@ import pytest
 import streamhouse_spark as sh
 from kit.waiting import wait_for
 from spark.view_histories import order, require_right
-from streamhouse_spark.datasource.session_warehouse import catalog_connection
+from streamhouse_spark.datasource.session_warehouse import connect_catalog
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.service import tiering_service
 from streamhouse_spark.views import refresh
@@ -148,7 +148,7 @@ def test_a_backfill_in_steps_beside_a_view_that_is_to_be_fresh(spark, wh, caplog
     for _ in range(10):
         visits.append([{"cust": number % 4} for number in range(10)])
     query, of_clicks = (GROUPS.replace("SOURCE", f"streamhouse.{source.name}") for source in (visits, clicks))
-    big = create_view_table(spark, catalog_connection(spark), "gold.of_visits", query, "1h", "incremental", hot, 20)
+    big = create_view_table(spark, connect_catalog(spark), "gold.of_visits", query, "1h", "incremental", hot, 20)
     fast = sh.materialize(spark, "gold.of_clicks", of_clicks, freshness="1s", properties=hot)
     seen, services = [], []
 

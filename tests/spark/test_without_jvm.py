@@ -108,9 +108,9 @@ def test_partitions_are_balanced():
     sizes = [sum(p.size_bytes for p in g.plan().pieces) for g in groups]
     assert 3 <= len(groups) <= 6
     assert max(sizes) < 2 * min(sizes)
-    tiny = plan.with_pieces([_offsets_piece(i, 10) for i in range(20)])
+    tiny = plan.with_tasks([_offsets_piece(i, 10) for i in range(20)])
     assert len(pieces.make_partitions(tiny, parallelism=64)) == 1
-    assert len(pieces.make_partitions(plan.with_pieces([]))) == 1  # Spark would make one of its own
+    assert len(pieces.make_partitions(plan.with_tasks([]))) == 1  # Spark would make one of its own
 
 
 def _offsets_piece(i, size_bytes):

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from kit.tables import require_verified, tier, trim_tiered
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.core.python_values import from_text, python_rows, python_value, to_ticks
+from streamhouse_spark.core.python_values import from_text, to_python, to_python_rows, to_ticks
 from streamhouse_spark.errors import (
     ConstraintViolatedError,
     InvalidOptionError,
@@ -31,7 +31,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log import staging
 from streamhouse_spark.query.filter_parsing import parse_filter
 from streamhouse_spark.query.partition_match import PartitionMatch
-from streamhouse_spark.query.predicates import exactly, may_match
+from streamhouse_spark.query.predicates import constant_bounds, may_match
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.key_parsing import parse_keys
@@ -115,7 +115,7 @@ def refused(kind: str, lake: str, role: str, values: Sequence[object]) -> list[o
     """Return the values that the lake cannot hold in this role."""
     if lake != "paimon" or role not in ("key", "partition") or kind not in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"):
         return []
-    return [value for value in values if isinstance(python_value(value), str)]
+    return [value for value in values if isinstance(to_python(value), str)]
 
 
 def shown(column: pa.ChunkedArray) -> list[str]:
@@ -140,7 +140,7 @@ def require_readable(table: Table, rows: pa.Table, *, is_keyed: bool, as_json: b
         for place in range(rows.num_rows):
             key = rows.column(names[0])[place]
             row = table.lookup_one(key if pa.types.is_temporal(key.type) else key.as_py())
-            expected = python_value(rows.column("v")[place])
+            expected = to_python(rows.column("v")[place])
             assert row["v"] == expected or repr(row["v"]) == repr(expected)
     if as_json:
         lines = CliRunner().invoke(streamhouse, ["head", "d.t", "--output", "json"], catch_exceptions=False).stdout
@@ -213,7 +213,7 @@ def test_values_inside_nested_columns_pass_as_well(lake, warehouse_path):
     for _ in range(2):
         assert table.lookup_one(1) == texts
         assert table.to_arrow().equals(rows.cast(table.to_arrow().schema))
-        assert python_rows(table.to_arrow()) == [texts]
+        assert to_python_rows(table.to_arrow()) == [texts]
         tier(table)
     require_verified(table)
 
@@ -311,7 +311,7 @@ def test_filters_compare_values_that_python_lacks(where, chosen):
     )
     found = parse_filter(parse_where(where, SCHEMA) if isinstance(where, str) else where)
     assert rows.filter(found.bound(SCHEMA).expression).num_rows == chosen
-    bounds = {name: exactly(to_ticks(rows.column(name)[0]).as_py()) for name in SCHEMA.names}
+    bounds = {name: constant_bounds(to_ticks(rows.column(name)[0]).as_py()) for name in SCHEMA.names}
     assert may_match(found.bound(SCHEMA).node, bounds) or not chosen
 
 

@@ -19,7 +19,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.offset_range_scan import plan_ranges
 from streamhouse_spark.read.planner import plan_lake
-from streamhouse_spark.read.union_read import plan_union, read_pin
+from streamhouse_spark.read.union_read import plan_union, read_snapshot_rows
 from streamhouse_spark.warehouse.preview import first_rows
 
 NAME = "sales.parts"
@@ -95,7 +95,7 @@ def planned(wh: Warehouse, plan: Callable[[Table], object], table: Table) -> lis
 
 def repinned(table: Table) -> list[dict]:
     pin = table.repinned()
-    return read_pin(table, pin, Projection.of(pin.state.schema, None, None)).to_pylist()
+    return read_snapshot_rows(table, pin, Projection.of(pin.state.schema, None, None)).to_pylist()
 
 
 def of_range(table: Table) -> object:

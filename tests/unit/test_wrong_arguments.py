@@ -89,7 +89,7 @@ def _may_be(name: str, parameter: str, value: object) -> bool:
 
 
 def test_a_method_that_forgets_the_check_is_found(world, monkeypatch):
-    """A mistake that is planted: without what `checks_arguments` puts around it, a flag may be any text."""
+    """A mistake that is planted: without what `validates_arguments` puts around it, a flag may be any text."""
     call = next(call for name, call in calls() if name == "Table.maintain")
     assert _wrong(world, "Table.maintain", call, "dry_run", "word") is None
     monkeypatch.setattr(Table, "maintain", inspect.unwrap(Table.maintain))

@@ -147,7 +147,7 @@ def streamhouse(ctx: click.Context) -> None:
 
 def main(args: Any = None) -> None:
     """Run the command line and exit."""
-    from streamhouse_spark.table.first_calls import leave_late
+    from streamhouse_spark.table.first_calls import load_lazily
 
-    leave_late()
+    load_lazily()
     streamhouse.main(args, prog_name="streamhouse")

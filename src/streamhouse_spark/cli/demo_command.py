@@ -87,10 +87,10 @@ def _spark_config(scratch: str) -> dict[str, str]:
 
 
 def _say_farewell(view: Any, table: Table, duration_ms: int) -> None:
-    from streamhouse_spark.demo.next_steps import places, suggestions
+    from streamhouse_spark.demo.next_steps import locations, suggestions
 
     view.say(f"\nall of it in {duration_ms / 1000:.0f} seconds; here it lies:")
-    for name, place in places(table).items():
+    for name, place in locations(table).items():
         view.say(f"  {name:<11} {place}")
     view.say("\ntry next:")
     for position, suggestion in enumerate(suggestions(table), start=1):

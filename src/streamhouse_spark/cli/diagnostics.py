@@ -23,7 +23,7 @@ from typing import Final, Literal
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.catalog.scan.file_systems import S3A, remedy, scheme_of
+from streamhouse_spark.datasource.catalog.scan.file_systems import S3A, file_system_remedy, scheme_of
 from streamhouse_spark.errors import StreamhouseError, WarehouseNotFoundError
 from streamhouse_spark.kv.lmdb.environment import Environment
 from streamhouse_spark.kv.lmdb.tablet_files import (
@@ -33,10 +33,10 @@ from streamhouse_spark.kv.lmdb.tablet_files import (
     cache_folder,
     list_cached_tablets,
 )
-from streamhouse_spark.log.lifecycle.log_locations import places_of
+from streamhouse_spark.log.lifecycle.log_locations import log_locations_of
 from streamhouse_spark.log.lifecycle.tiering_failures import list_failures
 from streamhouse_spark.storage.factory import network_file_system
-from streamhouse_spark.table.branching.incomplete_branches import UnsettledBranch, find_incomplete_branches
+from streamhouse_spark.table.branching.incomplete_branches import IncompleteBranch, find_incomplete_branches
 from streamhouse_spark.table.health import TableHealth, table_health
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.table_batch import open_listed
@@ -226,7 +226,7 @@ def check_lake_reader(location: str, jars: Iterable[str]) -> Iterator[Finding]:
         return
     version = next((match[1] for jar in jars if (match := _HADOOP_JAR.fullmatch(jar))), None)
     slower = f"Python, for Spark's jars have no file system {scheme}: scans are slower"
-    yield Finding(_LAKE_READER, "warn", slower, f"start Spark so: {remedy(scheme, version)}")
+    yield Finding(_LAKE_READER, "warn", slower, f"start Spark so: {file_system_remedy(scheme, version)}")
 
 
 def spark_jars(environ: Mapping[str, str]) -> list[str]:
@@ -300,7 +300,7 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
 
 def check_log_stores(warehouse: Warehouse) -> Iterator[Finding]:
     """Assess the additional stores in which tables have their logs."""
-    places = places_of(warehouse.storage)
+    places = log_locations_of(warehouse.storage)
     for store in places.stores() if places is not None else ():
         try:
             store.check_writable()
@@ -355,7 +355,7 @@ def check_failed_rounds(table: Table) -> Iterator[Finding]:
             yield Finding(f"{failure.work} of {table.name}", "warn", text, _MESSAGE_REMEDY)
 
 
-def check_branches(table_name: str, unsettled: Iterable[UnsettledBranch], now_ms: int) -> Iterator[Finding]:
+def check_branches(table_name: str, unsettled: Iterable[IncompleteBranch], now_ms: int) -> Iterator[Finding]:
     """Assess branches whose publication or dropping stopped half-way and is no longer in progress."""
     for branch in unsettled:
         if now_ms - branch.since_ms >= _INCOMPLETE_MS_MAX:

@@ -10,7 +10,7 @@ from dataclasses import field
 import numpy as np
 
 from streamhouse_spark.config.branch_metadata import BRANCH
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import is_placed
 from streamhouse_spark.errors import (
@@ -24,14 +24,14 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.model.values import LakePlan, LakeSplit
-from streamhouse_spark.lake.parquet.reader import OffsetFile, has_whole_footer, offset_file
-from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_dropped
+from streamhouse_spark.lake.parquet.reader import OffsetFile, has_whole_footer, read_offset_file
+from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_drops_applied
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.plan import require_progress
 from streamhouse_spark.log.archive.pages import read_page
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
-from streamhouse_spark.log.lifecycle.log_locations import places_of
+from streamhouse_spark.log.lifecycle.log_locations import log_locations_of
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
@@ -104,7 +104,7 @@ def verify_branches(table: Table, result: Verification) -> None:
 
 
 def _owner_problems(table: Table) -> Iterator[str]:
-    places = places_of(table.storage)
+    places = log_locations_of(table.storage)
     try:
         if places is not None and is_placed(table.uuid):
             places.require_owned(table.uuid)
@@ -148,7 +148,7 @@ def _matches_log(table: Table, state: TableState, result: Verification) -> bool:
     """Return whether log and lake have the same history: one may be restored from a backup without the other."""
     try:
         newest = newest_snapshot(table.log, table.open_lake())
-        require_dropped(state, newest)
+        require_drops_applied(state, newest)
         if state.lake is not None:
             require_progress(state.lake.offsets, newest.offsets if newest is not None else {}, table=state.name)
     except (CorruptDataError, DifferentHistoryError, LakeMismatchError, LakeRolledBackError) as error:
@@ -197,7 +197,7 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
                 result.problems.append(str(error))
     tiered = sum(state.lake_offset(bucket) - state.first_offset(bucket) for bucket in state.buckets)
     snapshot = plan.snapshot
-    dropped = snapshot.dropped_rows - snapshot.dropped_others if snapshot is not None else 0
+    dropped = snapshot.dropped_rows - snapshot.dropped_without_offsets if snapshot is not None else 0
     if state.primary_key:
         adopts = table.properties.datalake_adopted is not None and not state.first_offsets  # rows without changes
         num_rows, is_wrong = result.lake_rows, result.lake_rows > tiered and not adopts
@@ -235,7 +235,7 @@ def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verificati
             return str(error)
 
     names = list(dict.fromkeys(name for split in splits for name in _split_files(split)))
-    outcomes = list(in_parallel(check, names))
+    outcomes = list(parallel_map(check, names))
     result.lake_footers += sum(outcome is True for outcome in outcomes)
     result.lake_footers_unchecked += sum(outcome is False for outcome in outcomes)
     result.problems.extend(outcome for outcome in outcomes if isinstance(outcome, str))
@@ -258,7 +258,7 @@ class _OffsetRows:
         """Add ``num_rows`` rows of a data file, which may be read in several parts. Raises like reads."""
         if location not in self._files:
             files = lake_files(self._table.storage, self._table.settings, location)
-            self._files[location] = offset_file(files, location, self._table.uuid)
+            self._files[location] = read_offset_file(files, location, self._table.uuid)
         if self._files[location] is not None:
             self.num_rows += num_rows
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key, commits_prefix, parse_numbers
 from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.checkpoint import (
@@ -50,7 +50,7 @@ def lake_metadata_problems(table: Table) -> Iterator[str]:
 
 def _record_problems(table: Table, state: TableState) -> Iterator[str]:
     listed = parse_numbers(table.storage.list_names(commits_prefix(table.uuid)))
-    first = max(table.log.check_floor(), 1 if not state.former_uuids else min(listed, default=1))
+    first = max(table.log.refresh_floor(), 1 if not state.former_uuids else min(listed, default=1))
     missing = partial(_missing_record, table)
     yield from _problems(
         range(first, state.version + 1), lambda number: read_record(table.storage, table.uuid, number), missing
@@ -58,7 +58,7 @@ def _record_problems(table: Table, state: TableState) -> Iterator[str]:
 
 
 def _missing_record(table: Table, number: int) -> str | None:
-    if number < table.log.check_floor():
+    if number < table.log.refresh_floor():
         return None  # cleaned up concurrently
     return f"{url_of(table.storage, commit_key(table.uuid, number))} is missing; restore it"
 
@@ -129,4 +129,4 @@ def _problems(
             return str(error)
         return None
 
-    return filter(None, in_parallel(problem, numbers))
+    return filter(None, parallel_map(problem, numbers))

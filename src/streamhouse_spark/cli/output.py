@@ -25,7 +25,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from streamhouse_spark.core.json_encoding import json_text, plain_value
-from streamhouse_spark.schema.json_values import encode_rows, row_texts
+from streamhouse_spark.schema.json_values import encode_row_texts, encode_rows
 
 _PIPE_COLUMNS: Final = 100_000
 """Width of text that does not go to a terminal, so that nothing is cut."""
@@ -52,7 +52,7 @@ class Output:
             self.console.print(rich_table(rows, title=title))
 
     def json_lines(self, rows: pa.Table | pa.RecordBatch) -> None:
-        for text in row_texts(rows):
+        for text in encode_row_texts(rows):
             click.echo(text)
 
     def document(self, value: Mapping[str, Any], render: Callable[[Console], None]) -> None:

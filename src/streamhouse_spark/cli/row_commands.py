@@ -28,7 +28,7 @@ from streamhouse_spark.schema.json_values import encode_rows
 from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.preview import first_rows, schema_of
-from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, open_rows, pieces
+from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, iter_tables, open_rows
 
 _FIELD_CHARS_MAX: Final = 40
 _ROWS_MAX: Final = 2**63 - 1
@@ -300,7 +300,7 @@ def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | N
         task = progress.add_task(f"append to {table.name}", total=None)
         for file in files:
             progress.update(task, total=file.num_rows)
-            for piece in pieces(file.batches):
+            for piece in iter_tables(file.batches):
                 piece = without_metadata(piece, schema.names)  # noqa: PLW2901 - the rows of the piece
                 rows, missing = convert_rows(piece, schema, table=table.name, older=table.state.schemas)
                 upserted.append(rows) if by_key else staged.append(table.stager().stage(rows, missing))

@@ -15,7 +15,7 @@ import click
 
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, fit_to_show, quote
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, quote, truncate_message
 
 if TYPE_CHECKING:
     from streamhouse_spark.cli.output import Output
@@ -100,7 +100,7 @@ def usage_in_one_line() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        raise click.UsageError(fit_to_show(error.format_message()), error.ctx) from error
+        raise click.UsageError(truncate_message(error.format_message()), error.ctx) from error
 
 
 def require_text(ctx: click.Context, words: Sequence[str]) -> None:

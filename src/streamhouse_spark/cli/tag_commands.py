@@ -11,7 +11,7 @@ import click
 
 from streamhouse_spark.cli.session import Command, Session
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.log.lifecycle.clones import version_of_clone
+from streamhouse_spark.log.lifecycle.clones import base_version_of_clone
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -94,7 +94,7 @@ def clone(session: Session, source: str, target: str, *, version: str | None) ->
     parse_table_name(target).require_table("clone to")
     with session.output.working(f"clone {source}"):
         cloned = session.warehouse.clone_table(source, target, version=version)
-    began = version_of_clone(session.warehouse.table(source).refresh(), cloned.uuid)
+    began = base_version_of_clone(session.warehouse.table(source).refresh(), cloned.uuid)
     session.output.document(
         {"source": source, "target": target, "version": began.version, "lake_snapshot": began.lake_snapshot},
         lambda console: console.print(f"{target} is a clone of commit {began.version} of {source}", markup=False),

@@ -24,7 +24,7 @@ from streamhouse_spark.warehouse.table_batch import TableBatch
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.tiering.job import TieringReport
-    from streamhouse_spark.metrics.metrics import Measures
+    from streamhouse_spark.metrics.metrics import MetricSource
     from streamhouse_spark.service.endpoint import Address, ServiceSnapshot
     from streamhouse_spark.service.openlineage import LineageListener
     from streamhouse_spark.views.service import ViewStatus
@@ -180,7 +180,7 @@ def _parse_address(listen: str) -> Address:
 
 
 @contextmanager
-def _serve_metrics(service: ServiceSnapshot, address: Address | None, more: Measures = tuple) -> Iterator[None]:
+def _serve_metrics(service: ServiceSnapshot, address: Address | None, more: MetricSource = tuple) -> Iterator[None]:
     if address is None:
         yield
         return

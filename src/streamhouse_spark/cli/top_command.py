@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from streamhouse_spark.cli.session import Command, Session
-from streamhouse_spark.table.table_status import TableOverview, overdue_failures
+from streamhouse_spark.table.table_status import TableOverview, read_overdue_failures
 from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -71,7 +71,7 @@ RowsAt = Mapping[str, tuple[int, int]]
 
 def _collect_statuses(warehouse: Warehouse) -> tuple[list[TableOverview], Mapping[str, Exception]]:
     opened = open_all(warehouse)
-    failures = overdue_failures(warehouse.storage, opened.tables)
+    failures = read_overdue_failures(warehouse.storage, opened.tables)
     return opened.each(lambda table: TableOverview.of(table, failures.get(table.uuid, ()))), opened.failed
 
 

@@ -51,10 +51,10 @@ def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: s
     catalog_of = session.warehouse_location, session.settings
     spark = open_spark("streamhouse refresh", master, catalog_of=catalog_of)
     try:
-        from streamhouse_spark.datasource.session_warehouse import catalog_connection
+        from streamhouse_spark.datasource.session_warehouse import connect_catalog
         from streamhouse_spark.views.refresh import Refresher
 
-        refresh_one = Refresher(spark, catalog_connection(spark))
+        refresh_one = Refresher(spark, connect_catalog(spark))
         for name in names:
             with session.output.working(f"refresh {name}"), translate_spark_errors():
                 report = refresh_one(name)

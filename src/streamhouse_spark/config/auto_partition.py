@@ -59,15 +59,15 @@ class AutoPartition:
     """Number of units retained before the current one. Later units are retained, too."""
     time_zone: str
 
-    def first_kept(self, now_ms: int) -> int:
+    def first_retained(self, now_ms: int) -> int:
         """Return the oldest unit, as by `period_at`, that is not expired at ``now_ms``."""
         return period_at(now_ms, self.unit, self.time_zone) - self.num_retention
 
-    def are_expired(self, partitions: Sequence[Sequence[Any]] | None, now_ms: int) -> bool:
+    def all_expired(self, partitions: Sequence[Sequence[Any]] | None, now_ms: int) -> bool:
         """Return whether all these partitions are expired, given their recorded values; None if unknown."""
         if not partitions:
             return False
-        first_retained = self.first_kept(now_ms)
+        first_retained = self.first_retained(now_ms)
         periods = (period_of(partition[self.place], self.unit) for partition in partitions)
         return all(period is not None and period < first_retained for period in periods)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from streamhouse_spark.core.python_values import first_beyond_python, python_value
+from streamhouse_spark.core.python_values import first_beyond_python, to_python
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.reserved_names import is_of_paimon
@@ -32,7 +32,7 @@ def check_paimon_values(table: str, columns: Mapping[str, pa.Array | pa.ChunkedA
     for name, column in columns.items():
         if (value := first_beyond_python(column)) is not None:
             raise SchemaMismatchError(
-                f"column '{name}' of {table} has the value {python_value(value)}, and the key and the partitions of a "
+                f"column '{name}' of {table} has the value {to_python(value)}, and the key and the partitions of a "
                 "Paimon lake hold the years 1 to 9999; nothing was written: correct the value (null, or the first or "
                 "last day of these years), or use an Iceberg lake"
             )

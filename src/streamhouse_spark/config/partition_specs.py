@@ -77,7 +77,7 @@ def former_partitioning(schema_id: int, columns: tuple[str, ...], properties: Ma
     return FormerPartitioning(schema_id, columns, fields)
 
 
-def columns_at(
+def partition_columns_at(
     former_partitionings: Sequence[FormerPartitioning], current_columns: tuple[str, ...], schema_id: int
 ) -> tuple[str, ...]:
     """Return the partition columns of segments of a schema.

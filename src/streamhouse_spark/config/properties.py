@@ -359,7 +359,7 @@ def check_property_name(name: str) -> None:
         return
     folded = name.casefold()
     is_own = folded in _OF_SPARK or folded.startswith(_OWN_PREFIXES)
-    nearest_name = values.nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
+    nearest_name = values.find_nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
     if is_own or (nearest_name and "." in nearest_name):
         hint = f"did you mean {nearest_name}?" if nearest_name else f"known are {', '.join(_KNOWN)}"
         raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")

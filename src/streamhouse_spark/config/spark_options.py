@@ -372,7 +372,7 @@ def _reject_unknown(name: str, mode: Mode) -> NoReturn:
     if own_option is not None:
         raise InvalidOptionError(f"option {name} is another connector's; use {own_option}")
     names = [option.name for option in OPTIONS if mode in option.modes]
-    nearest_name = values.nearest(name, names) or values.nearest(name, [option.name for option in OPTIONS])
+    nearest_name = values.find_nearest(name, names) or values.find_nearest(name, [option.name for option in OPTIONS])
     hint = f"did you mean {nearest_name}?" if nearest_name else f"known in {mode} are {', '.join(names)}"
     raise InvalidOptionError(f"unknown option {name[:100]!r}; {hint}")
 

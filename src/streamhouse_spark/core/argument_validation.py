@@ -23,7 +23,7 @@ _WAIT_MS_MAX = 10**12
 """Thirty years: the system calls cannot wait much longer."""
 
 
-def checks_arguments(*, names: Collection[str] = (), unless: Collection[str] = ()) -> Callable[[_Type], _Type]:
+def validates_arguments(*, names: Collection[str] = (), unless: Collection[str] = ()) -> Callable[[_Type], _Type]:
     """Decorate a class so that its own public methods are `validate_arguments`.
 
     ``names`` are parameters with the name of a database or table. Methods in ``unless`` validate their arguments

@@ -32,7 +32,7 @@ Sizes = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int64]
 
 
-def cuts(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
+def cut_by_size(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
     """Cut rows into ranges of at most ``bytes_max`` bytes (default `SLICE_BYTES_MAX`), or of one larger row."""
     limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
     ends = np.cumsum(sizes)
@@ -43,29 +43,31 @@ def cuts(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]
         start, done = end, int(ends[end - 1])
 
 
-def row_bytes(column: Column) -> Sizes:
+def estimate_row_bytes(column: Column) -> Sizes:
     """Estimate the bytes of each value, of any type: never fewer than it needs in an array."""
     if isinstance(column, pa.ChunkedArray):
-        return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
+        return np.concatenate([np.zeros(0, np.int64), *map(estimate_row_bytes, column.chunks)])
     sizes: Sizes = np.maximum(_value_bytes(column), 1)
     return sizes
 
 
 def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
-    """Return `row_bytes` summed over all columns, in one pass and one array, because there may be many rows."""
+    """Return `estimate_row_bytes` summed over all columns, in one pass and one array, because there may be many
+    rows.
+    """
     fixed_columns = [column for column in rows.columns if _is_fixed(column.type)]
     sizes = np.full(rows.num_rows, sum(_fixed_bytes(column.type) for column in fixed_columns), np.int64)
     for column in rows.columns:
         if not _is_fixed(column.type):
             start = 0
             for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-                sizes[start : start + len(chunk)] += row_bytes(chunk)
+                sizes[start : start + len(chunk)] += estimate_row_bytes(chunk)
                 start += len(chunk)
     return sizes
 
 
-def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
-    """Return the rows in `cuts`, as zero-copy slices; small tables unchanged.
+def slice_by_size(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
+    """Return the rows in `cut_by_size`, as zero-copy slices; small tables unchanged.
 
     Single rows are measured only near a cut.
     """
@@ -78,7 +80,7 @@ def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
         if pending_bytes + step_bytes > limit:
             # All rows since the last cut count as one row before the step's.
             sizes = np.append(pending_bytes, table_row_bytes(step))
-            ranges = list(cuts(sizes, limit))
+            ranges = list(cut_by_size(sizes, limit))
             for _, end in ranges[:-1]:
                 if end > 1 or done > start:
                     yield rows.slice(start, done + end - 1 - start)
@@ -106,7 +108,7 @@ def pieces(array: pa.Array) -> list[pa.Array]:
     """Return a user's column in slices that can be cast to a type with 32-bit offsets; small columns unchanged."""
     if are_small(array, SLICE_BYTES_MAX):
         return [array]
-    return [array.slice(start, end - start) for start, end in cuts(row_bytes(array))] or [array]
+    return [array.slice(start, end - start) for start, end in cut_by_size(estimate_row_bytes(array))] or [array]
 
 
 def are_small(column: Column, bytes_max: int) -> bool:
@@ -116,7 +118,7 @@ def are_small(column: Column, bytes_max: int) -> bool:
 
 def combine_small_chunks(rows: pa.Table) -> pa.Table:
     """Return the same rows in few chunks."""
-    parts = [part.combine_chunks() for part in slices(rows)]
+    parts = [part.combine_chunks() for part in slice_by_size(rows)]
     return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
 
@@ -126,11 +128,13 @@ def take_values(column: Column, places: Places, *, distinct: bool = False) -> Co
     ``distinct`` indices avoid measuring single values.
     """
     if _fits(column, places, distinct=distinct):
-        return one_array(column).take(_as_indices(places))
-    sizes = np.append(row_bytes(column), 1)  # the last entry is for index -1
+        return combine_chunks(column).take(_as_indices(places))
+    sizes = np.append(estimate_row_bytes(column), 1)  # the last entry is for index -1
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     firsts = np.cumsum([0, *(len(chunk) for chunk in chunks)])[:-1]
-    parts = [_take_from_chunks(chunks, firsts, places[start:end], column.type) for start, end in cuts(sizes[places])]
+    parts = [
+        _take_from_chunks(chunks, firsts, places[start:end], column.type) for start, end in cut_by_size(sizes[places])
+    ]
     return parts[0] if len(parts) == 1 else pa.chunked_array(parts, type=column.type)
 
 
@@ -140,7 +144,7 @@ def take_rows(rows: pa.Table, places: Places, *, distinct: bool = False) -> pa.T
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
-def one_array(column: Column) -> pa.Array:
+def combine_chunks(column: Column) -> pa.Array:
     """Return the whole column as one array. It must not be larger than a few slices."""
     if isinstance(column, pa.Array):
         return column
@@ -149,10 +153,10 @@ def one_array(column: Column) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
-def small_array(column: pa.ChunkedArray) -> Column:
+def combine_if_small(column: pa.ChunkedArray) -> Column:
     """Return one array if the column fits into a slice, else few chunks."""
     if column.num_chunks == 1 or column.nbytes <= SLICE_BYTES_MAX:
-        return one_array(column)
+        return combine_chunks(column)
     return combine_small_chunks(pa.table([column], names=["column"])).column(0)
 
 
@@ -164,9 +168,9 @@ def concat_columns(parts: Iterable[Column], data_type: pa.DataType) -> pa.Chunke
     return pa.chunked_array(chunks, type=data_type)
 
 
-def byte_cuts(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
-    """Return the `cuts` of binary values."""
-    return cuts(value_lengths(values))
+def cut_binaries_by_size(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+    """Return the `cut_by_size` of binary values."""
+    return cut_by_size(value_lengths(values))
 
 
 def value_lengths(values: Sequence[bytes | None]) -> Sizes:
@@ -181,7 +185,7 @@ def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
         return False
     if distinct or column.nbytes * len(places) <= SLICE_BYTES_MAX:
         return True
-    return int(np.append(row_bytes(column), 1)[places].sum()) <= SLICE_BYTES_MAX
+    return int(np.append(estimate_row_bytes(column), 1)[places].sum()) <= SLICE_BYTES_MAX
 
 
 def _as_indices(places: Places) -> pa.Array:
@@ -218,23 +222,27 @@ def _value_bytes(array: pa.Array) -> Sizes:
         lengths: Sizes = pc.binary_length(array).fill_null(0).to_numpy().astype(np.int64)
         return lengths + 4
     if types.is_dictionary(data_type):
-        words = np.append(row_bytes(array.dictionary), 1)
+        words = np.append(estimate_row_bytes(array.dictionary), 1)
         of_words: Sizes = words[array.indices.cast(pa.int64()).fill_null(-1).to_numpy()]
         return of_words
     if types.is_run_end_encoded(data_type):
-        values = pa.array(row_bytes(array.values))
+        values = pa.array(estimate_row_bytes(array.values))
         runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, values)
         of_runs: Sizes = pc.run_end_decode(runs).to_numpy()[array.offset : array.offset + len(array)]
         return of_runs
     if types.is_struct(data_type):
-        return sum(map(row_bytes, array.flatten()), start=np.ones(len(array), np.int64))
+        return sum(map(estimate_row_bytes, array.flatten()), start=np.ones(len(array), np.int64))
     if types.is_map(data_type):
         bounds = array.offsets.to_numpy().astype(np.int64)
         first, last = int(bounds[0]), int(bounds[-1])
-        inner = row_bytes(array.keys.slice(first, last - first)) + row_bytes(array.items.slice(first, last - first))
+        inner = estimate_row_bytes(array.keys.slice(first, last - first)) + estimate_row_bytes(
+            array.items.slice(first, last - first)
+        )
         return _sums(inner, np.diff(bounds))
     if _is_list(data_type):
-        return _sums(row_bytes(array.flatten()), pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64))
+        return _sums(
+            estimate_row_bytes(array.flatten()), pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
+        )
     return np.full(len(array), _fixed_bytes(data_type), np.int64)
 
 

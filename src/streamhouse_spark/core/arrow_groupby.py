@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def distinct(rows: pa.Table) -> pa.Table:
+def distinct_rows(rows: pa.Table) -> pa.Table:
     """Return the distinct rows, in no particular order."""
     numbers = _numbers(rows)
     groups = _with_row_numbers(rows).group_by(numbers, use_threads=False).aggregate([])
     return groups.select(numbers).rename_columns(rows.column_names)
 
 
-def sums(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+def sum_by_group(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """Return the columns ``by`` and the sums of all others, one row per group. A sum with a null part is null."""
     summed_names = [name for name in rows.column_names if name not in by]
     selected = rows.select([*by, *summed_names])
@@ -29,7 +29,7 @@ def sums(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     return groups.select([*keys, *(f"{number}_sum" for number in summed)]).rename_columns([*by, *summed_names])
 
 
-def in_order(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+def sort_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """Sort the rows by the columns ``by``, ascending, nulls last."""
     keys = [(str(rows.column_names.index(name)), "ascending") for name in by]
     return _with_row_numbers(rows).sort_by(keys).rename_columns(rows.column_names)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
 
 WAIT_S_MAX: Final = 30
 
@@ -41,7 +41,7 @@ class InThread:
         self._turn = new_lock()
         """Work competes with callers for the GIL, so one piece runs at a time, regardless of its key."""
         self._under_way: dict[Hashable, threading.Thread] = {}
-        renew_in_children(self)
+        reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
         """Leave the work to the parent, whose threads run it."""

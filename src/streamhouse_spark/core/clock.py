@@ -95,7 +95,7 @@ class World:
     """Executor of post-commit work. By default a thread, or the calling thread under a simulated clock."""
 
     @property
-    def after_calls(self) -> Background:
+    def post_commit_executor(self) -> Background:
         """Executor of post-commit work."""
         if self.background is not None:
             return self.background

@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_parallel(work: Callable[[T], R], items: Sequence[T], *, threads_max: int | None = None) -> Iterator[R]:
+def parallel_map(work: Callable[[T], R], items: Sequence[T], *, threads_max: int | None = None) -> Iterator[R]:
     """Yield the results in the order of the items. The first error ends the work.
 
     Pass ``threads_max`` for work that keeps a core busy, or that only waits. By default there are more threads than
@@ -28,7 +28,7 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T], *, threads_max: int 
         yield from pool.map(work, items)
 
 
-def ahead(pool: Executor, work: Callable[[T], R], items: Iterable[T], *, num_ahead: int) -> Iterator[R]:
+def map_with_prefetch(pool: Executor, work: Callable[[T], R], items: Iterable[T], *, num_ahead: int) -> Iterator[R]:
     """Yield the results in the order of the items, with up to ``num_ahead`` items processed in advance."""
     waiting: deque[Future[R]] = deque()
     for item in items:

@@ -3,7 +3,7 @@
 A child has only the forking thread, so a lock that another thread held at the fork would stay locked forever. All locks
 and events of the package are created here and reset in a child, unless the forking thread holds them itself. A guarded
 value may be half changed: either each step leaves it consistent, or its owner reinitialises it in the child
-(`renew_in_children`). Resources that a child must not share at all (LMDB) are closed before the fork
+(`reinit_after_fork`). Resources that a child must not share at all (LMDB) are closed before the fork
 (`close_before_fork`).
 
 A child also inherits all open files, and a file lock is held until the last copy is closed. A child would keep a lock
@@ -85,7 +85,7 @@ def new_event() -> threading.Event:
     return event
 
 
-def renew_in_children(owner: ReinitAfterFork) -> None:
+def reinit_after_fork(owner: ReinitAfterFork) -> None:
     """Reinitialise the owner in each child. Holds only a weak reference."""
     _renewed.add(owner)
 

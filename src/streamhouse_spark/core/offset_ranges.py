@@ -27,14 +27,14 @@ Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OffsetRuns:
+class OffsetSet:
     """Ascending, disjoint, non-empty runs ``[starts[i], starts[i] + lengths[i])``; row k has the k-th offset."""
 
     starts: Int64Array
     lengths: Int64Array
 
     @classmethod
-    def of(cls, offsets: Int64Array) -> OffsetRuns:
+    def of(cls, offsets: Int64Array) -> OffsetSet:
         """Return the runs of ascending offsets."""
         if len(offsets) == 0:
             return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -43,11 +43,11 @@ class OffsetRuns:
         return cls(offsets[first], np.diff(np.concatenate([first, [len(offsets)]])))
 
     @classmethod
-    def dense(cls, start: int, num_rows: int) -> OffsetRuns:
+    def dense(cls, start: int, num_rows: int) -> OffsetSet:
         return cls(np.array([start], np.int64), np.array([num_rows], np.int64)) if num_rows else cls.of(_EMPTY)
 
     @classmethod
-    def concat(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
+    def concat(cls, parts: Sequence[OffsetSet]) -> OffsetSet:
         """Concatenate parts in ascending order and merge adjacent runs. Raises `ValueError` for parts out of order."""
         starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
         lengths = np.concatenate([_EMPTY, *(p.lengths for p in parts)])
@@ -60,7 +60,7 @@ class OffsetRuns:
         return cls(starts[first], np.add.reduceat(lengths, first))
 
     @classmethod
-    def union(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
+    def union(cls, parts: Sequence[OffsetSet]) -> OffsetSet:
         """Combine disjoint parts in any order. Raises `ValueError` for a common offset."""
         starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
         lengths = np.concatenate([_EMPTY, *(p.lengths for p in parts)])
@@ -68,7 +68,7 @@ class OffsetRuns:
         return cls.concat([cls(starts[order], lengths[order])])
 
     @classmethod
-    def merged(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
+    def merged(cls, parts: Sequence[OffsetSet]) -> OffsetSet:
         """Combine parts in any order, which may overlap."""
         starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
         if len(starts) == 0:
@@ -84,7 +84,7 @@ class OffsetRuns:
         return len(self.starts) > 0
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, OffsetRuns):
+        if not isinstance(other, OffsetSet):
             return NotImplemented
         return np.array_equal(self.starts, other.starts) and np.array_equal(self.lengths, other.lengths)
 
@@ -118,15 +118,15 @@ class OffsetRuns:
         """Return the half-open range of row numbers whose offsets are in ``offsets``."""
         return self.rows_below(offsets.start), self.rows_below(offsets.end)
 
-    def rows(self, first: int, last: int) -> OffsetRuns:
+    def rows(self, first: int, last: int) -> OffsetSet:
         """Return the runs of rows ``[first, last)``."""
         first_rows = np.cumsum(self.lengths) - self.lengths
         skipped = np.clip(first - first_rows, 0, self.lengths)
         lengths = np.clip(last - first_rows, 0, self.lengths) - skipped
         is_nonempty = lengths > 0
-        return OffsetRuns((self.starts + skipped)[is_nonempty], lengths[is_nonempty])
+        return OffsetSet((self.starts + skipped)[is_nonempty], lengths[is_nonempty])
 
-    def within(self, offsets: OffsetRange) -> OffsetRuns:
+    def within(self, offsets: OffsetRange) -> OffsetSet:
         """Return the intersection with a range."""
         first = max(int(np.searchsorted(self.starts, offsets.start, side="right")) - 1, 0)
         last = int(np.searchsorted(self.starts, offsets.end, side="left"))
@@ -134,9 +134,9 @@ class OffsetRuns:
         starts = np.maximum(run_starts, offsets.start)
         ends = np.minimum(run_starts + lengths, offsets.end)
         is_nonempty = ends > starts
-        return OffsetRuns(starts[is_nonempty], (ends - starts)[is_nonempty])
+        return OffsetSet(starts[is_nonempty], (ends - starts)[is_nonempty])
 
-    def overlaps(self, other: OffsetRuns) -> tuple[Int64Array, OffsetRuns]:
+    def overlaps(self, other: OffsetSet) -> tuple[Int64Array, OffsetSet]:
         """Return the common offsets, one run per pair of runs, and the index of each in these runs."""
         ends, other_ends = self.starts + self.lengths, other.starts + other.lengths
         first = np.searchsorted(other_ends, self.starts, side="right")
@@ -144,19 +144,19 @@ class OffsetRuns:
         own_runs = np.repeat(np.arange(len(counts)), counts)
         other_runs = np.arange(len(own_runs)) - np.repeat(np.cumsum(counts) - counts - first, counts)
         starts = np.maximum(self.starts[own_runs], other.starts[other_runs])
-        return own_runs, OffsetRuns(starts, np.minimum(ends[own_runs], other_ends[other_runs]) - starts)
+        return own_runs, OffsetSet(starts, np.minimum(ends[own_runs], other_ends[other_runs]) - starts)
 
-    def common(self, other: OffsetRuns) -> OffsetRuns:
+    def common(self, other: OffsetSet) -> OffsetSet:
         """Return the intersection."""
         return self.overlaps(other)[1]
 
-    def without(self, other: OffsetRuns) -> OffsetRuns:
+    def without(self, other: OffsetSet) -> OffsetSet:
         """Return the difference."""
         shared = self.common(other)
         starts = np.sort(np.concatenate([self.starts, shared.starts + shared.lengths]))
         ends = np.sort(np.concatenate([self.starts + self.lengths, shared.starts]))
         is_nonempty = ends > starts
-        return OffsetRuns(starts[is_nonempty], (ends - starts)[is_nonempty])
+        return OffsetSet(starts[is_nonempty], (ends - starts)[is_nonempty])
 
     def holds(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
         """Return for each of some offsets whether it is in the runs."""
@@ -165,7 +165,7 @@ class OffsetRuns:
         is_member: npt.NDArray[np.bool_] = (run >= 0) & (offsets < ends[np.maximum(run, 0)])
         return is_member
 
-    def rows_at(self, offsets: OffsetRuns) -> Int64Array:
+    def rows_at(self, offsets: OffsetSet) -> Int64Array:
         """Return the row numbers of offsets that must be in the runs."""
         requested = offsets.offsets()
         run = np.searchsorted(self.starts, requested, side="right") - 1
@@ -181,7 +181,7 @@ class OffsetRuns:
         return [self.starts.tolist(), self.lengths.tolist()]
 
     @classmethod
-    def from_json(cls, value: Sequence[Sequence[int]]) -> OffsetRuns:
+    def from_json(cls, value: Sequence[Sequence[int]]) -> OffsetSet:
         """Decode the result of `to_json`."""
         starts, lengths = (np.array(numbers, np.int64) for numbers in value)
         return cls(starts, lengths)
@@ -202,7 +202,7 @@ class OffsetRuns:
         return json.dumps(header, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str | bytes, *, where: str) -> OffsetRuns:
+    def from_text(cls, text: str | bytes, *, where: str) -> OffsetSet:
         """Parse the text. Raises `CorruptDataError` naming ``where``."""
         try:
             header = json.loads(text)
@@ -230,7 +230,7 @@ class OffsetRuns:
 
 
 _EMPTY: Int64Array = np.zeros(0, np.int64)
-NO_RUNS: Final = OffsetRuns(_EMPTY, _EMPTY)
+NO_RUNS: Final = OffsetSet(_EMPTY, _EMPTY)
 
 
 def _to_json_runs(values: Int64Array) -> dict[str, object]:

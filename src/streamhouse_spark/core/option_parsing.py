@@ -141,7 +141,7 @@ def without_secrets(text: str) -> str:
     return _SECRET_PARTS.sub("***", text)
 
 
-def nearest(name: str, names: Collection[str], similarity: float = 0.5) -> str | None:
+def find_nearest(name: str, names: Collection[str], similarity: float = 0.5) -> str | None:
     """Return the most similar known name, case-insensitively; None if none is similar enough."""
     folded = {candidate.casefold(): candidate for candidate in names}
     matches = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)

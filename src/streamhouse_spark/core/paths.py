@@ -176,7 +176,7 @@ def owner_key(table_uuid: str) -> str:
     return f"{table_prefix(table_uuid)}{OWNER_NAME}"
 
 
-def is_in_a_log(location: str) -> bool:
+def is_in_log(location: str) -> bool:
     """Return whether a path or URL is the folder of a table's log, or inside one."""
     return _LOG_FOLDER.search(f"{location}/") is not None
 

@@ -38,13 +38,13 @@ def to_ticks(values: Values) -> Values:
     return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
 
 
-def ticks_of(scalar: pa.Scalar) -> Any:
+def scalar_to_ticks(scalar: pa.Scalar) -> Any:
     """Return the integer of `to_ticks` for a date or timestamp, which ``pa.scalar`` accepts; else the Python value."""
     is_time = pa.types.is_date32(scalar.type) or pa.types.is_timestamp(scalar.type)
     return scalar.value if is_time else scalar.as_py()
 
 
-def python_value(scalar: pa.Scalar) -> Any:
+def to_python(scalar: pa.Scalar) -> Any:
     """Return the value in Python. Dates and timestamps beyond Python's range, also nested ones, become ISO text."""
     try:
         return scalar.as_py()
@@ -52,21 +52,21 @@ def python_value(scalar: pa.Scalar) -> Any:
         return _beyond_python(scalar)
 
 
-def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column as `python_value` does."""
+def to_python_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column as `to_python` does."""
     try:
         values: list[Any] = column.to_pylist()
     except _BEYOND_PYTHON:
-        return [python_value(scalar) for scalar in column]
+        return [to_python(scalar) for scalar in column]
     return values
 
 
-def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows as dicts of `python_value`."""
+def to_python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as dicts of `to_python`."""
     try:
         dicts: list[dict[str, Any]] = rows.to_pylist()
     except _BEYOND_PYTHON:
-        columns = [python_values(column) for column in rows.columns]
+        columns = [to_python_list(column) for column in rows.columns]
         return [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
     return dicts
 
@@ -168,14 +168,14 @@ def _beyond_python(scalar: pa.Scalar) -> Any:
     """Convert a value that Arrow does not convert, including nested values."""
     kind, types = scalar.type, pa.types
     if types.is_date32(kind):
-        return iso_date(ticks_of(scalar))
+        return iso_date(scalar_to_ticks(scalar))
     if types.is_timestamp(kind):
-        micros = ticks_of(scalar.cast(pa.timestamp("us", kind.tz), safe=False))
+        micros = scalar_to_ticks(scalar.cast(pa.timestamp("us", kind.tz), safe=False))
         return python_timestamp(micros, zoned=kind.tz is not None)
     if types.is_struct(kind):
-        return {field.name: python_value(scalar[place]) for place, field in enumerate(kind)}
+        return {field.name: to_python(scalar[place]) for place, field in enumerate(kind)}
     if types.is_map(kind):
-        return [(python_value(pair[0]), python_value(pair[1])) for pair in scalar.values]
+        return [(to_python(pair[0]), to_python(pair[1])) for pair in scalar.values]
     if types.is_list(kind) or types.is_large_list(kind):
-        return [python_value(value) for value in scalar.values]
+        return [to_python(value) for value in scalar.values]
     return str(scalar.cast(pa.string()))

@@ -54,7 +54,7 @@ def is_same_place(first: str, second: str) -> bool:
     return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))
 
 
-def same_directory_above(path: str, root: str) -> str | None:
+def find_same_parent_directory(path: str, root: str) -> str | None:
     """Return the nearest parent directory of a local path that is ``root`` by another name, or None."""
     return next((str(folder) for folder in Path(path).parents[:-1] if _is_same_directory(str(folder), root)), None)
 

@@ -31,7 +31,7 @@ def connect_session(
     return connect(options, os.environ)
 
 
-def catalog_connection(spark: SparkSession) -> Connection:
+def connect_catalog(spark: SparkSession) -> Connection:
     """Connect to the warehouse of the session's catalog ``streamhouse``, with its settings, ignoring the environment.
     Raises `InvalidOptionError` if there is no such catalog.
     """

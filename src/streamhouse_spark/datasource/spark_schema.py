@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import CharType, StringType, StructType, VarcharType
 
 from streamhouse_spark.core.arrow_chunking import combine_small_chunks
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import CorruptDataError, SchemaMismatchError
 from streamhouse_spark.schema import ddl
@@ -97,7 +97,7 @@ def select_columns(requested: StructType, available: pa.Schema, name: str) -> tu
     for column in ddl.parse_struct_json(json.loads(requested.json())):
         field = by_folded_name.get(column.name.casefold())
         if field is None:
-            near = nearest(column.name, available.names)
+            near = find_nearest(column.name, available.names)
             hint = f"did you mean '{near}'?" if near else f"the columns are {', '.join(available.names[:30])}"
             raise SchemaMismatchError(f"the schema asks for column '{column.name}', which {name} does not have; {hint}")
         if not field.type.equals(column.type):

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.tiering.job import TieringReport, records_of, run_task
-from streamhouse_spark.lake.tiering.plan import TieringTask, task_groups
+from streamhouse_spark.lake.tiering.job import TieringReport, run_task, shared_records
+from streamhouse_spark.lake.tiering.plan import TieringTask, group_tasks
 from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -52,7 +52,7 @@ def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         if not tasks:
             return []
-        groups = task_groups(tasks)
+        groups = group_tasks(tasks)
         texts = [json.dumps([tasks[position].to_json() for position in group]) for group in groups]
         numbers = spark.range(0, len(texts), 1, len(texts))
         rows = numbers.mapInArrow(_task_function(connection, texts), _RESULT_DDL).collect()
@@ -82,6 +82,6 @@ def run_on_executor(connection: Connection, tasks_text: str) -> str:
     """Write the files of a group of tasks. Takes a JSON list of tasks, returns a JSON list of file lists."""
     warehouse = connection.warehouse()
     tasks = [TieringTask.from_json(task) for task in json.loads(tasks_text)]
-    records = records_of(warehouse.storage, tasks)
+    records = shared_records(warehouse.storage, tasks)
     written_files = [run_task(warehouse.storage, warehouse.settings, warehouse.world, task, records) for task in tasks]
     return json.dumps([[file.to_json() for file in files] for files in written_files])

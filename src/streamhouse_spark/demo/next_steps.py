@@ -18,7 +18,7 @@ class Suggestion:
     command: str
 
 
-def places(table: Table) -> dict[str, str]:
+def locations(table: Table) -> dict[str, str]:
     """Return the locations by name."""
     root = table.storage.url
     return {

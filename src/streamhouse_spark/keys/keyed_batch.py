@@ -85,18 +85,20 @@ class KeyedBatch:
         if num_bytes <= arrow_chunking.SLICE_BYTES_MAX or not len(self):
             yield 0, self._slice(0, len(self))
             return
-        of_rows = sum((arrow_chunking.row_bytes(c) for c in self.columns), start=np.zeros(len(self.deleted), np.int64))
+        of_rows = sum(
+            (arrow_chunking.estimate_row_bytes(c) for c in self.columns), start=np.zeros(len(self.deleted), np.int64)
+        )
         sizes = np.add.reduceat(of_rows, self.starts) + old_bytes
         if (largest := int(sizes.max())) > arrow_chunking.KEY_ROWS_BYTES_MAX:
             raise RowsTooLargeError(int(self.starts[np.argmax(sizes)]), largest)
-        for first, last in arrow_chunking.cuts(sizes):
+        for first, last in arrow_chunking.cut_by_size(sizes):
             yield first, self._slice(first, last)
 
     def _slice(self, first: int, last: int) -> KeyedBatch:
         if first == 0 and last == len(self) and all(isinstance(column, pa.Array) for column in self.columns):
             return self
         start, end = (int(self.starts[first]), int(self.ends[last - 1])) if last > first else (0, 0)
-        columns = tuple(arrow_chunking.one_array(column.slice(start, end - start)) for column in self.columns)
+        columns = tuple(arrow_chunking.combine_chunks(column.slice(start, end - start)) for column in self.columns)
         inserted = None if self.inserted is None else self.inserted[first:last]
         keys, starts = self.keys.slice(first, last - first), self.starts[first:last] - start
         return KeyedBatch(keys, columns, self.deleted[start:end], starts, inserted)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.arrow_chunking import one_array, take_rows
+from streamhouse_spark.core.arrow_chunking import combine_chunks, take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
@@ -54,7 +54,7 @@ def find_last_per_key(kinds: npt.NDArray[np.int8], key: Sequence[pa.ChunkedArray
     indexes of the last changes.
     """
     is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
-    keys = encode_keys([one_array(column.filter(is_after)) for column in key])
+    keys = encode_keys([combine_chunks(column.filter(is_after)) for column in key])
     order, is_first = sort_by_key(keys)
     starts = np.flatnonzero(is_first)
     ends = np.append(starts[1:], len(order))[: len(starts)]

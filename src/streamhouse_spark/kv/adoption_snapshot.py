@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.core import arrow_chunking
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
@@ -73,7 +73,7 @@ def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBoots
 
 
 def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
-    columns = [arrow_chunking.one_array(rows.column(state.schema.names.index(name))) for name in state.primary_key]
+    columns = [arrow_chunking.combine_chunks(rows.column(state.schema.names.index(name))) for name in state.primary_key]
     names = ", ".join(state.primary_key)
     if any(column.null_count for column in columns):
         raise LakeMismatchError(f"{state.name} cannot be created: rows have a null in the primary key ({names})")
@@ -83,7 +83,7 @@ def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
     doubled = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
     if (num_doubled := pc.sum(doubled).as_py() or 0) > 0:
         place = order[pc.index(doubled, value=True).as_py()].as_py()
-        example = {name: python_value(column[place]) for name, column in zip(state.primary_key, columns, strict=True)}
+        example = {name: to_python(column[place]) for name, column in zip(state.primary_key, columns, strict=True)}
         raise LakeMismatchError(
             f"{state.name} cannot be created: {num_doubled} rows have a primary key ({names}) that another row of "
             f"their bucket has, for example {example}; delete them, or choose another key"
@@ -92,4 +92,4 @@ def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
 
 
 def _split_into_segments(rows: pa.Table) -> Iterator[pa.Table]:
-    return arrow_chunking.slices(rows, SEGMENT_BYTES)
+    return arrow_chunking.slice_by_size(rows, SEGMENT_BYTES)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from typing import Final
 
-from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
 
 BYTES_MAX: Final = 64 << 20
 """Bytes of rows queued in this process, over all tablets. More are applied before the call returns."""
@@ -33,7 +33,7 @@ class ApplyQueue:
         self._work: deque[tuple[Work, int]] = deque()
         self._is_busy = False
         self._lock = new_lock()
-        renew_in_children(self)
+        reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
         """Leave all work to the parent process."""
@@ -71,7 +71,7 @@ class _Applier:
 
     def __init__(self) -> None:
         self.renew_in_child()
-        renew_in_children(self)
+        reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
         self._lock = new_lock()

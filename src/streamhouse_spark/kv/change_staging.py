@@ -14,9 +14,9 @@ import pyarrow as pa
 from streamhouse_spark.config.properties import INSERT_EXISTING
 from streamhouse_spark.core.arrow_chunking import ROW_BYTES_MAX
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
@@ -32,8 +32,8 @@ from streamhouse_spark.kv.write_overlay import WriteOverlay
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, is_kept
-from streamhouse_spark.schema.constraints.check_constraint import Check, require_checked
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket, is_retained
+from streamhouse_spark.schema.constraints.check_constraint import Check, require_constraints
 from streamhouse_spark.storage.base import Storage
 
 BucketPosition = tuple[int, int]
@@ -63,8 +63,10 @@ class StagedChanges:
     """Whether they are valid at every position, because the stored rows were not read."""
 
     def is_committable(self, state: TableState, time_ms: int) -> bool:
-        """Return whether a record at this time may name their segment, see `streamhouse_spark.log.staging.is_kept`."""
-        return self.segment is None or is_kept(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
+        """Return whether a record at this time may name their segment, see
+        `streamhouse_spark.log.staging.is_retained`.
+        """
+        return self.segment is None or is_retained(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
     def offsets(self) -> OffsetRange:
@@ -187,7 +189,7 @@ class ChangeStager:
         """Raise `ConstraintViolatedError` for a row that violates a constraint, before anything is stored."""
         stays = (changes.types == ChangeType.INSERT) | (changes.types == ChangeType.UPDATE_AFTER)
         rows = pa.Table.from_arrays(list(changes.columns), schema=self.layout.values.schema.arrow)
-        require_checked(self.checks, rows.filter(pa.array(stays)), table)
+        require_constraints(self.checks, rows.filter(pa.array(stays)), table)
 
     def _is_blind_write(self, batch: KeyedBatch) -> bool:
         """Return whether the changes of a batch need no stored row: it upserts whole rows without before images.
@@ -208,7 +210,7 @@ class ChangeStager:
             return
         row = int(batch.starts[np.argmax(conflicting)])
         names = self.layout.values.schema.names
-        of_key = {names[place]: python_value(batch.columns[place][row]) for place in self.layout.key_indexes}
+        of_key = {names[place]: to_python(batch.columns[place][row]) for place in self.layout.key_indexes}
         key = ", ".join(f"{name} = {value!r}" for name, value in of_key.items())
         raise SchemaMismatchError(
             f"table {state.name}: the MERGE inserts a row under a primary key that a row has ({key}), because its ON "
@@ -235,7 +237,7 @@ class ChangeStager:
         large: list[tuple[int, pa.Table]] = []
         for bucket, c in changes.items():
             rows = pa.Table.from_arrays([pa.array(c.types), *c.columns], schema=schema)
-            if rows.nbytes <= inline_share(INLINE_BYTES_MAX, state.num_buckets):
+            if rows.nbytes <= inline_bytes_per_bucket(INLINE_BYTES_MAX, state.num_buckets):
                 segments[bucket] = stage_inline(rows, bucket, self.options)
             else:
                 large.append((bucket, rows))
@@ -247,7 +249,7 @@ class ChangeStager:
             uuid, group = named
             return stage_group(self.storage, state.table_uuid, uuid, group, self.options)
 
-        for staged in in_parallel(store, groups):
+        for staged in parallel_map(store, groups):
             segments |= {segment.segment.bucket: segment for segment in staged}
         return segments
 

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.keys.key_codec import encode_keys
@@ -122,7 +122,7 @@ class ConflictChecker:
         return tuple(self.layout.values.schema.names[place] for place in self.layout.key_indexes)
 
     def _describe_row(self, changes: LogBatch, place: int) -> str:
-        values = (f"{name} = {python_value(changes.batch.column(name)[place])!r}" for name in self._key_names)
+        values = (f"{name} = {to_python(changes.batch.column(name)[place])!r}" for name in self._key_names)
         text = ", ".join(values)
         return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 

@@ -27,7 +27,7 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.log.segments.writer import SegmentOptions, stage_object
-from streamhouse_spark.log.staging import is_kept
+from streamhouse_spark.log.staging import is_retained
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MIN: Final = 1 << 20
@@ -77,7 +77,8 @@ def write_snapshots(
         return [
             snapshot
             for snapshot in written
-            if _is_newer(current, snapshot) and is_kept(current, (s.uuid for s in snapshot.segments), began_ms, time_ms)
+            if _is_newer(current, snapshot)
+            and is_retained(current, (s.uuid for s in snapshot.segments), began_ms, time_ms)
         ]
 
     committed = log.commit(plan, staged_ms=began_ms)

@@ -20,7 +20,7 @@ from streamhouse_spark.kv.value_codec import ValueFormat
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
-from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split, snapshot_split
+from streamhouse_spark.log.segments.scan import check_dense, plan_range, plan_snapshot, read_split
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MAX: Final = 1 << 20
@@ -107,7 +107,7 @@ def _restore(
     extent: TabletState,
 ) -> None:
     def items() -> Iterator[tuple[list[bytes], list[bytes]]]:
-        for batch in read_split(storage, snapshot_split(state, snapshot), layout.values.schema):
+        for batch in read_split(storage, plan_snapshot(state, snapshot), layout.values.schema):
             columns = batch.batch.columns
             yield encode_lmdb_keys(layout.keys(columns)), layout.values.pack(columns)
 

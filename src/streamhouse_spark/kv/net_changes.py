@@ -17,7 +17,7 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_lmdb_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows, RowsTooLargeError
 from streamhouse_spark.kv.merge_engines import MergeEngine
-from streamhouse_spark.kv.value_codec import StoredValues, ValueFormat, bytes_of
+from streamhouse_spark.kv.value_codec import StoredValues, ValueFormat, to_bytes_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _Packed:
     is_changed: npt.NDArray[np.bool_]
 
     def items(self) -> Iterator[tuple[bytes, bytes | None]]:
-        values: list[bytes | None] = [*bytes_of(self.values)]
+        values: list[bytes | None] = [*to_bytes_list(self.values)]
         for deleted in np.flatnonzero(~self.exists).tolist():
             values[deleted] = None
         return compress(zip(encode_lmdb_keys(self.keys), values, strict=True), self.is_changed.tolist())
@@ -140,7 +140,7 @@ def _require_row_size(batch: KeyedBatch, new: KeyedRows) -> None:
     A partial update or an aggregation may produce a larger row than those that came in.
     """
     if sum(column.nbytes for column in new.columns) > arrow_chunking.ROW_BYTES_MAX:
-        sizes = sum((arrow_chunking.row_bytes(c) for c in new.columns), start=np.zeros(len(batch), np.int64))
+        sizes = sum((arrow_chunking.estimate_row_bytes(c) for c in new.columns), start=np.zeros(len(batch), np.int64))
         if (largest := int(sizes.max())) > arrow_chunking.ROW_BYTES_MAX:
             raise RowsTooLargeError(int(batch.starts[np.argmax(sizes)]), largest)
 

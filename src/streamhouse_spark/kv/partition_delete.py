@@ -29,7 +29,7 @@ from streamhouse_spark.log.commits.actions import Action, Append
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, is_kept
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket, is_retained
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.storage.base import Storage
 
@@ -54,7 +54,7 @@ class _Deletions:
     def is_valid(self, state: TableState, bucket: int, time_ms: int) -> bool:
         """Return whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
         uuids = [staged.segment.uuid for staged in self.segments]
-        return self.at == bucket_position(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
+        return self.at == bucket_position(state, bucket) and is_retained(state, uuids, self.staged_ms, time_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class _Scan:
     def finish_staging(self) -> tuple[StagedSegment, ...]:
         """Return the staged deletions. A few of them travel in the record."""
         size_bytes = sum(batch.nbytes for batch in self._waiting)
-        share_bytes = inline_share(INLINE_BYTES_MAX, self._state.num_buckets)
+        share_bytes = inline_bytes_per_bucket(INLINE_BYTES_MAX, self._state.num_buckets)
         if self._waiting and not self._staged and size_bytes <= share_bytes:
             return (stage_inline(pa.Table.from_batches(self._waiting), self._bucket, self._options),)
         if self._waiting:

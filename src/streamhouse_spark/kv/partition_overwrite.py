@@ -30,7 +30,7 @@ from streamhouse_spark.kv.log_replay import catch_up
 from streamhouse_spark.kv.tablet_lineage import belongs_to_table
 from streamhouse_spark.kv.write_overlay import WriteOverlay
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.query.overwrite_filter import Choose
+from streamhouse_spark.query.overwrite_filter import OverwriteFilterFactory
 
 DAMAGED_MAX: Final = 3
 
@@ -42,7 +42,7 @@ class PartitionOverwriteStager(ChangeStager):
     Raises as `ChangeStager.stage`. Every bucket needs a batch, which may be empty.
     """
 
-    choose: Choose = field(kw_only=True)
+    choose: OverwriteFilterFactory = field(kw_only=True)
     """Selects rows by partition columns."""
     partition_by: tuple[str, ...] = field(kw_only=True)
 
@@ -71,12 +71,12 @@ class PartitionOverwriteStager(ChangeStager):
         if not rows.num_rows:
             return batch
         columns: list[arrow_chunking.Column] = [
-            arrow_chunking.small_array(arrow_chunking.concat_columns((old, new), new.type))
+            arrow_chunking.combine_if_small(arrow_chunking.concat_columns((old, new), new.type))
             for old, new in zip(rows.columns, batch.columns, strict=True)
         ]
         deleted = np.concatenate([np.ones(rows.num_rows, np.bool_), batch.deleted])
         of_key = self.layout.key_indexes
-        keys = self.layout.keys([arrow_chunking.one_array(c) if i in of_key else c for i, c in enumerate(columns)])
+        keys = self.layout.keys([arrow_chunking.combine_chunks(c) if i in of_key else c for i, c in enumerate(columns)])
         return KeyedBatch.of(keys, columns, deleted)
 
     def _read_key_rows(self, bucket: int, state: TableState, at: BucketPosition) -> pa.Table:

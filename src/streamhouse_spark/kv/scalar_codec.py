@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.python_values import python_date, python_timestamp, python_value
+from streamhouse_spark.core.python_values import python_date, python_timestamp, to_python
 from streamhouse_spark.keys.key_codec import KEY_BYTES_MAX
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
 
@@ -114,7 +114,7 @@ Decoder = Callable[[Any], Any]
 
 
 class RowDecoder:
-    """Decodes the columns of one packed row to the values that `python_value` returns for Arrow."""
+    """Decodes the columns of one packed row to the values that `to_python` returns for Arrow."""
 
     def __init__(self, names: Sequence[str], types: Sequence[pa.DataType], columns: Sequence[str]) -> None:
         """Prepare for rows of a `RowCodec` with columns ``names`` of ``types``; ``columns`` selects and orders some of
@@ -195,7 +195,7 @@ def _cell_decoder(data_type: pa.DataType) -> Decoder:
 
     def nested(data: bytes) -> Any:
         packed = header + np.uint32(len(data)).tobytes() + data
-        return python_value(codec.unpack(Packed.of([packed]))[0][0])
+        return to_python(codec.unpack(Packed.of([packed]))[0][0])
 
     return nested
 

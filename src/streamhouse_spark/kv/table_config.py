@@ -144,8 +144,8 @@ def _with_generated_columns(merge: ColumnwiseMerge, keyed: KeyedProperties, sche
 
 def _parse_identity_column(properties: Mapping[str, str], schema: TableSchema, engine: EngineName) -> Identity | None:
     identity = parse_identity(properties, schema)
-    if identity is not None and (identity.takes_given or engine == "versioned"):
-        clause = "BY DEFAULT" if identity.takes_given else f"with {MERGE_ENGINE} versioned"
+    if identity is not None and (identity.accepts_values or engine == "versioned"):
+        clause = "BY DEFAULT" if identity.accepts_values else f"with {MERGE_ENGINE} versioned"
         raise InvalidOptionError(
             f"column '{identity.name}' GENERATED … AS IDENTITY {clause}: rows by key keep the number that they got "
             "first; use GENERATED ALWAYS, and another merge engine, or a table without a primary key"

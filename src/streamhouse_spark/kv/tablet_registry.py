@@ -18,7 +18,7 @@ _by_name: dict[tuple[str | None, str, str, int], Tablet] = {}
 _lock = new_lock()
 
 
-def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
+def open_tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
     """Return the bucket's tablet in this host's cache, opening it if needed. Raises `StorageError` if the disk fails.
 
     Opening one evicts unused tablets if the cache is too large. The table may have been restored since the rows were

@@ -25,7 +25,7 @@ from itertools import dropwhile
 from typing import Final, TypeGuard
 
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
@@ -104,7 +104,7 @@ class UpsertCommitter:
         offsets = offsets_of_commit(committed)
         if committed.duplicate_of is None and not work.is_in_doubt:
             for bucket in work.staged:
-                with after_commit(logger, f"applying bucket {bucket} on this host", committed.state.name):
+                with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", committed.state.name):
                     self._schedule_apply(bucket, work.chain(bucket), committed.state)
         return offsets, committed
 
@@ -118,7 +118,7 @@ class UpsertCommitter:
         tablet, storage = self.stager.tablet_of(bucket), self.stager.storage
 
         def apply() -> None:
-            with after_commit(logger, f"applying bucket {bucket} on this host", state.name):
+            with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", state.name):
                 _apply_changes(tablet, chain, state, storage)
 
         segments = [s.segment.segment for s in chain if s.segment is not None]

@@ -55,7 +55,7 @@ class StoredValues:
         return pa.BinaryArray.from_buffers(pa.binary(), len(self.lengths), buffers)
 
 
-def bytes_of(values: pa.BinaryArray) -> list[bytes]:
+def to_bytes_list(values: pa.BinaryArray) -> list[bytes]:
     """Return the values of an array without nulls."""
     byte_strings: list[bytes] = values.to_numpy(zero_copy_only=False).tolist()
     return byte_strings
@@ -76,7 +76,7 @@ class ValueFormat:
 
     def pack(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """Return the value of each row, given all columns of the latest schema. Equal rows have equal values."""
-        return bytes_of(self.pack_array(columns))
+        return to_bytes_list(self.pack_array(columns))
 
     def pack_array(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
         """Return the same as `pack`, in one array."""
@@ -109,7 +109,9 @@ class ValueFormat:
     ) -> tuple[list[pa.ChunkedArray], npt.NDArray[np.bool_]]:
         """Do the same as `unpack` for any number of bytes: return chunked columns, and which values exist."""
         projection = self.schema.columns if projection is None else projection
-        parts = [self.unpack(values[start:end], projection) for start, end in arrow_chunking.byte_cuts(values)]
+        parts = [
+            self.unpack(values[start:end], projection) for start, end in arrow_chunking.cut_binaries_by_size(values)
+        ]
         columns = [
             arrow_chunking.concat_columns((part.columns[place] for part in parts), column.type)
             for place, column in enumerate(projection)

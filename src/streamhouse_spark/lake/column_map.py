@@ -18,7 +18,7 @@ from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.model.values import FieldNames
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.evolution import ambiguous_columns
-from streamhouse_spark.schema.nested_fields import Path, join_path, paths
+from streamhouse_spark.schema.nested_fields import Path, join_path, list_field_paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 COLUMNS_PROPERTY = "streamhouse.columns"
@@ -300,7 +300,7 @@ def _find_external_nested_changes(
 
 def _own_paths(column: Column) -> list[tuple[int, Path]]:
     """Return the ids of a column's nested fields, with their paths."""
-    return list(zip(column.inner_ids, paths(column.type), strict=True))
+    return list(zip(column.inner_ids, list_field_paths(column.type), strict=True))
 
 
 def migrate_columns(

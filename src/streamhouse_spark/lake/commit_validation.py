@@ -7,9 +7,9 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
-from streamhouse_spark.core.concurrency import THREADS_MAX, in_parallel
+from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import (
     CommitConflictError,
     LakeMismatchError,
@@ -81,11 +81,11 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
                 f"lake file {file.location} has {size_bytes} bytes, {file.size_bytes} were written; tier again"
             )
 
-    for _ in in_parallel(check, files, threads_max=THREADS_MAX):
+    for _ in parallel_map(check, files, threads_max=THREADS_MAX):
         pass
 
 
-def require_deletes_resolved(table: str, left: Mapping[int, OffsetRuns], foreign: str | None) -> None:
+def require_deletes_resolved(table: str, left: Mapping[int, OffsetSet], foreign: str | None) -> None:
     """Require that no row of ``left``, still to be deleted, can be in the file ``foreign``, which has no offsets.
 
     Raises `LakeMismatchError`.

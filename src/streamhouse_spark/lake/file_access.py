@@ -9,12 +9,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from streamhouse_spark.core.concurrency import THREADS_MAX, in_parallel
+from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
-from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
+from streamhouse_spark.lake.parquet.reader import OffsetFile, read_offset_file
 from streamhouse_spark.storage.base import Sink, Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
@@ -140,7 +140,7 @@ def offset_files(
     """
     files = FilesAhead(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
     threads = THREADS_MAX if isinstance(storage, ReadsMany) else None
-    return list(in_parallel(lambda at: offset_file(files, at, writers), locations, threads_max=threads))
+    return list(parallel_map(lambda at: read_offset_file(files, at, writers), locations, threads_max=threads))
 
 
 def _sizes_of(splits: Iterable[LakeSplit]) -> Iterator[tuple[str, int]]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.log.segments.metadata_columns import BUCKET
-from streamhouse_spark.query.predicates import Bounds, Node, exactly, may_match, to_comparable
+from streamhouse_spark.query.predicates import Bounds, Node, constant_bounds, may_match, to_comparable
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -16,13 +16,13 @@ def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
     """Return False only if no row of the lake file can match the filter. Missing metadata matches anything."""
     bounds: dict[str, Bounds] = {}
     if file.bucket is not None:  # null for rows that another engine rewrote
-        bounds[BUCKET.name] = replace(exactly(file.bucket), may_be_null=True)
+        bounds[BUCKET.name] = replace(constant_bounds(file.bucket), may_be_null=True)
     for name in node.columns():
         column = schema.find(name)
         if column is None:
             continue
         if name in file.partition:
-            bounds[name] = exactly(file.partition[name])
+            bounds[name] = constant_bounds(file.partition[name])
         elif name in file.statistics:
             bounds[name] = column_bounds(file.statistics[name], column.type, file.num_rows)
     return may_match(node, bounds)

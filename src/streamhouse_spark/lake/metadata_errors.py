@@ -29,9 +29,9 @@ _WRONG_VALUES: Final = (
 _GUARDED: Final = frozenset(
     {
         "newest",
-        "durable",
+        "find_durable",
         "head",
-        "was_replaced",
+        "is_replaced",
         "snapshot",
         "snapshot_by_name",
         "snapshot_as_of",

@@ -29,7 +29,7 @@ class LakeOffsets:
     """Number of rows missing because they were deleted, or their partitions dropped."""
     history: HistoryPoint | None = None
     """The log's latest record with rows at the time of tiering; None in older snapshots."""
-    dropped_others: int = 0
+    dropped_without_offsets: int = 0
     """Number of missing rows without offsets, which were dropped with their partition."""
 
 
@@ -69,7 +69,10 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         version, owner = value["version"], value["table_uuid"]
         offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
         starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
-        dropped_rows, dropped_without_offsets = int(value.get("dropped_rows", 0)), int(value.get("dropped_others", 0))
+        dropped_rows, dropped_without_offsets = (
+            int(value.get("dropped_rows", 0)),
+            int(value.get("dropped_without_offsets", 0)),
+        )
         history = HistoryPoint.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(

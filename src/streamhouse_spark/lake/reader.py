@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.concurrency import in_parallel
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.concurrency import parallel_map
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, find_no_nested_fields
@@ -19,13 +19,13 @@ from streamhouse_spark.lake.parquet.reader import (
     FilesAt,
     OffsetFile,
     Positions,
-    offset_file,
     read_deleted_positions,
     read_in_offset_order,
+    read_offset_file,
     read_offsets,
 )
-from streamhouse_spark.query.row_selection import without
-from streamhouse_spark.schema.nested_fields import Path, join_path, paths
+from streamhouse_spark.query.row_selection import drop_rows
+from streamhouse_spark.schema.nested_fields import Path, join_path, list_field_paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
@@ -42,7 +42,7 @@ def read_log_range(
     *,
     has_gaps: bool = False,
 ) -> PlacedRows:
-    """Read a log range as `LakeTable.read_placed` does; ``plan`` covers the whole latest snapshot.
+    """Read a log range as `LakeTable.read_with_offsets` does; ``plan`` covers the whole latest snapshot.
 
     After checking that the files hold the range, returns only rows of files in ``locations``.
     """
@@ -54,29 +54,27 @@ def read_log_range(
     return _exclude_deleted(rows, marked) if marked else rows
 
 
-def _read_deleted_offsets(
-    files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, OffsetFile]
-) -> OffsetRuns:
+def _read_deleted_offsets(files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, OffsetFile]) -> OffsetSet:
     """Return the offsets of the rows in these files that position deletes name."""
     deletes = {s.location: s.position_deletes for s in splits if s.position_deletes and s.location in files}
 
-    def of_file(location: str) -> OffsetRuns:
+    def of_file(location: str) -> OffsetSet:
         positions = read_deleted_positions(files_at(location), location, deletes[location])
-        return OffsetRuns.of(files[location].runs.offsets_of(positions))
+        return OffsetSet.of(files[location].runs.offsets_of(positions))
 
-    return OffsetRuns.merged(list(in_parallel(of_file, list(deletes))))
+    return OffsetSet.merged(list(parallel_map(of_file, list(deletes))))
 
 
-def _exclude_deleted(rows: PlacedRows, marked: OffsetRuns) -> PlacedRows:
+def _exclude_deleted(rows: PlacedRows, marked: OffsetSet) -> PlacedRows:
     for offsets, batch in rows:
         deleted = marked.holds(offsets)
         if not deleted.any():
             yield offsets, batch
         elif not deleted.all():
-            yield offsets[~deleted], without(batch, deleted)
+            yield offsets[~deleted], drop_rows(batch, deleted)
 
 
-def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetRuns) -> PlacedRows:
+def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetSet) -> PlacedRows:
     """Read rows as `LakeTable.read_held` does; ``plan`` covers the whole snapshot."""
     splits = [s for s in plan.splits if may_hold(s.location, bucket, rows.range)]
     files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
@@ -89,9 +87,9 @@ def _read_footers(
     """Read what the files of splits say of their offsets; None for a file of another engine or table."""
 
     def footer(location: str) -> OffsetFile | None:
-        return offset_file(files_at(location), location, writers)
+        return read_offset_file(files_at(location), location, writers)
 
-    return in_parallel(footer, list(dict.fromkeys(split.location for split in splits)))
+    return parallel_map(footer, list(dict.fromkeys(split.location for split in splits)))
 
 
 def _has_all_offsets(plan: LakePlan) -> bool:
@@ -100,22 +98,24 @@ def _has_all_offsets(plan: LakePlan) -> bool:
 
 
 def find_rows_with_offsets(
-    files_at: FilesAt, locations: Iterable[str], writers: Collection[str], rows: Mapping[int, OffsetRuns]
-) -> Mapping[int, OffsetRuns]:
+    files_at: FilesAt, locations: Iterable[str], writers: Collection[str], rows: Mapping[int, OffsetSet]
+) -> Mapping[int, OffsetSet]:
     """Return those of the rows at these offsets that the files hold. Reads the footers of files that can hold some."""
     chosen = [at for at in locations if any(may_hold(at, bucket, runs.range) for bucket, runs in rows.items() if runs)]
     files = [
-        file for file in in_parallel(lambda at: offset_file(files_at(at), at, writers), chosen) if file is not None
+        file
+        for file in parallel_map(lambda at: read_offset_file(files_at(at), at, writers), chosen)
+        if file is not None
     ]
     return {
-        bucket: OffsetRuns.merged([file.runs.common(runs) for file in files if file.bucket == bucket])
+        bucket: OffsetSet.merged([file.runs.common(runs) for file in files if file.bucket == bucket])
         for bucket, runs in rows.items()
     }
 
 
 def find_offsets_in_plan(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], ranges: Mapping[int, OffsetRange]
-) -> Mapping[int, OffsetRuns] | None:
+) -> Mapping[int, OffsetSet] | None:
     """Return bucket → offsets of the ranges that the plan has rows of, deleted rows included.
 
     Reads the footers of candidate files. Returns None if the lake has a file without offsets, which may hold any row.
@@ -130,7 +130,7 @@ def find_offsets_in_plan(
     if len(files) < len(footers):
         return None
     return {
-        bucket: OffsetRuns.merged([file.runs.within(offsets) for file in files if file.bucket == bucket])
+        bucket: OffsetSet.merged([file.runs.within(offsets) for file in files if file.bucket == bucket])
         for bucket, offsets in ranges.items()
     }
 
@@ -192,7 +192,7 @@ def projection_of(
 
 def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames:
     """Return the names of the nested fields of a column that never changed inside: its own files use them."""
-    by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in paths(column.type)]
+    by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in list_field_paths(column.type)]
     return tuple((field_id, join_path(path)) for path, field_id in by_path if field_id is not None)
 
 
@@ -208,7 +208,7 @@ def _nested_lake_ids(
     if inner_of is None and own is not None and own.inner:
         return tuple(own.inner.get(i) for i in column.inner_ids)
     inside = mapping.elsewhere[field_id] if inner_of is None else inner_of(field_id)
-    return tuple(inside.get(tuple(name.casefold() for name in path)) for path in paths(column.type))
+    return tuple(inside.get(tuple(name.casefold() for name in path)) for path in list_field_paths(column.type))
 
 
 def _restore_table_type(
@@ -223,7 +223,7 @@ def _restore_table_type(
 
 
 def read_held_rows(
-    files_at: FilesAt, candidates: Sequence[OffsetFile], bucket: int, rows: OffsetRuns, projection: LakeProjection
+    files_at: FilesAt, candidates: Sequence[OffsetFile], bucket: int, rows: OffsetSet, projection: LakeProjection
 ) -> Iterator[tuple[Positions, pa.RecordBatch]]:
     """Read rows with their offsets, in offset order; rows of the same files in between may be returned too.
 
@@ -232,7 +232,7 @@ def read_held_rows(
     """
     shared = [(file, file.runs.common(rows)) for file in candidates if file.bucket == bucket]
     shared = [(file, runs) for file, runs in shared if runs]
-    offsets = OffsetRuns.merged([runs for _, runs in shared])
+    offsets = OffsetSet.merged([runs for _, runs in shared])
     if offsets.num_rows != rows.num_rows or offsets.num_rows != sum(runs.num_rows for _, runs in shared):
         raise OffsetsTrimmedError(
             f"bucket {bucket}: {rows.num_rows} rows in offsets {rows.range} were asked for, the lake's files "

@@ -22,7 +22,7 @@ def newest_snapshot(log: CommitLog, lake: LakeTable) -> LakeSnapshot | None:
     Raises `DifferentHistoryError`, or `CorruptDataError` with the missing file.
     """
     newest = lake.newest()
-    require_of_history(log, newest)
+    require_same_history(log, newest)
     require_metadata(log.state, lake, newest)
     return newest
 
@@ -47,7 +47,7 @@ def require_metadata(state: TableState, lake: LakeTable, newest: LakeSnapshot | 
         )
 
 
-def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
+def require_same_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
     """Require that the rows of the snapshot were tiered from this log.
 
     A snapshot names the latest record of the log at its time; older snapshots name none and pass. Sends no request if
@@ -64,7 +64,7 @@ def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
     )
 
 
-def require_dropped(state: TableState, snapshot: LakeSnapshot | None) -> None:
+def require_drops_applied(state: TableState, snapshot: LakeSnapshot | None) -> None:
     """Require that the lake is not older than a partition drop that the log recorded.
 
     Offsets do not show this, because a drop keeps them. The state must be read before the snapshot. Raises

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.commit_validation import NOTHING_ABSENT, LogRange
@@ -91,7 +91,7 @@ class LakeTable(ABC):
 
     place: LakeTableBinding
     has_file_names: ClassVar[bool] = False
-    """Whether rows of files without offsets can be named; see `named_files`."""
+    """Whether rows of files without offsets can be named; see `list_named_files`."""
     leaves_out_deleted: ClassVar[bool] = False
     """Whether a round's files leave out rows that were deleted before. Otherwise `delete_rows` deletes them there."""
 
@@ -141,7 +141,7 @@ class LakeTable(ABC):
         self.place.require_home("making the lake table")
         self.place.create_or_evolve()
 
-    def one_look(self) -> AbstractContextManager[None]:
+    def cache_metadata_for_round(self) -> AbstractContextManager[None]:
         """Let this thread reuse the first lake state that it reads for the rest of one step.
 
         Commits read the state themselves, and fail on a conflict. A format without this cache reads it each time.
@@ -175,7 +175,7 @@ class LakeTable(ABC):
     def newest(self) -> LakeSnapshot | None:
         """Return the current snapshot with its offsets, or None before the first. Raises `LakeRolledBackError`."""
 
-    def durable(self) -> LakeSnapshot | None:
+    def find_durable(self) -> LakeSnapshot | None:
         """Return the latest durable snapshot: no in-flight commit of another engine can remove its rows.
 
         Returns None if there is none. May commit an empty snapshot to make earlier ones durable. Raises as `commit`
@@ -209,14 +209,14 @@ class LakeTable(ABC):
     def metadata_problems(self) -> Iterator[str]:
         """Describe damaged and missing files of all retained snapshots, of the package's tag and of the hint."""
 
-    def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
+    def wait_until_durable(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         """Wait until no in-flight commit of another engine can restore rows that the latest ``snapshot`` dropped.
 
         Returns it, or an empty snapshot above it. Raises `CommitConflictError` if a commit restored some.
         """
         return snapshot  # all writers compare and swap
 
-    def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
+    def is_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
         """Return whether another engine's snapshot replaced this one of the package, and no file holds the lost rows.
         Then they can be tiered again.
         """
@@ -257,7 +257,7 @@ class LakeTable(ABC):
     def delete_rows(
         self,
         context: WriteContext,
-        rows: Mapping[int, OffsetRuns],
+        rows: Mapping[int, OffsetSet],
         added: Sequence[LakeFile],
         *,
         with_older: bool,
@@ -266,16 +266,16 @@ class LakeTable(ABC):
         """Write the deletion of the rows at these offsets, and of ``pending`` rows, for the `commit` of a round.
 
         Deletes rows in the files that the round ``added`` and in older ones. Returns the additional files of the round,
-        which are durable. If files have names (`named_files`), rows of files that other engines replaced are deleted
-        from the new files by equality, one for one. Raises `CommitConflictError`, and `LakeMismatchError` if a row may
-        be in a file without offsets that cannot be identified.
+        which are durable. If files have names (`list_named_files`), rows of files that other engines replaced are
+        deleted from the new files by equality, one for one. Raises `CommitConflictError`, and `LakeMismatchError` if a
+        row may be in a file without offsets that cannot be identified.
         """
 
     def keeps_files(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
         """Return whether a snapshot provably retains each file without offsets of an older one, unchanged."""
         return False
 
-    def adds_no_others(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
+    def adds_only_own_rows(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
         """Return whether each row without an offset provably comes from an older snapshot, perhaps in another file.
         False if rounds never rewrite such rows.
         """
@@ -362,13 +362,13 @@ class LakeTable(ABC):
         With ``buckets`` files of other buckets may still be returned. Raises as `plan_read` does.
         """
 
-    def named_files(self, snapshot_id: int) -> Sequence[str]:  # noqa: ARG002 - the interface
+    def list_named_files(self, snapshot_id: int) -> Sequence[str]:  # noqa: ARG002 - the interface
         """Return the locations of a snapshot's data files in the order that names their rows. Empty if rows without an
         offset have no name. Raises `SnapshotExpiredError`.
         """
         return ()
 
-    def mark_of(self, snapshot_id: int) -> str | None:  # noqa: ARG002 - the interface
+    def snapshot_mark(self, snapshot_id: int) -> str | None:  # noqa: ARG002 - the interface
         """Return a mark that distinguishes a snapshot from one of another engine with the same number. None if there is
         no mark, or the snapshot has expired.
         """
@@ -380,10 +380,10 @@ class LakeTable(ABC):
         return read_split(self.place.files_at(split.location), split, projection, filter=filter)
 
     def read_offsets(self, bucket: int, of_range: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Read the rows of a log range as (base offset, rows) in offset order. Raises as `read_placed` does."""
-        return ((int(offsets[0]), rows) for offsets, rows in self.read_placed(bucket, of_range))
+        """Read the rows of a log range as (base offset, rows) in offset order. Raises as `read_with_offsets` does."""
+        return ((int(offsets[0]), rows) for offsets, rows in self.read_with_offsets(bucket, of_range))
 
-    def read_placed(
+    def read_with_offsets(
         self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> PlacedRows:
         """Read the rows of a log range with their offsets, in offset order, from files that may match the filter.
@@ -400,16 +400,16 @@ class LakeTable(ABC):
         how = self.place.spec.writers, bucket, offsets, locations
         return read_log_range(self.place.files_at, plan, *how, has_gaps=snapshot_id is not None)
 
-    def read_held(self, snapshot_id: int, bucket: int, rows: OffsetRuns) -> PlacedRows:
+    def read_held(self, snapshot_id: int, bucket: int, rows: OffsetSet) -> PlacedRows:
         """Read the rows at these offsets from the files of a snapshot, deleted rows included.
 
         Rows at offsets in between may be returned too. Raises `SnapshotExpiredError`, and `OffsetsTrimmedError` as
-        `read_placed` does.
+        `read_with_offsets` does.
         """
         plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
         return read_held(self.place.files_at, plan, self.place.spec.writers, bucket, rows)
 
-    def rows_with_offsets(self, snapshot_id: int, rows: Mapping[int, OffsetRuns]) -> Mapping[int, OffsetRuns]:
+    def find_rows_with_offsets(self, snapshot_id: int, rows: Mapping[int, OffsetSet]) -> Mapping[int, OffsetSet]:
         """Return the rows that files of a snapshot hold, as `lake.reader.find_rows_with_offsets` does.
 
         Raises `SnapshotExpiredError`.
@@ -422,7 +422,7 @@ class LakeTable(ABC):
         """Return a snapshot and its ancestors, newest first, as far as they are retained."""
         return iter(())
 
-    def held_offsets(self, snapshot_id: int, ranges: Mapping[int, OffsetRange]) -> Mapping[int, OffsetRuns] | None:
+    def find_held_offsets(self, snapshot_id: int, ranges: Mapping[int, OffsetRange]) -> Mapping[int, OffsetSet] | None:
         """Return bucket → offsets of the ranges that a snapshot has rows of, as `lake.reader.find_offsets_in_plan`
         does.
 

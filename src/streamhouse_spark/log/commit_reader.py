@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import ObjectNotFoundError
@@ -21,7 +21,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
 
-TOLD: Final = (
+LOGGED_ACTIONS: Final = (
     act.Append,
     act.Replace,
     act.Trim,
@@ -52,7 +52,7 @@ class Commit:
     """The display time, strictly increasing from commit to commit."""
 
 
-def times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArray[np.int64]:
+def compute_display_times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArray[np.int64]:
     """Return the display times of consecutive commits: each commit's own time, or one microsecond after the previous
     display time if that is later.
 
@@ -66,7 +66,7 @@ def times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArra
     return shown
 
 
-def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
+def iter_records_backwards(storage: Storage, state: TableState) -> Iterator[Record]:
     """Yield the records from the state's last one backwards, as far as they are retained.
 
     Each record names the attempt before it. A record that a slow writer put below a floor, where one was deleted, is
@@ -92,7 +92,7 @@ def _may_have_later_time(record: Record, newer: list[Record], first: int) -> boo
     return not newer or record.time_ms < newer[-1].time_ms or first - record.number > WINDOW
 
 
-def commits_back(
+def read_commits(
     storage: Storage, state: TableState, first: int, last: int, after_us: int | None = None
 ) -> tuple[list[Commit], int]:
     """Read the records from ``first`` to ``last``, and those before them that their display times depend on.
@@ -101,7 +101,7 @@ def commits_back(
     """
     records: list[Record] = []
     reached = state.version + 1
-    for record in newest_first(storage, state):
+    for record in iter_records_backwards(storage, state):
         reached = record.number
         if reached > last:
             continue
@@ -115,7 +115,7 @@ def commits_back(
     num_skipped = max(0, first - records[0].number)
     if after_us is not None:
         records, num_skipped = records[num_skipped:], 0
-    shown = times_us([record.time_ms for record in records], after_us).tolist()
+    shown = compute_display_times_us([record.time_ms for record in records], after_us).tolist()
     return [Commit(record, time_us) for record, time_us in zip(records, shown, strict=True)][num_skipped:], reached
 
 
@@ -124,7 +124,7 @@ def find_partition_drop(actions: Sequence[act.Action]) -> PartitionDropRows | No
     return next((action for action in actions if isinstance(action, PartitionDropRows)), None)
 
 
-def deletions_in(record: Record) -> Iterator[DeleteRows]:
+def iter_deletions(record: Record) -> Iterator[DeleteRows]:
     """Yield the deletions of a record, including the rows of dropped partitions that it names."""
     for action in (action for part in record.attempts for action in part.actions):
         if isinstance(action, DeleteRows):
@@ -133,7 +133,9 @@ def deletions_in(record: Record) -> Iterator[DeleteRows]:
             yield action.deletion
 
 
-def drops_rows(before: act.TieredSnapshot | None, after: act.TieredSnapshot, deleted: Mapping[int, OffsetRuns]) -> bool:
+def has_dropped_rows(
+    before: act.TieredSnapshot | None, after: act.TieredSnapshot, deleted: Mapping[int, OffsetSet]
+) -> bool:
     """Return whether a snapshot misses rows of the one recorded ``before`` that no record deleted.
 
     Both are of one truncation. ``deleted`` are the rows that records deleted, as far as known. A round that continues
@@ -153,25 +155,25 @@ class Deleted(NamedTuple):
     """The rows that one record deleted."""
 
     commit: int
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     """Bucket → offsets."""
     num_of_files: int
     """Rows of lake files without offsets."""
 
 
-def drops_adopted(
+def has_dropped_adopted_rows(
     before: act.TieredSnapshot | None,
     after: act.TieredSnapshot,
-    deleted: Mapping[int, OffsetRuns],
+    deleted: Mapping[int, OffsetSet],
     named: Iterable[Deleted],
 ) -> bool:
-    """Return the same as `drops_rows`, for a table that adopted a lake table.
+    """Return the same as `has_dropped_rows`, for a table that adopted a lake table.
 
     Adopted rows have no offsets. Each missing row must therefore be deleted by a record that this snapshot is the first
     to apply, or be one of its new rows. ``named`` has all records after those that ``before`` applied. Rows without
     offsets of dropped partitions are counted separately.
     """
-    if after.dropped_others > (before.dropped_others if before is not None else 0):
+    if after.dropped_without_offsets > (before.dropped_without_offsets if before is not None else 0):
         return True
     dropped_rows, applied_through, offsets = (
         (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
@@ -181,5 +183,5 @@ def drops_adopted(
     newer = [deletion for deletion in named if applied_through < deletion.commit <= after.told]
     for bucket, runs in (item for deletion in newer for item in deletion.rows.items()):
         parts.setdefault(bucket, []).append(runs)
-    num_rows = sum(OffsetRuns.merged(runs).num_rows for runs in parts.values())
+    num_rows = sum(OffsetSet.merged(runs).num_rows for runs in parts.values())
     return after.dropped_rows - dropped_rows > num_rows + sum(deletion.num_of_files for deletion in newer)

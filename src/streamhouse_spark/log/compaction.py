@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.log.commits.actions import Action, Replace
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -41,9 +41,9 @@ from streamhouse_spark.log.segments.writer import (
     combine_batches,
     write_file,
 )
-from streamhouse_spark.log.staging import is_kept
+from streamhouse_spark.log.staging import is_retained
 from streamhouse_spark.storage.base import Sink, Storage
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 INLINE_RECORDS_MAX = 64
 INLINE_LIVE_BYTES_MAX = 64 << 20
@@ -74,7 +74,7 @@ class CompactionRun:
         return self.segments[-1].end_offset
 
 
-def inline_merge_due(state: TableState) -> bool:
+def is_inline_merge_due(state: TableState) -> bool:
     """Return whether the writer of this state's last record should merge. Few record numbers are checked: most states
     have too little to merge.
     """
@@ -146,13 +146,15 @@ def merge(
     merged: list[tuple[CompactionRun, Segment]] = []
     for some in [groups] if is_small else [[one] for one in groups]:  # large groups one by one
         records.expect(segment for _, group in some for run in group for segment in run.segments)
-        merged += [pair for group_segments in at_once(storage, write, some) for pair in group_segments]
+        merged += [
+            pair for group_segments in map_with_store_concurrency(storage, write, some) for pair in group_segments
+        ]
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         return tuple(
             Replace(run.bucket, run.start, run.end, (segment,))
             for run, segment in merged
-            if _is_still_live(current, run) and is_kept(current, [segment.uuid], began_ms, time_ms)
+            if _is_still_live(current, run) and is_retained(current, [segment.uuid], began_ms, time_ms)
         )
 
     committed = log.commit(plan, staged_ms=began_ms)
@@ -291,7 +293,7 @@ def _encode_time_runs(segment: Segment, offsets: OffsetRange, start: int) -> lis
 
 def _update_pairs(parts: Sequence[tuple[Segment, OffsetRange]], start: int) -> tuple[tuple[int, int], ...]:
     """Return the rows, counted from ``start``, that are after-images of updates, as half-open ranges."""
-    runs = OffsetRuns.concat([segment.updated_rows.within(offsets) for segment, offsets in parts])
+    runs = OffsetSet.concat([segment.updated_rows.within(offsets) for segment, offsets in parts])
     firsts = runs.starts - start
     return tuple(zip(firsts.tolist(), (firsts + runs.lengths).tolist(), strict=True))
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
 from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError
 from streamhouse_spark.log.commits.actions import Action, Append
@@ -23,7 +23,7 @@ from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 from streamhouse_spark.log.commits.idempotency import require_not_dropped
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import find_stored_version
-from streamhouse_spark.schema.identity import Identity, fill_identity_column, refuse_given
+from streamhouse_spark.schema.identity import Identity, fill_identity_column, reject_identity_values
 
 RANGE_MAX: Final = 1 << 16
 """Maximum size of a range that is reserved in advance."""
@@ -47,7 +47,7 @@ class IdentityRanges:
         self._table = table
         self._lock = new_lock()
         self._first = self._end = self._size = 0
-        renew_in_children(self)
+        reinit_after_fork(self)
 
     @property
     def newest(self) -> HistoryPoint | None:
@@ -58,7 +58,7 @@ class IdentityRanges:
         """Drop the numbers in a child: the parent continues to assign them."""
         self._first = self._end = self._size = 0
 
-    def numbered(self, rows: pa.Table, *, keeps_given: bool = False) -> pa.Table:
+    def assign_numbers(self, rows: pa.Table, *, keeps_given: bool = False) -> pa.Table:
         """Return rows with numbers where they have no value, in row order.
 
         With ``keeps_given`` rows may already have their numbers. Raises `ConstraintViolatedError` for other rows with a
@@ -66,10 +66,10 @@ class IdentityRanges:
         written. No rows are stored then.
         """
         if not keeps_given:
-            refuse_given(self._identity, rows, self._table)
-        return self.filled(rows)
+            reject_identity_values(self._identity, rows, self._table)
+        return self.fill_numbers(rows)
 
-    def filled(self, rows: pa.Table, stays: npt.NDArray[np.bool_] | None = None) -> pa.Table:
+    def fill_numbers(self, rows: pa.Table, stays: npt.NDArray[np.bool_] | None = None) -> pa.Table:
         """Return rows with numbers where they have no value, except rows in ``stays``. Raises as
         `fill_identity_column`.
         """

@@ -21,7 +21,7 @@ def place_id(app_id: str, source: str, bucket: int) -> str:
     return f"{app_id}/{source}/{bucket}"
 
 
-def places_of(app_ids: Collection[str], progress_ids: Iterable[str]) -> tuple[str, ...]:
+def select_progress_ids(app_ids: Collection[str], progress_ids: Iterable[str]) -> tuple[str, ...]:
     """Return those of the ``progress_ids`` that belong to these applications."""
     return tuple(
         progress_id for progress_id in progress_ids if (match := _PLACE.fullmatch(progress_id)) and match[1] in app_ids

@@ -21,7 +21,7 @@ from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.config.properties import LakeFormat, TableProperties
 from streamhouse_spark.core import arrow_chunking
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import ahead
+from streamhouse_spark.core.concurrency import map_with_prefetch
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
@@ -46,7 +46,7 @@ from streamhouse_spark.log.segments.writer import (
     combine_batches,
     stage_inline,
 )
-from streamhouse_spark.schema.constraints.check_constraint import Check, require_checked
+from streamhouse_spark.schema.constraints.check_constraint import Check, require_constraints
 from streamhouse_spark.schema.defaults import same_defaults
 from streamhouse_spark.schema.evolution import is_same_column
 from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
@@ -74,14 +74,14 @@ STEP_BYTES_MAX = 64 << 20
 """Bytes of rows that each of these threads sorts at once."""
 
 
-def inline_share(bytes_max: int, num_buckets: int) -> int:
+def inline_bytes_per_bucket(bytes_max: int, num_buckets: int) -> int:
     """Return the inline bytes per bucket, if ``bytes_max`` is the limit for up to `INLINE_BUCKETS` buckets."""
     return bytes_max // min(num_buckets, INLINE_BUCKETS)
 
 
-def inline_total(bytes_max: int, num_buckets: int) -> int:
+def inline_bytes_total(bytes_max: int, num_buckets: int) -> int:
     """Return the inline bytes of all buckets: 4 MiB for 4,096 buckets if the limit for few is 256 KiB."""
-    return max(bytes_max, num_buckets * inline_share(bytes_max, num_buckets))
+    return max(bytes_max, num_buckets * inline_bytes_per_bucket(bytes_max, num_buckets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class RowStager:
         self._options = options
         self._routing = routing
         self._world = world
-        self._inline_bytes_max = inline_total(inline_bytes_max, routing.num_buckets)
+        self._inline_bytes_max = inline_bytes_total(inline_bytes_max, routing.num_buckets)
         self._sticky = int(world.ids.jitter() * routing.num_buckets)
 
     def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset(), num_updated: int = 0) -> StagedRows:
@@ -162,10 +162,10 @@ class RowStager:
         anything is stored: `ConstraintViolatedError` for rows that violate a constraint, and as `check_paimon_values`,
         `fill_generated_columns` and `IdentityRanges.numbered`.
         """
-        rows = self.completed(rows)
+        rows = self.fill_generated(rows)
         if self._numbers is not None:
-            rows = self._numbers.numbered(rows, keeps_given=self._keeps_given)
-        require_checked(self._checks, rows, self._table)
+            rows = self._numbers.assign_numbers(rows, keeps_given=self._keeps_given)
+        require_constraints(self._checks, rows, self._table)
         check_paimon_values(self._table, {name: rows.column(name) for name in self._routing.limited_columns})
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
@@ -178,7 +178,7 @@ class RowStager:
             staged = _with_updated(staged, self._counts(rows.slice(0, num_updated)))
         return StagedRows(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing, self._checks)
 
-    def completed(self, rows: pa.Table) -> pa.Table:
+    def fill_generated(self, rows: pa.Table) -> pa.Table:
         """Return the rows with the values of generated columns. Raises as `fill_generated_columns`."""
         return fill_generated_columns(self._generated, rows, self._table)
 
@@ -226,7 +226,7 @@ class RowStager:
             return SegmentStream(self._storage, self._table_uuid, uuid, bucket, rows.schema, form)
 
         with ThreadPoolExecutor(CUTTERS, thread_name_prefix="streamhouse-cut") as pool:
-            steps = ahead(
+            steps = map_with_prefetch(
                 pool, partial(_sort_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
             )
             return stage_streams(steps, open_stream, SEGMENT_BYTES_MAX // self._routing.num_buckets)
@@ -255,7 +255,7 @@ class RowStager:
         """Cut rows into slices with just under a full batch per bucket, and at most ``bytes_max``."""
         step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * self._routing.num_buckets
         for start in range(0, rows.num_rows, step_rows):
-            yield from arrow_chunking.slices(
+            yield from arrow_chunking.slice_by_size(
                 rows.slice(start, step_rows), min(bytes_max, arrow_chunking.SLICE_BYTES_MAX)
             )
 
@@ -286,7 +286,7 @@ def _cut_pieces(rows: pa.Table) -> Iterator[pa.Table]:
     """Cut rows into slices of about `SEGMENT_BYTES_MAX`, measured row by row: few rows may have most of the bytes."""
     if not rows.num_rows:
         return
-    yield from arrow_chunking.slices(rows, min(SEGMENT_BYTES_MAX, arrow_chunking.SLICE_BYTES_MAX))
+    yield from arrow_chunking.slice_by_size(rows, min(SEGMENT_BYTES_MAX, arrow_chunking.SLICE_BYTES_MAX))
 
 
 def merge_staged_rows(staged: Iterable[StagedRows]) -> StagedRows:
@@ -411,7 +411,7 @@ def _require_fresh(state: TableState, staged: StagedRows, now_ms: int) -> None:
         raise CommitConflictError(
             f"{state.name}: a constraint was added while rows were written; nothing was written, write them again"
         )
-    if staged.segments and not is_kept(state, (s.segment.uuid for s in staged.segments), staged.staged_ms, now_ms):
+    if staged.segments and not is_retained(state, (s.segment.uuid for s in staged.segments), staged.staged_ms, now_ms):
         age_ms = now_ms - staged.staged_ms
         raise CommitConflictError(
             f"{state.name}: rows were staged so long ago ({age_ms} ms) that maintenance may have deleted them; nothing "
@@ -419,7 +419,7 @@ def _require_fresh(state: TableState, staged: StagedRows, now_ms: int) -> None:
         )
 
 
-def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
+def is_retained(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
     """Return whether segments of these uuids, staged at ``staged_ms`` and never committed, cannot have been deleted.
 
     Maintenance first condemns orphans in the log, and drops these entries long after the segments are too old here.

@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.arrow_chunking import take_rows
-from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.arrow_groupby import distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
@@ -111,7 +111,7 @@ class DeltaPlan:
 
         ``keys`` has the primary key columns of that side, in any order and with repetitions.
         """
-        keys = distinct(keys)
+        keys = distinct_rows(keys)
         joined, existing = self._join_left_keys(keys, find) if side == "left" else self._join_right_keys(keys, find)
         joined_keys = _encode_keys(joined, self.target_key)
         deleted = existing.filter(pc.invert(pc.is_in(_encode_keys(existing, self.target_key), value_set=joined_keys)))
@@ -141,7 +141,7 @@ class DeltaPlan:
         partner = row_of_key[left.places]
         joined = self._join_columns(left.rows, take_rows(right.rows, partner))
         prefixes = _rename_columns(keys, {name: self.target_of_right[name] for name in self.right_join})
-        existing = find.target(distinct(prefixes)).rows
+        existing = find.target(distinct_rows(prefixes)).rows
         changed = _encode_keys(keys, self.right_key)
         of_keys = _encode_keys(existing, [self.target_of_right[name] for name in self.right_key])
         return joined, existing.filter(pc.is_in(of_keys, value_set=changed))

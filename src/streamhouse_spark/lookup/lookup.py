@@ -23,8 +23,8 @@ from streamhouse_spark.kv.tablet import Tablet, TabletState
 from streamhouse_spark.kv.tablet_lineage import belongs_to_table, is_ahead
 from streamhouse_spark.kv.value_codec import UnknownSchemaError
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.schema.reserved_names import FOUND, require_unlike
-from streamhouse_spark.schema.row_conversion import coerce
+from streamhouse_spark.schema.reserved_names import FOUND, require_distinct_names
+from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
@@ -60,7 +60,9 @@ class Lookup:
         """Raise `SchemaMismatchError` if the table, created by an older version, has a column named `FOUND`."""
         shape = self._keyed.shape()
         names = (*shape.key_schema.names, *_value_names(shape, columns))
-        require_unlike(names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it")
+        require_distinct_names(
+            names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it"
+        )
 
     def rows(
         self,
@@ -125,7 +127,7 @@ class Lookup:
         ]
         places = shape.layout.key_indexes
         keys = shape.layout.keys(
-            [arrow_chunking.one_array(c) if place in places else c for place, c in enumerate(columns_read)]
+            [arrow_chunking.combine_chunks(c) if place in places else c for place, c in enumerate(columns_read)]
         )
         inside = pc.starts_with(keys, pattern=encoded) if len(keys) else pa.array([], pa.bool_())
         order = np.flatnonzero(inside)[pc.sort_indices(keys.filter(inside)).to_numpy()]
@@ -329,7 +331,7 @@ def _prefix_row(shape: PrimaryKeySchema, prefix: Any) -> pa.Table:
             f"({', '.join(names)}), one or more of them"
         )
     columns = TableSchema(shape.key_schema.columns[: len(key_values)])
-    return coerce([key_values], columns, table=shape.name).combine_chunks()
+    return convert_to_schema([key_values], columns, table=shape.name).combine_chunks()
 
 
 Matched = tuple[TabletState, tuple[Places, list[bytes]]]
@@ -392,4 +394,4 @@ def _buckets_of_prefix(shape: PrimaryKeySchema, prefix_row: pa.Table) -> Iterato
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
-    return arrow_chunking.one_array(column)
+    return arrow_chunking.combine_chunks(column)

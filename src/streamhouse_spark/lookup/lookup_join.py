@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core import arrow_chunking
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup.lookup import Matches
@@ -131,7 +131,7 @@ def resolve_column(name: str, columns: Sequence[str]) -> str:
     matches = [g for g in columns if g == name] or [g for g in columns if g.casefold() == name.casefold()]
     if len(matches) == 1:
         return matches[0]
-    near = nearest(name, columns)
+    near = find_nearest(name, columns)
     hint = f"did you mean '{near}'?" if near and not matches else f"the columns are {', '.join(columns[:30])}"
     raise SchemaMismatchError(f"the rows have {'several columns' if matches else 'no column'} '{name}'; {hint}")
 
@@ -228,4 +228,4 @@ def add_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return arrow_chunking.one_array(column)
+    return arrow_chunking.combine_chunks(column)

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from streamhouse_spark.core.fork_safety import new_event, renew_in_children
+from streamhouse_spark.core.fork_safety import new_event, reinit_after_fork
 
 LOOKUPS_MAX: Final = 192
 """Lookups per turn while others wait: about 2.5 ms, half of Python's own switch interval."""
@@ -33,7 +33,7 @@ class LookupScheduler:
 
     def __init__(self) -> None:
         self.renew_in_child()
-        renew_in_children(self)
+        reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
         self._is_taken = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamhouse_spark.core.argument_validation import validate_arguments
-from streamhouse_spark.core.python_values import python_rows
+from streamhouse_spark.core.python_values import to_python_rows
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import SchemaMismatchError, quote
 from streamhouse_spark.kv.log_replay import catch_up
@@ -104,7 +104,7 @@ class PointLookup:
         found_index = rows.num_columns - 1
         if not rows.column(found_index)[0].as_py():
             return None
-        (row,) = python_rows(rows.select(list(range(found_index))))
+        (row,) = to_python_rows(rows.select(list(range(found_index))))
         return {name: row[name] for name in plan.column_names}
 
 

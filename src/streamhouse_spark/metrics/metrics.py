@@ -14,7 +14,7 @@ Point = tuple[tuple[str, ...], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class Metric:
     """A metric at one moment. A counter only grows while the process lives."""
 
     name: str
@@ -25,27 +25,27 @@ class Measure:
     points: Sequence[Point]
 
 
-Measures = Callable[[], Iterable[Measure]]
+MetricSource = Callable[[], Iterable[Metric]]
 """Returns the current metrics. Their names never change."""
 
 
-def counter(name: str, text: str, value: float) -> Measure:
-    return Measure(name, text, "counter", (), [((), value)])
+def counter(name: str, text: str, value: float) -> Metric:
+    return Metric(name, text, "counter", (), [((), value)])
 
 
-def store_measures(sent: RequestCounts) -> list[Measure]:
+def store_metrics(sent: RequestCounts) -> list[Metric]:
     """Return the requests to object stores, and their bytes."""
     kinds = [((kind,), float(getattr(sent, kind))) for kind in ("gets", "heads", "puts", "lists", "deletes")]
     moved = [(("sent",), float(sent.sent_bytes)), (("received",), float(sent.received_bytes))]
     return [
-        Measure("streamhouse_store_requests", "Requests sent to object stores.", "counter", ("kind",), kinds),
-        Measure("streamhouse_store_bytes", "Bytes of objects.", "counter", ("direction",), moved),
+        Metric("streamhouse_store_requests", "Requests sent to object stores.", "counter", ("kind",), kinds),
+        Metric("streamhouse_store_bytes", "Bytes of objects.", "counter", ("direction",), moved),
         counter("streamhouse_store_failures", "Requests without a useful answer.", sent.failures),
         counter("streamhouse_store_refused_puts", "Puts that found an object at their key.", sent.refused_puts),
     ]
 
 
-def process_measures() -> list[Measure]:
+def process_metrics() -> list[Metric]:
     """Return the activity of this process since its start: its commits, and its requests to object stores."""
     commits = COMMITS.now()
     return [
@@ -57,5 +57,5 @@ def process_measures() -> list[Measure]:
         counter(
             "streamhouse_commit_seconds", "Time of commits and failures, waiting included.", commits.busy_ms / 1000
         ),
-        *store_measures(METER.total()),
+        *store_metrics(METER.total()),
     ]

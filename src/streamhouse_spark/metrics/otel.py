@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streamhouse_spark.core.argument_validation import require_part
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import MissingExtraError, StreamhouseError
-from streamhouse_spark.metrics.metrics import Measure, Measures, process_measures
+from streamhouse_spark.metrics.metrics import Metric, MetricSource, process_metrics
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -34,7 +34,7 @@ def export_metrics(meter_provider: MeterProvider | None = None) -> None:
     if meter_provider is not None:
         require_part("meter_provider", meter_provider, "a MeterProvider of OpenTelemetry", "get_meter")
     try:
-        _exports_to(meter_provider).add(process_measures)
+        _exports_to(meter_provider).add(process_metrics)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
@@ -44,14 +44,14 @@ def export_metrics(meter_provider: MeterProvider | None = None) -> None:
 
 
 @contextmanager
-def export_until_exit(measures: Measures, meter_provider: MeterProvider | None = None) -> Iterator[None]:
+def export_until_exit(measures: MetricSource, meter_provider: MeterProvider | None = None) -> Iterator[None]:
     """Export metrics, and those of the process, through OpenTelemetry until the block ends, if its API is installed."""
     try:
         exports = _exports_to(meter_provider)
     except ModuleNotFoundError:
         yield
         return
-    exports.add(process_measures)
+    exports.add(process_metrics)
     exports.add(measures)
     try:
         yield
@@ -65,10 +65,10 @@ class _Exports:
     def __init__(self, meter: Any) -> None:
         self._meter = meter
         self._lock = new_lock()
-        self._sources: list[Measures] = []
+        self._sources: list[MetricSource] = []
         self._known: set[str] = set()
 
-    def add(self, source: Measures) -> None:
+    def add(self, source: MetricSource) -> None:
         with self._lock:
             if source in self._sources:
                 return
@@ -84,7 +84,7 @@ class _Exports:
             }[metric.kind]
             create(metric.name, callbacks=[partial(self._observe, metric.name)], description=metric.text)
 
-    def remove(self, source: Measures) -> None:
+    def remove(self, source: MetricSource) -> None:
         with self._lock:
             self._sources = [registered for registered in self._sources if registered != source]
 
@@ -98,7 +98,7 @@ class _Exports:
                         yield Observation(number, dict(zip(metric.labels, values, strict=True)))
 
 
-def _collect_metrics(source: Measures) -> list[Measure]:
+def _collect_metrics(source: MetricSource) -> list[Metric]:
     """Return the metrics of a source, or none if it fails, so that the others are still exported."""
     try:
         return list(source())

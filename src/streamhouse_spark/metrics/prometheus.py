@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from streamhouse_spark.metrics.metrics import Measure
+from streamhouse_spark.metrics.metrics import Metric as Measure
 
 
 def as_prometheus(measures: Iterable[Measure]) -> tuple[str, bytes]:

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.option_parsing import nearest
-from streamhouse_spark.core.python_values import ticks_of
+from streamhouse_spark.core.option_parsing import find_nearest
+from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.query.predicates import (
     ANYTHING,
@@ -115,7 +115,7 @@ def find_field(schema: pa.Schema, name: str) -> pa.Field:
     for field in schema:
         if field.name == name or field.name.casefold() == str(name).casefold():
             return field
-    nearest_name = nearest(str(name), schema.names)
+    nearest_name = find_nearest(str(name), schema.names)
     hint = f"; did you mean '{nearest_name}'?" if nearest_name else ";"
     listed = ", ".join(schema.names[:30]) + (", …" if len(schema.names) > 30 else "")
     raise SchemaMismatchError(f"there is no column '{name}'{hint} The columns are {listed}")
@@ -190,7 +190,7 @@ def _to_node(field: pa.Field, name: str, value: Any) -> Node:
         floor = number if number.is_nan() else _floor(number, kind)
         scalar = None if floor.is_nan() else _number(floor, kind)
         folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
-        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, ticks_of(scalar))
+        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, scalar_to_ticks(scalar))
     if pa.types.is_floating(kind):
         finite = _float(value) if _is_number(value) else None
         return _compare(field.name, name, finite) if finite is not None and math.isfinite(finite) else UNKNOWN
@@ -228,7 +228,7 @@ def _is_number(value: Any) -> bool:
 def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
     """Return the value as an exact number for a column of this type, or None if it is not a number.
 
-    Next to a decimal, a float has its decimal notation's value. Dates and timestamps are `ticks_of`.
+    Next to a decimal, a float has its decimal notation's value. Dates and timestamps are `scalar_to_ticks`.
     """
     if pa.types.is_date32(kind):
         return _days(value)
@@ -247,7 +247,7 @@ def _days(value: Any) -> decimal.Decimal | None:
     if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
         return decimal.Decimal((value - _EPOCH.date()).days)
     is_date = isinstance(value, pa.Scalar) and pa.types.is_date(value.type)
-    return decimal.Decimal(ticks_of(value.cast(pa.date32()))) if is_date else None
+    return decimal.Decimal(scalar_to_ticks(value.cast(pa.date32()))) if is_date else None
 
 
 def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
@@ -260,7 +260,7 @@ def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
             value, "nanosecond", 0
         )  # pandas has nanoseconds
     elif _is_time(value) and (value.type.tz is None) is (kind.tz is None):
-        nanos = ticks_of(value) * _UNIT_NANOS[value.type.unit]
+        nanos = scalar_to_ticks(value) * _UNIT_NANOS[value.type.unit]
     else:
         return None
     return _EXACT.divide(nanos, _UNIT_NANOS[kind.unit])
@@ -318,7 +318,9 @@ def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def _to_member(field: pa.Field, value: Any) -> Any:
-    """Return the value in the column's type, None if no value of the type equals it; dates and times are `ticks_of`."""
+    """Return the value in the column's type, None if no value of the type equals it; dates and times are
+    `scalar_to_ticks`.
+    """
     kind, types = field.type, pa.types
     if _is_exact(kind):
         number = _exact(value, kind)
@@ -326,7 +328,7 @@ def _to_member(field: pa.Field, value: Any) -> Any:
         if number is not None:
             is_of_type = number.is_finite() and _floor(number, kind) == number
             scalar = _number(number, kind) if is_of_type else None
-            value = None if scalar is None else ticks_of(scalar)
+            value = None if scalar is None else scalar_to_ticks(scalar)
     elif types.is_floating(kind):
         fits = _is_number(value)
         value = _float(value) if fits else None

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.arrow_groupby import distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import ticks_of
+from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.query.filter_parsing import Filter
 from streamhouse_spark.query.predicates import UNKNOWN, And, In, IsNull, Node, Or
 from streamhouse_spark.schema.partition_fields import PartitionField
@@ -43,7 +43,7 @@ class OverwriteFilter(Protocol):
         """Return which of the rows are chosen. They have at least `columns`."""
 
 
-Choose = Callable[[TableSchema], OverwriteFilter]
+OverwriteFilterFactory = Callable[[TableSchema], OverwriteFilter]
 """Creates the filter for a schema. Raises `SchemaMismatchError`, `InvalidOptionError` if that is impossible."""
 
 
@@ -120,7 +120,7 @@ class PartitionOverwriteFilter:
 def partitions_of(rows: pa.Table, fields: Sequence[PartitionField]) -> pa.Table:
     """Return the distinct partitions of the rows: one column of values per field."""
     values = [field.values(rows.column(field.column)) for field in fields]
-    return distinct(pa.table(values, names=[str(field) for field in fields]))
+    return distinct_rows(pa.table(values, names=[str(field) for field in fields]))
 
 
 def _value_indices(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int64]:
@@ -136,7 +136,7 @@ def _in_node(name: str, column: pa.ChunkedArray) -> Node:
     values = pc.unique(column)
     if len(values) > _TESTED_MAX:
         return UNKNOWN
-    ticks = tuple(ticks_of(value) for value in values.drop_null())
+    ticks = tuple(scalar_to_ticks(value) for value in values.drop_null())
     of_values = In(name, ticks, has_null=False)
     if not values.null_count:
         return of_values

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import from_text, python_value, ticks_of
+from streamhouse_spark.core.python_values import from_text, scalar_to_ticks, to_python
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.row_conversion import coerce
+from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
@@ -39,7 +39,7 @@ class PartitionMatch:
         """
         columns = _validate_partition(partition, partition_by, table)
         partition_schema = TableSchema(tuple(schema.column(name) for name in columns))
-        row = coerce([columns], partition_schema, table=table)
+        row = convert_to_schema([columns], partition_schema, table=table)
         return cls(tuple((name, row.column(name)[0]) for name in partition_schema.names))
 
     @classmethod
@@ -60,10 +60,10 @@ class PartitionMatch:
 
     def holds(self, partition: Mapping[str, Any]) -> bool:
         """Return whether a partition matches, given its columns' plain values (days and microseconds as integers)."""
-        return all(_are_equal(partition[name], ticks_of(value)) for name, value in self.values)
+        return all(_are_equal(partition[name], scalar_to_ticks(value)) for name, value in self.values)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} = {_format_value(python_value(value))}" for name, value in self.values)
+        return ", ".join(f"{name} = {_format_value(to_python(value))}" for name, value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _cast_scalar(table: str, column: str, text: str, arrow: pa.DataType) -> pa.S
 def _equality_mask(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
     if not value.is_valid:
         return pc.is_null(column)
-    if _is_nan(ticks_of(value)):
+    if _is_nan(scalar_to_ticks(value)):
         return pc.fill_null(pc.is_nan(column), False)
     return pc.fill_null(pc.equal(column, value), False)
 

@@ -47,7 +47,7 @@ UNKNOWN_BOUNDS = Bounds()
 ONLY_NULLS = Bounds(may_have_value=False)
 
 
-def exactly(value: Any) -> Bounds:
+def constant_bounds(value: Any) -> Bounds:
     """Return the bounds of a column with the same value in every row; None is null."""
     return ONLY_NULLS if value is None else Bounds(to_comparable(value), to_comparable(value), may_be_null=False)
 

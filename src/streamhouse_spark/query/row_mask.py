@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.query.predicates import FALSE, TRUE, And, Compare, Constant, In, IsNull, Node, Not, Or
-from streamhouse_spark.query.row_selection import without
+from streamhouse_spark.query.row_selection import drop_rows
 
 Bools = npt.NDArray[np.bool_]
 
@@ -63,7 +63,7 @@ class RowMask:
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch without rows for which the filter cannot be true, if that justifies a copy."""
         possible = self.wanted(batch)
-        return batch if possible is None else without(batch, ~possible)
+        return batch if possible is None else drop_rows(batch, ~possible)
 
 
 def mask_of(node: Node) -> RowMask | None:

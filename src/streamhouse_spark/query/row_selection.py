@@ -31,7 +31,7 @@ def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places:
     if not pa.types.is_boolean(matches.type):
         raise pa.ArrowTypeError(f"Filter expression must evaluate to bool, but {filter_} evaluates to {matches.type}")
     if len(deleted_places):
-        matches = pc.and_(matches, live_bits(rows.num_rows, deleted_places))
+        matches = pc.and_(matches, live_mask(rows.num_rows, deleted_places))
     selected, begin = [], 0
     for batch in rows.to_batches():
         selected.append(_select_batch(batch, matches.slice(begin, batch.num_rows)))
@@ -43,7 +43,7 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def live_parts(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordBatch] | None:
+def slice_live_rows(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordBatch] | None:
     """Return the rows not at ``deleted_places`` as zero-copy slices; None if a copy is cheaper than short slices."""
     if not len(deleted_places):
         return [batch] if batch.num_rows else []
@@ -56,19 +56,19 @@ def live_parts(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordB
     return [batch.slice(start, end - start) for start, end in parts]
 
 
-def live(batch: pa.RecordBatch, deleted_places: Places) -> pa.RecordBatch:
+def copy_live_rows(batch: pa.RecordBatch, deleted_places: Places) -> pa.RecordBatch:
     """Return a copy of the rows not at ``deleted_places``, in order."""
-    return _select_batch(batch, live_bits(batch.num_rows, deleted_places)) if len(deleted_places) else batch
+    return _select_batch(batch, live_mask(batch.num_rows, deleted_places)) if len(deleted_places) else batch
 
 
-def live_bits(num_rows: int, deleted_places: Places) -> pa.BooleanArray:
+def live_mask(num_rows: int, deleted_places: Places) -> pa.BooleanArray:
     """Return for each row whether it is not at ``deleted_places``."""
     is_live = np.ones(num_rows, np.bool_)
     is_live[deleted_places] = False
     return _bits(is_live)
 
 
-def without(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+def drop_rows(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """Return the rows that are not ``dropped``, in order."""
     if not dropped.any():
         return batch

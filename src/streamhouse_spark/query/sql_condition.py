@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.python_values import from_text
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.query.filter_parsing import Filter, Predicate
@@ -145,7 +145,7 @@ class _Parser:
         self._position += 1
         folded = {field.name.casefold(): field for field in self._schema}
         if name.casefold() not in folded:
-            nearest_name = nearest(name, self._schema.names)
+            nearest_name = find_nearest(name, self._schema.names)
             hint = (
                 f"; did you mean '{nearest_name}'?"
                 if nearest_name

@@ -13,7 +13,7 @@ from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.read.read_snapshot import require_recorded
 
 
-def require_visible(state: TableState, snapshot_id: int | None) -> None:
+def require_visible_snapshot(state: TableState, snapshot_id: int | None) -> None:
     """Require that the table or branch sees a lake snapshot, None for the latest.
 
     Raises `InvalidOptionError` for a branch, with the snapshot that it sees.
@@ -31,8 +31,9 @@ def require_visible(state: TableState, snapshot_id: int | None) -> None:
         )
 
 
-def require_found(state: TableState, snapshot: LakeSnapshot | None) -> None:
-    """Require that a branch's lake snapshot, already accepted by `require_visible`, still is the one it started with.
+def require_initial_snapshot(state: TableState, snapshot: LakeSnapshot | None) -> None:
+    """Require that a branch's lake snapshot, already accepted by `require_visible_snapshot`, still is the one it
+    started with.
 
     Raises `SnapshotExpiredError` if another engine reused its id for other rows.
     """

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.arrow_chunking import one_array, take_rows
+from streamhouse_spark.core.arrow_chunking import combine_chunks, take_rows
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
@@ -24,7 +24,7 @@ from streamhouse_spark.log.segments.metadata_columns import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     LOG_OFFSET,
-    change_types,
+    change_type_names,
     with_fields,
 )
 from streamhouse_spark.log.segments.row_ids import NO_PLACE
@@ -126,7 +126,7 @@ def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Tab
     """
     rows = pa.Table.from_batches(changes)
     kinds = rows.column(0).to_numpy()
-    order, is_first = sort_by_key(encode_keys([one_array(rows.column(name)) for name in key]))
+    order, is_first = sort_by_key(encode_keys([combine_chunks(rows.column(name)) for name in key]))
     starts = np.flatnonzero(is_first)
     first, last = order[starts], order[np.append(starts[1:], len(order))[: len(starts)] - 1]
     was = np.isin(kinds[first], (ChangeType.UPDATE_BEFORE, ChangeType.DELETE))
@@ -158,7 +158,9 @@ def _with_fields(
     if schema.names[:1] == [CHANGE_TYPE.name]:
         kinds, columns, schema = columns[0].to_numpy(), columns[1:], pa.schema(list(schema)[1:])
     values = {
-        CHANGE_TYPE.name: lambda: (change_types() if task.is_changelog else _change_type_names()).take(pa.array(kinds)),
+        CHANGE_TYPE.name: lambda: (change_type_names() if task.is_changelog else _change_type_names()).take(
+            pa.array(kinds)
+        ),
         LOG_OFFSET.name: lambda: pa.array(offsets),
         COMMIT_VERSION.name: lambda: pa.array(versions),
         COMMIT_TIMESTAMP.name: lambda: pa.array(times_us).cast(COMMIT_TIMESTAMP.type),

@@ -9,7 +9,7 @@ from dataclasses import field
 
 import pyarrow as pa
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.handle import TableHandle
@@ -87,7 +87,7 @@ class ChangelogOverlay:
         records = InlineRecords(self._table.storage, self._table.uuid)
         records.expect(segment for split in self._splits.values() for segment in split.segments)
         records.fetch_first()
-        merged = in_parallel(lambda split: self._read(split, records), list(self._splits.values()))
+        merged = parallel_map(lambda split: self._read(split, records), list(self._splits.values()))
         self._changelogs_by_bucket = dict(zip(self._splits, merged, strict=True))
 
     def rows(self, bucket: int) -> pa.Table:
@@ -99,7 +99,7 @@ class ChangelogOverlay:
         for tail in self._changelogs(bucket):
             if len(tail.keys) and batch.num_rows:
                 changed = tail.keys.holds_keys_of([batch.column(place) for place in self._places])
-                batch = row_selection.without(batch, changed)
+                batch = row_selection.drop_rows(batch, changed)
         return batch
 
     def _changelogs(self, bucket: int | None) -> Sequence[MergedChangelog]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 
 Int64Array = npt.NDArray[np.int64]
@@ -19,7 +19,7 @@ Bools = npt.NDArray[np.bool_]
 class CommitRange(NamedTuple):
     """Offsets of one commit."""
 
-    rows: OffsetRuns
+    rows: OffsetSet
     version: int
     time_us: int
     is_grouped: bool = False
@@ -84,22 +84,22 @@ class CommitRanges:
         return self._cut(np.maximum(self.starts, offsets_range.start), np.minimum(self.ends, offsets_range.end))
 
     @property
-    def offsets(self) -> OffsetRuns:
+    def offsets(self) -> OffsetSet:
         """All offsets, without their commits."""
-        return OffsetRuns.concat([OffsetRuns(self.starts, self.ends - self.starts)])
+        return OffsetSet.concat([OffsetSet(self.starts, self.ends - self.starts)])
 
     def since(self, time_us: int) -> CommitRanges:
         """Return the ranges of commits with this display time or a later one."""
         return self.taken(self.times_us >= time_us)
 
-    def of_commit(self, number: int) -> OffsetRuns:
+    def of_commit(self, number: int) -> OffsetSet:
         """Return the offsets of one commit."""
         is_of_commit = self.versions == number
-        return OffsetRuns.concat([OffsetRuns(self.starts[is_of_commit], (self.ends - self.starts)[is_of_commit])])
+        return OffsetSet.concat([OffsetSet(self.starts[is_of_commit], (self.ends - self.starts)[is_of_commit])])
 
-    def among(self, rows: OffsetRuns) -> CommitRanges:
+    def among(self, rows: OffsetSet) -> CommitRanges:
         """Return the intersection with these offsets."""
-        indices, shared = OffsetRuns(self.starts, self.ends - self.starts).overlaps(rows)
+        indices, shared = OffsetSet(self.starts, self.ends - self.starts).overlaps(rows)
         return replace(self.taken(indices), starts=shared.starts, ends=shared.starts + shared.lengths)
 
     def overlaps(self, offsets: OffsetRange) -> bool:

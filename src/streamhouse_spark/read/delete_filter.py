@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.log.commit_reader import deletions_in, newest_first
+from streamhouse_spark.log.commit_reader import iter_deletions, iter_records_backwards
 from streamhouse_spark.log.commits.delete_vectors import Deletion, Deletions, union_deleted_offsets
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
@@ -37,18 +37,18 @@ def deletions_as_of(storage: Storage, state: TableState, commit: int) -> TableSt
 def _deletion_up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int) -> Deletion:
     """Return the part of a deletion that commits up to ``commit`` made."""
     later, reached = [], state.version + 1
-    for record in newest_first(storage, state):
+    for record in iter_records_backwards(storage, state):
         if record.number <= commit:
             break
         reached = record.number
         if reached <= deletion.commit:
-            later += [action for action in deletions_in(record) if action.rows]
+            later += [action for action in iter_deletions(record) if action.rows]
     if reached > commit + 1:
         return deletion
     left = {}
     for bucket, runs in deletion.rows.items():
         left[bucket] = runs.without(
-            OffsetRuns.merged([action.rows[bucket] for action in later if bucket in action.rows])
+            OffsetSet.merged([action.rows[bucket] for action in later if bucket in action.rows])
         )
     return replace(deletion, commit=commit, rows={bucket: runs for bucket, runs in left.items() if runs})
 
@@ -63,7 +63,7 @@ def has_lost_rows(state: TableState) -> bool:
 class ExcludedRows:
     """Rows that a reader of the log skips, in addition to the deletions in the state."""
 
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     """Bucket → rows of dropped partitions that the log still holds."""
     lake_may_lack: bool
     """Whether rows below the log start offset may be missing in the lake and are then skipped."""

@@ -17,7 +17,7 @@ from streamhouse_spark.schema.schema_log import first_after
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
-def state_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> TableState:
+def state_as_of(table: TableHandle, state: TableState, timestamp_ms: int) -> TableState:
     """Return the state for reading rows committed at or before ``timestamp_ms``, with the columns of that time.
 
     It is this state, this state with an earlier schema, or an earlier state. Raises `SnapshotExpiredError` if the
@@ -42,9 +42,9 @@ def state_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> T
 def take_historical_snapshot(table: TableHandle, state: TableState, timestamp_ms: int) -> ReadSnapshot:
     """Return the read snapshot of the rows committed at or before ``timestamp_ms``, with the columns of that time.
 
-    Raises as `state_of_time` and `take_snapshot_as_of`.
+    Raises as `state_as_of` and `take_snapshot_as_of`.
     """
-    snapshot = take_snapshot_as_of(state_of_time(table, state, timestamp_ms), timestamp_ms)
+    snapshot = take_snapshot_as_of(state_as_of(table, state, timestamp_ms), timestamp_ms)
     if snapshot.state.version != state.version:
         require_kept(
             table.log,
@@ -64,7 +64,7 @@ def with_schema(state: TableState, schema_id: int) -> TableState:
     return state if schema_id == state.schema_id else replace(state, schema_id=schema_id)
 
 
-def same_columns(schema: TableSchema, other: TableSchema) -> bool:
+def has_same_columns(schema: TableSchema, other: TableSchema) -> bool:
     """Return whether two schemas have the same columns in the same order, regardless of defaults and comments."""
     return schema.names == other.names and _has_columns(schema, other)
 

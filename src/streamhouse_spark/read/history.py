@@ -9,7 +9,7 @@ from typing import Any, Final
 from streamhouse_spark.config.partition_specs import SetPartitioning
 from streamhouse_spark.core.option_parsing import join_names
 from streamhouse_spark.core.types import PUBLICATIONS, ROLLBACKS
-from streamhouse_spark.log.commit_reader import newest_first
+from streamhouse_spark.log.commit_reader import iter_records_backwards
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.archive_metadata import SetArchive
 from streamhouse_spark.log.commits.delete_vectors import DeleteRows
@@ -49,7 +49,7 @@ def history_rows(storage: Storage, state: TableState, limit: int | None = None) 
     """Return the rows of `$history`, oldest first: one per attempt, of the latest ``limit`` at most."""
     is_keyed = bool(state.primary_key)
     rows: list[Sequence[Any]] = []
-    for record in newest_first(storage, state):
+    for record in iter_records_backwards(storage, state):
         rows += [_row(record, part, is_keyed=is_keyed) for part in reversed(record.attempts)]
         if limit is not None and len(rows) >= limit:
             break

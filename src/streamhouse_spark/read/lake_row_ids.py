@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
-from streamhouse_spark.log.commits.delete_vectors import FileRows, have_same_files, num_rows_of, union_deleted_file_rows
+from streamhouse_spark.log.commits.delete_vectors import FileRows, count_rows, have_same_files, union_deleted_file_rows
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
+from streamhouse_spark.log.segments.row_ids import NO_PLACE, Int64Array, offsets_by_bucket, positions_by_file
 from streamhouse_spark.schema.table_schema import TableSchema
 
 _T = TypeVar("_T")
@@ -33,40 +33,40 @@ _WHERE: Final = "they were in the lake before it was the table's, or another eng
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowLocations:
     """Rows of a log table."""
 
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     """Bucket → offsets."""
     files: FileRows = field(default_factory=dict)
     """Lake file name → positions of rows without offsets."""
 
     @property
     def num_rows(self) -> int:
-        return num_rows_of(self.rows) + num_rows_of(self.files)
+        return count_rows(self.rows) + count_rows(self.files)
 
 
-NO_ROWS: Final = Places({})
+NO_ROWS: Final = RowLocations({})
 
 
-def read_base(table: TableHandle, state: TableState) -> ReadVersion:
+def take_read_version(table: TableHandle, state: TableState) -> ReadVersion:
     """Return the read version of a statement on a state, with which `locate_rows` recognises the files."""
     read = ReadVersion.of(state)
     if state.lake is None or state.primary_key:
         return read
-    return replace(read, lake_mark=table.open_lake().with_state(state).mark_of(state.lake.snapshot_id))
+    return replace(read, lake_mark=table.open_lake().with_state(state).snapshot_mark(state.lake.snapshot_id))
 
 
-def places_of_rows(table: TableHandle, state: TableState, read: ReadVersion, ids: Int64Array) -> Places:
+def locate_row_ids(table: TableHandle, state: TableState, read: ReadVersion, ids: Int64Array) -> RowLocations:
     """Return the rows with these ids. ``read`` is the read version from before the first of them was read.
 
-    Raises as `require_named` and `locate_rows` do.
+    Raises as `require_row_ids` and `locate_rows` do.
     """
-    require_named(state.name, ids)
-    return Places(places_of(ids), locate_rows(table, state, read, file_places_of(ids)))
+    require_row_ids(state.name, ids)
+    return RowLocations(offsets_by_bucket(ids), locate_rows(table, state, read, positions_by_file(ids)))
 
 
-def require_named(table: str, ids: Int64Array) -> None:
+def require_row_ids(table: str, ids: Int64Array) -> None:
     """Require that every id identifies a row. Raises `InvalidOptionError`."""
     if (ids == NO_PLACE).any():
         raise InvalidOptionError(
@@ -76,13 +76,15 @@ def require_named(table: str, ids: Int64Array) -> None:
         )
 
 
-def locate_rows(table: TableHandle, state: TableState, read: ReadVersion, places: Mapping[int, OffsetRuns]) -> FileRows:
-    """Return rows by file name, given the positions of their files in the snapshot read. Raises as `names_at`."""
-    names = names_at(table, state, read, places)
+def locate_rows(table: TableHandle, state: TableState, read: ReadVersion, places: Mapping[int, OffsetSet]) -> FileRows:
+    """Return rows by file name, given the positions of their files in the snapshot read. Raises as `file_names_at`."""
+    names = file_names_at(table, state, read, places)
     return {names[place]: positions for place, positions in places.items()}
 
 
-def names_at(table: TableHandle, state: TableState, read: ReadVersion, places: Collection[int]) -> Mapping[int, str]:
+def file_names_at(
+    table: TableHandle, state: TableState, read: ReadVersion, places: Collection[int]
+) -> Mapping[int, str]:
     """Return the names of files, given their positions among all files of the snapshot that was read.
 
     Raises `SnapshotExpiredError`, and `CommitConflictError` if another engine replaced the snapshot, since it may have
@@ -93,13 +95,13 @@ def names_at(table: TableHandle, state: TableState, read: ReadVersion, places: C
     snapshot_id = read.lake_snapshot_id
     assert snapshot_id is not None
     names, lake = StorageFiles(table.storage), table.open_lake().with_state(state)
-    all_files = lake.named_files(snapshot_id)
-    if lake.mark_of(snapshot_id) != read.lake_mark:
+    all_files = lake.list_named_files(snapshot_id)
+    if lake.snapshot_mark(snapshot_id) != read.lake_mark:
         raise changed_since_read_error(state, f"another engine put its own lake snapshot in the place of {snapshot_id}")
     return {place: names.name_of(all_files[place]) for place in places}
 
 
-def read_file(
+def read_lake_file(
     table: TableHandle, schema: TableSchema, snapshot_id: int, name: str
 ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
     """Read a data file of a lake snapshot by name, in the columns of a schema: rows with their positions.
@@ -152,13 +154,13 @@ class OffsetsUnavailableError(CommitConflictError):
     """Rows that were read by their offsets no longer have any."""
 
 
-def require_looked_at(state: TableState, read: ReadVersion, rows: Mapping[int, OffsetRuns]) -> None:
+def require_located(state: TableState, read: ReadVersion, rows: Mapping[int, OffsetSet]) -> None:
     """Require that rows of the recorded lake snapshot were read from it, or located in it. Pure.
 
     Raises `LakeSnapshotChangedError`.
     """
     lake = state.lake
-    if lake is None or lake.snapshot_id == read.lake_snapshot_id or lake.snapshot_id in read.looked_at:
+    if lake is None or lake.snapshot_id == read.lake_snapshot_id or lake.snapshot_id in read.checked_snapshots:
         return
     if _tiered_rows(state, rows):
         raise LakeSnapshotChangedError(state)
@@ -166,11 +168,11 @@ def require_looked_at(state: TableState, read: ReadVersion, rows: Mapping[int, O
 
 def retry_with_relocated_rows(
     table: TableHandle,
-    rows: Callable[[], Mapping[int, OffsetRuns]],
+    rows: Callable[[], Mapping[int, OffsetSet]],
     read: ReadVersion,
     commit: Callable[[ReadVersion], _T],
 ) -> _T:
-    """Return the result of a commit that deletes rows by offset and calls `require_looked_at`.
+    """Return the result of a commit that deletes rows by offset and calls `require_located`.
 
     After another lake snapshot was recorded, locates the rows in it and calls ``commit`` again with a new read version.
     ``rows`` returns the rows of the last call. No rows are located while other writers wait for the commit. Raises as
@@ -182,17 +184,17 @@ def retry_with_relocated_rows(
         except LakeSnapshotChangedError as error:
             state = error.state
         assert state.lake is not None
-        if not have_offsets(table, state, rows()):
+        if not lake_has_offsets(table, state, rows()):
             raise OffsetsUnavailableError(
                 f"{state.name} changed while an operation that had read its rows was running: in lake snapshot "
                 f"{state.lake.snapshot_id} some of them have no offsets any more, because another engine wrote their "
                 "files again, or dropped them; nothing was written, run it again",
                 condition="COMMIT_CONFLICT",
             )
-        read = replace(read, looked_at=read.looked_at | {state.lake.snapshot_id})
+        read = replace(read, checked_snapshots=read.checked_snapshots | {state.lake.snapshot_id})
 
 
-def have_offsets(table: TableHandle, state: TableState, rows: Mapping[int, OffsetRuns]) -> bool:
+def lake_has_offsets(table: TableHandle, state: TableState, rows: Mapping[int, OffsetSet]) -> bool:
     """Return whether the recorded lake snapshot still has its share of the rows at their offsets.
 
     If the table wrote all files, their names are sufficient and no file is opened. Raises `SnapshotExpiredError`.
@@ -203,11 +205,11 @@ def have_offsets(table: TableHandle, state: TableState, rows: Mapping[int, Offse
     if state.lake is None or not tiered_rows:
         return True
     lake = table.open_lake().with_state(state)
-    if ADOPTED not in state.properties and all(map(parse_file_offsets, lake.named_files(state.lake.snapshot_id))):
+    if ADOPTED not in state.properties and all(map(parse_file_offsets, lake.list_named_files(state.lake.snapshot_id))):
         return True
-    return num_rows_of(lake.rows_with_offsets(state.lake.snapshot_id, tiered_rows)) == num_rows_of(tiered_rows)
+    return count_rows(lake.find_rows_with_offsets(state.lake.snapshot_id, tiered_rows)) == count_rows(tiered_rows)
 
 
-def _tiered_rows(state: TableState, rows: Mapping[int, OffsetRuns]) -> dict[int, OffsetRuns]:
+def _tiered_rows(state: TableState, rows: Mapping[int, OffsetSet]) -> dict[int, OffsetSet]:
     tiered_rows = {bucket: runs.within(OffsetRange(0, state.lake_offset(bucket))) for bucket, runs in rows.items()}
     return {bucket: runs for bucket, runs in tiered_rows.items() if runs}

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streamhouse_spark.core.clock import Clock, SystemClock
-from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.handle import TableHandle
@@ -100,7 +100,7 @@ class _PollerRegistry:
     def __init__(self) -> None:
         self._lock = new_lock()
         self._pollers: weakref.WeakValueDictionary[tuple[str, str, int], LogPoller] = weakref.WeakValueDictionary()
-        renew_in_children(self)
+        reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
         """Discard the parent's pollers, whose threads do not run in the child."""
@@ -121,6 +121,6 @@ class _PollerRegistry:
 _POLLERS: Final = _PollerRegistry()
 
 
-def lookout_of(table: TableHandle) -> LogPoller:
+def poller_of(table: TableHandle) -> LogPoller:
     """Return the table's poller, which all followers in this process share while one of them holds it."""
     return _POLLERS.get(table)

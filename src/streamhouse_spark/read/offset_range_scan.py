@@ -18,8 +18,8 @@ from streamhouse_spark.read.scan_tasks import (
     BinlogScanTask,
     LogScanTask,
     OffsetsScanTask,
-    Piece,
     ScanPlan,
+    ScanTask,
 )
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -39,19 +39,19 @@ def plan_ranges(
     fail_on_data_loss: bool,
     dropped: ExcludedRows | None = None,
 ) -> ScanPlan:
-    """Plan a scan of offset ranges of a state. Raises as `range_pieces` does."""
+    """Plan a scan of offset ranges of a state. Raises as `plan_range_tasks` does."""
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
-    tasks = range_pieces(state, ranges, fail_on_data_loss=fail_on_data_loss, dropped=dropped)
+    tasks = plan_range_tasks(state, ranges, fail_on_data_loss=fail_on_data_loss, dropped=dropped)
     return ScanPlan(table.name, table.uuid, schema, tasks)
 
 
-def range_pieces(
+def plan_range_tasks(
     state: TableState,
     ranges: Mapping[int, OffsetRange],
     *,
     fail_on_data_loss: bool,
     dropped: ExcludedRows | None = None,
-) -> tuple[Piece, ...]:
+) -> tuple[ScanTask, ...]:
     """Return the scan tasks of offset ranges, in offset order within each bucket.
 
     ``dropped`` are rows to skip in addition to the deletions in the state; by default those that a batch read skips.
@@ -59,7 +59,7 @@ def range_pieces(
     Raises `OffsetsTrimmedError` if neither log nor lake has the offsets, or a truncation removed them. With
     ``fail_on_data_loss`` False they are skipped with a warning.
     """
-    tasks: list[Piece] = []
+    tasks: list[ScanTask] = []
     archive, left_out = usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
     for bucket, requested in ranges.items():
         offsets = _skip_truncated(state, bucket, requested, fail_on_data_loss=fail_on_data_loss)
@@ -98,7 +98,7 @@ def plan_archived_changes(state: TableState, archive: Archive, bucket: int) -> t
     return tuple(plan_archive_tasks(archive, bucket, OffsetRange(0, state.buckets[bucket].start)))
 
 
-def binlog_pieces(state: TableState) -> tuple[BinlogScanTask, ...]:
+def plan_binlog_tasks(state: TableState) -> tuple[BinlogScanTask, ...]:
     """Return the scan tasks of ``$binlog``, one per bucket with changes."""
     archive = usable_archive(state)
     tasks = (
@@ -110,7 +110,7 @@ def binlog_pieces(state: TableState) -> tuple[BinlogScanTask, ...]:
     return tuple(task for task in tasks if task.split.offsets or task.archived)
 
 
-def row_bytes(state: TableState, bucket: int) -> int:
+def estimate_row_bytes(state: TableState, bucket: int) -> int:
     """Estimate the in-memory size of a row of the bucket in bytes."""
     segments = state.buckets[bucket].segments[-8:]
     rows = sum(s.num_rows for s in segments)
@@ -131,7 +131,7 @@ def _skip_truncated(state: TableState, bucket: int, requested: OffsetRange, *, f
 
 def _plan_lake_tasks(
     state: TableState, bucket: int, requested: OffsetRange, *, fail_on_data_loss: bool, snapshot_id: int | None
-) -> Iterator[Piece]:
+) -> Iterator[ScanTask]:
     in_lake = state.has_lake and not state.primary_key  # a lake has no changes of primary-key tables
     tiered = state.lake_offset(bucket) if in_lake else 0
     in_lake_range = OffsetRange(requested.start, max(requested.start, min(requested.end, tiered)))
@@ -161,4 +161,4 @@ def _plan_lake_tasks(
     for start in range(in_lake_range.start, in_lake_range.end, LAKE_RANGE_ROWS):
         part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, in_lake_range.end))
         deleted_in_part = None if deleted is None else deleted.within(part) or None
-        yield OffsetsScanTask(bucket, part, len(part) * row_bytes(state, bucket), snapshot_id, deleted_in_part)
+        yield OffsetsScanTask(bucket, part, len(part) * estimate_row_bytes(state, bucket), snapshot_id, deleted_in_part)

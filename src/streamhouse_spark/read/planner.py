@@ -12,7 +12,7 @@ from dataclasses import field, replace
 
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
@@ -30,13 +30,13 @@ from streamhouse_spark.log.commits.delete_vectors import (
 )
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import LogSplit, plan_range, snapshot_split
+from streamhouse_spark.log.segments.scan import LogSplit, plan_range, plan_snapshot
 from streamhouse_spark.log.segments.segment_skipping import segment_may_match
 from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.branch_visibility import require_found, require_visible
+from streamhouse_spark.read.branch_visibility import require_initial_snapshot, require_visible_snapshot
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, require_recorded
-from streamhouse_spark.read.scan_tasks import KeyedScanTask, LakeScanTask, LogScanTask, MergeColumns, Piece, ScanPlan
+from streamhouse_spark.read.scan_tasks import KeyedScanTask, LakeScanTask, LogScanTask, MergeColumns, ScanPlan, ScanTask
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -50,7 +50,7 @@ class Pruning:
     """The segments skipped so far, for metrics."""
 
     @property
-    def num_left_out(self) -> int:
+    def num_skipped(self) -> int:
         """Count the distinct segments that were skipped."""
         return len({(segment.bucket, segment.base_offset) for segment in self.left_out})
 
@@ -89,7 +89,7 @@ class ScanRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class ScanSources:
     """All files and log ranges that can hold rows of a result, each row exactly once."""
 
     state: TableState
@@ -97,7 +97,7 @@ class Sources:
     """The table columns to read, in the order of the result."""
     lake: LakeScan | None = None
     """Files whose rows belong to the result, except those in `ScanFile.gone`. An engine may read them itself."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[ScanTask, ...] = ()
     """Scan tasks of everything else: lake files first, then key-value snapshots, then the log."""
     are_exact: bool = True
     """Whether the tasks return exactly the rows that they count, unless reading fails."""
@@ -111,15 +111,17 @@ class Sources:
 
     def plan(self, table: TableHandle) -> ScanPlan:
         """Return a plan that reads everything as scan tasks."""
-        return replace(self.common(table), pieces=(*lake_pieces(self.lake.files if self.lake else ()), *self.pieces))
+        return replace(
+            self.common(table), pieces=(*plan_lake_tasks(self.lake.files if self.lake else ()), *self.pieces)
+        )
 
 
-def lake_pieces(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
+def plan_lake_tasks(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
     """Return the scan tasks of lake files."""
     return (LakeScanTask(split, file.bucket, gone=file.gone) for file in files for split in file.splits())
 
 
-def plan_pin(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> Sources:
+def plan_scan(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> ScanSources:
     """Plan a scan of a read snapshot.
 
     Raises `SnapshotExpiredError` if its lake snapshot has expired or is not the recorded one.
@@ -132,11 +134,11 @@ def plan_pin(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -
         )
     if snapshot.state.primary_key:
         return _plan_keyed(table, snapshot, request)
-    lake = scan_pinned(table, snapshot, request) if snapshot.lake is not None else None
+    lake = scan_tiered_snapshot(table, snapshot, request) if snapshot.lake is not None else None
     lake, holding = _exclude_deleted_rows(table, snapshot, lake, names_rows=request.names_rows)
     splits = [plan_range(snapshot.state, bucket, offsets) for bucket, offsets in snapshot.hot.items()]
     tasks = prune_tasks(snapshot.state, map(LogScanTask, splits), request.pruning)
-    return Sources(snapshot.state, request.schema(snapshot.state), lake, (*holding, *tasks))
+    return ScanSources(snapshot.state, request.schema(snapshot.state), lake, (*holding, *tasks))
 
 
 def _exclude_deleted_rows(
@@ -168,7 +170,7 @@ def _exclude_deleted_rows(
         if of_bucket and ADOPTED not in snapshot.state.properties and name.startswith(folder):
             of_bucket, positions = _split_deleted_rows(file, of_bucket)
             deleted_positions = (
-                positions if deleted_positions is None else OffsetRuns.merged([deleted_positions, positions])
+                positions if deleted_positions is None else OffsetSet.merged([deleted_positions, positions])
             )
         if of_bucket or place is not None:
             tasks += [
@@ -179,9 +181,7 @@ def _exclude_deleted_rows(
     return replace(lake, files=tuple(files)), tuple(tasks)
 
 
-def _split_deleted_rows(
-    file: ScanFile, deleted: Mapping[int, OffsetRuns]
-) -> tuple[Mapping[int, OffsetRuns], OffsetRuns]:
+def _split_deleted_rows(file: ScanFile, deleted: Mapping[int, OffsetSet]) -> tuple[Mapping[int, OffsetSet], OffsetSet]:
     """Return the deleted rows whose positions only the file's footer tells, and the positions of all others.
 
     The name of a file written by the table says which offset range it covers. If the range is as long as the file has
@@ -191,23 +191,23 @@ def _split_deleted_rows(
 
     named = parse_file_offsets(file.location)
     if named is None:
-        return deleted, OffsetRuns.merged([])
+        return deleted, OffsetSet.merged([])
     bucket, offsets = named
-    in_file = deleted[bucket].within(offsets) if bucket in deleted else OffsetRuns.merged([])
+    in_file = deleted[bucket].within(offsets) if bucket in deleted else OffsetSet.merged([])
     if len(offsets) != file.num_rows or file.merge is not None:
-        return ({bucket: in_file} if in_file else {}), OffsetRuns.merged([])
-    return {}, OffsetRuns(in_file.starts - offsets.start, in_file.lengths)
+        return ({bucket: in_file} if in_file else {}), OffsetSet.merged([])
+    return {}, OffsetSet(in_file.starts - offsets.start, in_file.lengths)
 
 
 def _deleted_without_offsets(
-    table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
-) -> Mapping[int, OffsetRuns]:
+    table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetSet]
+) -> Mapping[int, OffsetSet]:
     """Return the deleted rows that are in no file with offsets, so that files of other engines may hold them."""
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
     if snapshot.lake is None or not deleted or all(parse_file_offsets(file.location) for file in lake.files):
         return deleted
-    in_lake = table.open_lake().with_state(snapshot.state).rows_with_offsets(snapshot.lake.snapshot_id, deleted)
+    in_lake = table.open_lake().with_state(snapshot.state).find_rows_with_offsets(snapshot.lake.snapshot_id, deleted)
     left = {bucket: runs.without(in_lake[bucket]) for bucket, runs in deleted.items()}
     return {bucket: runs for bucket, runs in left.items() if runs}
 
@@ -224,7 +224,7 @@ def file_positions(table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan) -
     has_offsets = ADOPTED not in state.properties and all(parse_file_offsets(file.location) for file in lake.files)
     if tiered is None or state.lake is None or tiered.snapshot_id != state.lake.snapshot_id or has_offsets:
         return {}
-    all_files = table.open_lake().with_state(state).named_files(tiered.snapshot_id)
+    all_files = table.open_lake().with_state(state).list_named_files(tiered.snapshot_id)
     return {location: place for place, location in enumerate(all_files)}
 
 
@@ -255,10 +255,10 @@ def _require_files(table: TableHandle, snapshot: ReadSnapshot, files: FileRows) 
     """
     assert snapshot.lake is not None
     lake, snapshot_id = table.open_lake().with_state(snapshot.state), snapshot.lake.snapshot_id
-    if lake.mark_of(snapshot_id) is None:
+    if lake.snapshot_mark(snapshot_id) is None:
         return
     names = StorageFiles(table.storage)
-    if lost := files.keys() - set(map(names.name_of, lake.named_files(snapshot_id))):
+    if lost := files.keys() - set(map(names.name_of, lake.list_named_files(snapshot_id))):
         raise SnapshotExpiredError(
             f"{snapshot.state.name}: rows of {min(lost)} were deleted, and another engine put its own lake snapshot "
             f"{snapshot_id} without this file in the place of the one that had them; tier the table, which deletes "
@@ -266,7 +266,7 @@ def _require_files(table: TableHandle, snapshot: ReadSnapshot, files: FileRows) 
         )
 
 
-def deleted_offsets(snapshot: ReadSnapshot) -> Mapping[int, OffsetRuns]:
+def deleted_offsets(snapshot: ReadSnapshot) -> Mapping[int, OffsetSet]:
     """Return bucket → deleted rows that the lake snapshot still has."""
     tiered = snapshot.lake
     if tiered is None or not snapshot.state.deletions:
@@ -276,7 +276,7 @@ def deleted_offsets(snapshot: ReadSnapshot) -> Mapping[int, OffsetRuns]:
     return {bucket: runs for bucket, runs in below.items() if runs}
 
 
-def prune_tasks(state: TableState, tasks: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
+def prune_tasks(state: TableState, tasks: Iterable[ScanTask], pruning: Pruning) -> Iterator[ScanTask]:
     """Skip log segments without matching rows, and log tasks without segments."""
     for task in tasks:
         if not isinstance(task, LogScanTask):
@@ -295,7 +295,7 @@ def _prune_split(state: TableState, split: LogSplit, pruning: Pruning) -> LogSpl
 # -- tables with a primary key ----------------------------------------------------------------------------------------
 
 
-def _plan_keyed(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> Sources:
+def _plan_keyed(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> ScanSources:
     """Plan a scan of a primary-key table.
 
     Lake files of buckets without newer changes stay plain files. Files of all other buckets are merged with the
@@ -305,7 +305,7 @@ def _plan_keyed(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest
     tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in snapshot.hot.items())
     keyed = MergeColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
     lake = (
-        scan_pinned(table, snapshot, replace(request, columns=keyed.schema.names))
+        scan_tiered_snapshot(table, snapshot, replace(request, columns=keyed.schema.names))
         if snapshot.lake is not None
         else None
     )
@@ -313,7 +313,7 @@ def _plan_keyed(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest
     if changed:
         changed.add(None)  # a file of unknown bucket may belong to any of them
     older = [file for file in (lake.files if lake is not None else ()) if file.bucket in changed]
-    bases = [snapshot_split(state, base) for base in snapshot.bases.values()]
+    bases = [plan_snapshot(state, base) for base in snapshot.bases.values()]
     tasks = (
         *(KeyedScanTask(file.bucket, split, split.size_bytes) for file in older for split in file.splits()),
         *(KeyedScanTask(base.bucket, None, base.size_bytes, base) for base in bases),
@@ -321,7 +321,7 @@ def _plan_keyed(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest
     )
     if lake is not None:
         lake = replace(lake, files=tuple(file for file in lake.files if file.bucket not in changed))
-    return Sources(state, schema, lake, tasks, are_exact=not tails, keyed=keyed)
+    return ScanSources(state, schema, lake, tasks, are_exact=not tails, keyed=keyed)
 
 
 def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
@@ -335,8 +335,8 @@ def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
 # -- the lake ---------------------------------------------------------------------------------------------------------
 
 
-def scan_pinned(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> LakeScan:
-    """Return the files of a read snapshot's lake snapshot. Raises `SnapshotExpiredError` as `plan_pin` does."""
+def scan_tiered_snapshot(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> LakeScan:
+    """Return the files of a read snapshot's lake snapshot. Raises `SnapshotExpiredError` as `plan_scan` does."""
     assert snapshot.lake is not None
     scan = scan_lake(table, snapshot.state, snapshot.lake.snapshot_id, request)
     require_recorded(snapshot.state, snapshot.lake, scan.snapshot)
@@ -375,9 +375,9 @@ def plan_lake(
     lake = table.open_lake().with_state(state)
     if as_of_timestamp_ms is not None:
         as_of_snapshot = lake.snapshot_as_of(as_of_timestamp_ms).id
-    require_visible(state, as_of_snapshot)
+    require_visible_snapshot(state, as_of_snapshot)
     plan = lake.plan_read(snapshot_id=as_of_snapshot, columns=schema.names, node=projection.node, schema=state.schema)
-    require_found(state, plan.snapshot)
+    require_initial_snapshot(state, plan.snapshot)
     if as_of_snapshot is None:
         require_metadata(state, lake, plan.snapshot)
     tasks = tuple(LakeScanTask(split, split.bucket) for split in plan.splits)

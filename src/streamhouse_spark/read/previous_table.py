@@ -30,7 +30,7 @@ class PreviousTable(TableHandle):
         return self._last
 
 
-def table_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> tuple[TableHandle, TableState]:
+def table_as_of(table: TableHandle, state: TableState, timestamp_ms: int) -> tuple[TableHandle, TableState]:
     """Return the table that the name referred to at a time, and its state.
 
     It is this table, or a table that it replaced directly or indirectly, in that table's last state. Costs one listing

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.concurrency import THREADS_MAX, in_parallel
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
@@ -22,7 +22,7 @@ from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, offset_file, places_within
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_places_within, read_offset_file
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN
 from streamhouse_spark.log.segments.metadata_columns import (
@@ -35,13 +35,20 @@ from streamhouse_spark.log.segments.row_ids import file_row_ids
 from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
 from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.query.row_mask import RowMask
-from streamhouse_spark.query.row_selection import NO_PLACES, Places, live, live_parts, select_matching_rows, without
+from streamhouse_spark.query.row_selection import (
+    NO_PLACES,
+    Places,
+    copy_live_rows,
+    drop_rows,
+    select_matching_rows,
+    slice_live_rows,
+)
 from streamhouse_spark.read.archive_scan import ArchiveReader
 from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.change_rows import change_batches
 from streamhouse_spark.read.changelog_overlay import ChangelogOverlay
 from streamhouse_spark.read.commit_ranges import Int64Array
-from streamhouse_spark.read.lake_row_ids import read_file
+from streamhouse_spark.read.lake_row_ids import read_lake_file
 from streamhouse_spark.read.scan_tasks import (
     ArchiveScanTask,
     BinlogScanTask,
@@ -51,14 +58,14 @@ from streamhouse_spark.read.scan_tasks import (
     LakeScanTask,
     LogScanTask,
     OffsetsScanTask,
-    Piece,
     ScanPlan,
+    ScanTask,
     StartScanTask,
     VersionRowsScanTask,
     ViewScanTask,
 )
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +106,11 @@ def read_tables(
     reader = ScanTaskReader(table, plan, filter=filter, mask=mask, files_first=WINDOW_FILES)
     if isinstance(table.storage, ReadsMany):  # reads of the log wait for the store as well
         reader.fetch_first()
-        yield from in_parallel(reader.table, plan.pieces, threads_max=THREADS_MAX)
+        yield from parallel_map(reader.table, plan.pieces, threads_max=THREADS_MAX)
         return
     reader.read_changes()
     of_lake = [task for task in plan.pieces if _is_lake_task(task)]
-    yield from in_parallel(reader.table, of_lake)
+    yield from parallel_map(reader.table, of_lake)
     yield from (reader.table(task) for task in plan.pieces if not _is_lake_task(task))
 
 
@@ -132,7 +139,7 @@ def _drop_mismatches(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[Log
             yield batch.only(matches)
 
 
-def _is_lake_task(task: Piece) -> bool:
+def _is_lake_task(task: ScanTask) -> bool:
     """Return whether the task reads a lake file, which is filtered while it is read."""
     return isinstance(task, LakeScanTask) or (isinstance(task, KeyedScanTask) and task.lake is not None)
 
@@ -171,7 +178,7 @@ class ScanTaskReader:
     def fetch_first(self) -> None:
         """Read the changes and start prefetching everything else, concurrently."""
         reads = [self.read_changes, self._records.fetch_first, self._lake.fetch_first]
-        for _ in at_once(self._table.storage, lambda begin: begin(), reads):
+        for _ in map_with_store_concurrency(self._table.storage, lambda begin: begin(), reads):
             pass
 
     def read_changes(self) -> None:
@@ -179,7 +186,7 @@ class ScanTaskReader:
         if self._changes is not None:
             self._changes.read_all()
 
-    def batches(self, task: Piece) -> Iterator[pa.RecordBatch]:
+    def batches(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task that match the filter."""
         if self._filter is not None and isinstance(task, LogScanTask) and not self._adds_columns(task.split):
             for batch, deleted_places in self._read_with_deleted(task.split):
@@ -193,7 +200,7 @@ class ScanTaskReader:
             else:
                 yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter).to_batches()
 
-    def table(self, task: Piece) -> pa.Table:
+    def table(self, task: ScanTask) -> pa.Table:
         """Return the matching rows of a task as one table. A lake file is read with all of Arrow's threads."""
         if isinstance(task, LakeScanTask) and self._plan.keyed is None and not self._needs_positions(task):
             projection, deleted_positions = self._projection, self._excluded_positions(task)
@@ -205,15 +212,15 @@ class ScanTaskReader:
         rows = pa.Table.from_batches(list(self._read_task(task)), self._plan.schema.arrow)
         return rows if self._filter is None or self._is_filtered(task) else select_matching_rows(rows, self._filter)
 
-    def _is_filtered(self, task: Piece) -> bool:
+    def _is_filtered(self, task: ScanTask) -> bool:
         """Return whether `_read_task` already filters the rows of the task."""
         return _is_lake_task(task) and not self._needs_positions(task)
 
-    def _needs_positions(self, task: Piece) -> bool:
+    def _needs_positions(self, task: ScanTask) -> bool:
         """Return whether the log positions of a lake file's rows are requested."""
         return isinstance(task, LakeScanTask) and bool(self._metadata)
 
-    def _read_task(self, task: Piece) -> Iterator[pa.RecordBatch]:
+    def _read_task(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         """Read the rows of a task. Only lake files are filtered, and only if log positions are not requested."""
         match task:
             case LogScanTask(split):
@@ -269,9 +276,9 @@ class ScanTaskReader:
 
     def _read_live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
         for batch, deleted_places in self._read_with_deleted(split):
-            parts = live_parts(batch, deleted_places)
+            parts = slice_live_rows(batch, deleted_places)
             if parts is None:
-                yield live(batch, deleted_places)
+                yield copy_live_rows(batch, deleted_places)
             else:
                 yield from parts
 
@@ -280,7 +287,7 @@ class ScanTaskReader:
         with_deleted = replace(split, deleted=None)
         deleted = NO_PLACES if split.deleted is None else split.deleted.offsets()
         for log_batch in read_split(self._table.storage, with_deleted, self._plan.schema, records=self._records):
-            yield log_batch.batch, places_within(deleted, log_batch.base_offset, log_batch.batch.num_rows)
+            yield log_batch.batch, deleted_places_within(deleted, log_batch.base_offset, log_batch.batch.num_rows)
 
     def _select_matching(self, split: LogSplit, filter_: pc.Expression) -> pa.Table:
         """Return the rows that match the filter. Deleted rows are excluded in the same step, without a second copy."""
@@ -308,7 +315,7 @@ class ScanTaskReader:
                 yield from lake.read_held(snapshot_id, bucket, task.commits.offsets)
             return
         if isinstance(task.rows, FileRowsScanTask):
-            yield from read_file(self._table, schema, task.rows.snapshot_id, task.rows.name)
+            yield from read_lake_file(self._table, schema, task.rows.snapshot_id, task.rows.name)
             return
         if isinstance(task.rows, VersionRowsScanTask):
             yield from _number_rows(read_batches(self._table, task.rows.plan.of_columns(schema)))
@@ -360,13 +367,13 @@ class ScanTaskReader:
         positions = [] if task.gone is None else [task.gone]
         if task.deleted and task.split.merge is None:
             source = source or self._require_offset_file(task)
-            shared = source.runs.common(task.deleted.get(source.bucket, OffsetRuns.merged([])))
-            positions.append(OffsetRuns.of(source.runs.rows_at(shared)))
-        return OffsetRuns.merged(positions).offsets() if positions else NO_POSITIONS
+            shared = source.runs.common(task.deleted.get(source.bucket, OffsetSet.merged([])))
+            positions.append(OffsetSet.of(source.runs.rows_at(shared)))
+        return OffsetSet.merged(positions).offsets() if positions else NO_POSITIONS
 
     def _offset_file(self, task: LakeScanTask) -> OffsetFile | None:
         writers = (self._table.uuid, *self._table.state.former_uuids)
-        return offset_file(self._lake, task.split.location, writers)
+        return read_offset_file(self._lake, task.split.location, writers)
 
     def _require_offset_file(self, task: LakeScanTask) -> OffsetFile:
         source = self._offset_file(task)
@@ -408,7 +415,7 @@ class ScanTaskReader:
             if is_deleted is None or not is_deleted.any():
                 yield offsets, batch
             elif not is_deleted.all():
-                yield offsets[~is_deleted], without(batch, is_deleted)
+                yield offsets[~is_deleted], drop_rows(batch, is_deleted)
 
     def _read_trimmed(
         self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
@@ -420,7 +427,7 @@ class ScanTaskReader:
         table = self._table
         try:
             lake = table.open_lake().with_schema(self._plan.schema)  # this process may have cached an older schema
-            yield from lake.read_placed(bucket, offsets, node, snapshot_id=snapshot_id)
+            yield from lake.read_with_offsets(bucket, offsets, node, snapshot_id=snapshot_id)
         except OffsetsTrimmedError:  # is raised before the first row
             state = table.refresh()
             if self._fail_on_data_loss:

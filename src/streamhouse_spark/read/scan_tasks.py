@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.log.commits.delete_vectors import rows_from_json, rows_to_json
@@ -36,9 +36,9 @@ class LakeScanTask:
     split: LakeSplit
     bucket: int | None = None
     """Bucket of all its rows, if known."""
-    deleted: Mapping[int, OffsetRuns] = field(default_factory=dict)
+    deleted: Mapping[int, OffsetSet] = field(default_factory=dict)
     """Bucket → offsets of pending deletes: rows to skip that the lake snapshot still has."""
-    gone: OffsetRuns | None = None
+    gone: OffsetSet | None = None
     """File positions of pending deletes: rows to skip that the lake snapshot still has."""
     place: int | None = None
     """Position of the file among all files of the snapshot, if its rows are to be identified by it."""
@@ -48,7 +48,7 @@ class LakeScanTask:
         return self.split.size_bytes
 
     @property
-    def leaves_out(self) -> bool:
+    def has_pending_deletes(self) -> bool:
         """Whether the task may have pending deletes."""
         return bool(self.deleted) or self.gone is not None
 
@@ -63,7 +63,7 @@ class LakeScanTask:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LakeScanTask:
         deleted = rows_from_json(data.get("deleted", {}))
-        deleted_positions = OffsetRuns.from_text(data["gone"], where="a plan") if "gone" in data else None
+        deleted_positions = OffsetSet.from_text(data["gone"], where="a plan") if "gone" in data else None
         return cls(LakeSplit.from_json(data["split"]), data["bucket"], deleted, deleted_positions, data.get("place"))
 
 
@@ -78,7 +78,7 @@ class OffsetsScanTask:
     """The lake snapshot to read, whose missing rows are skipped. None for the latest, in which no row may be missing.
     In a scan of changes, the files of the snapshot provide deleted rows as well.
     """
-    deleted: OffsetRuns | None = None
+    deleted: OffsetSet | None = None
     """Rows to skip, which the lake may still have."""
 
     def to_json(self) -> dict[str, Any]:
@@ -250,7 +250,7 @@ class ChangesScanTask:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChangesScanTask:
-        rows = piece_from_json(data["rows"])
+        rows = task_from_json(data["rows"])
         assert isinstance(
             rows, LogScanTask | OffsetsScanTask | ArchiveScanTask | FileRowsScanTask | VersionRowsScanTask
         )
@@ -269,7 +269,7 @@ class ViewScanTask:
         return {"kind": "view", "suffix": self.suffix}
 
 
-Piece = (
+ScanTask = (
     LogScanTask
     | LakeScanTask
     | OffsetsScanTask
@@ -284,7 +284,7 @@ Piece = (
 )
 
 
-def piece_from_json(data: Mapping[str, Any]) -> Piece:
+def task_from_json(data: Mapping[str, Any]) -> ScanTask:
     match data["kind"]:
         case "log":
             return LogScanTask(LogSplit.from_json(data["split"]))
@@ -292,7 +292,7 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return LakeScanTask.from_json(data)
         case "offsets":
             offsets = OffsetRange(*data["offsets"])
-            deleted = OffsetRuns.from_text(data["deleted"], where="a plan") if "deleted" in data else None
+            deleted = OffsetSet.from_text(data["deleted"], where="a plan") if "deleted" in data else None
             return OffsetsScanTask(data["bucket"], offsets, data["size_bytes"], data.get("snapshot_id"), deleted)
         case "keyed":
             lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
@@ -319,7 +319,7 @@ def _archive_task_from_json(data: Mapping[str, Any]) -> ArchiveScanTask:
     return ArchiveScanTask(data["bucket"], OffsetRange(*data["offsets"]), data["page"], data["size_bytes"])
 
 
-def num_segments(plan: ScanPlan) -> int:
+def count_segments(plan: ScanPlan) -> int:
     """Count the log and key-value snapshot segments that the plan reads."""
     return sum(len(split.segments) for split in log_splits(plan))
 
@@ -351,7 +351,7 @@ class MergeColumns:
     offsets. None if unknown.
     """
 
-    def for_tasks(self, tasks: Sequence[Piece]) -> MergeColumns:
+    def for_tasks(self, tasks: Sequence[ScanTask]) -> MergeColumns:
         """Return these columns with only the changes that the tasks need."""
         buckets = {task.bucket for task in tasks if isinstance(task, KeyedScanTask)}
         needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
@@ -375,7 +375,7 @@ class ScanPlan:
     table_uuid: str
     schema: TableSchema
     """The table columns to read, in the order of the result."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScanTask, ...]
     projection: LakeProjection | None = None
     """The field ids of these columns, or of those of ``keyed``, in lake files. Set if there are lake tasks."""
     keyed: MergeColumns | None = None
@@ -403,7 +403,7 @@ class ScanPlan:
             data["table"],
             data["uuid"],
             TableSchema.from_json(data["schema"]),
-            tuple(piece_from_json(task) for task in data["pieces"]),
+            tuple(task_from_json(task) for task in data["pieces"]),
             LakeProjection.from_json(projection) if projection is not None else None,
             MergeColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
             data["binlog_start"],
@@ -418,6 +418,6 @@ class ScanPlan:
         projection = self.projection.of_columns(names) if self.projection is not None else None
         return replace(self, schema=schema, projection=projection, keyed=keyed)
 
-    def with_pieces(self, tasks: Sequence[Piece]) -> ScanPlan:
+    def with_tasks(self, tasks: Sequence[ScanTask]) -> ScanPlan:
         keyed = self.keyed.for_tasks(tasks) if self.keyed else None
         return replace(self, pieces=tuple(tasks), keyed=keyed)

@@ -15,7 +15,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.values import LakeSnapshot
-from streamhouse_spark.lake.snapshot_history import require_dropped, require_metadata, require_of_history
+from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
 from streamhouse_spark.lake.tiering.plan import require_progress
 from streamhouse_spark.log.commits.actions import TieredSnapshot
 from streamhouse_spark.log.commits.state import TableState
@@ -46,7 +46,7 @@ class InitialSchema:
         return fallback
 
 
-def with_stand_ins(
+def read_with_fallback(
     table: TableHandle, snapshot: ReadSnapshot, initial: InitialSchema, read: Callable[[ReadSnapshot], T]
 ) -> T:
     """Read a snapshot, or a fallback for it. Raises `SnapshotExpiredError` if none can be read."""
@@ -82,10 +82,10 @@ def _fallback_snapshots(table: TableHandle, snapshot: ReadSnapshot, initial: Ini
 def _latest_lake_snapshot(table: TableHandle, state: TableState) -> LakeSnapshot | None:
     lake = table.open_lake(state)
     newest = lake.newest()
-    require_of_history(table.log, newest)
+    require_same_history(table.log, newest)
     if newest is None:
         require_metadata(state, lake, newest)
-    require_dropped(state, newest)
+    require_drops_applied(state, newest)
     return newest
 
 

@@ -14,8 +14,8 @@ from streamhouse_spark.read.scan_tasks import (
     ChangesScanTask,
     KeyedScanTask,
     LogScanTask,
-    Piece,
     ScanPlan,
+    ScanTask,
     StartScanTask,
 )
 
@@ -33,26 +33,26 @@ class SizedSplit(Protocol):
 S = TypeVar("S", bound=SizedSplit)
 
 
-def parts(plan: ScanPlan, parallelism: int | None = None) -> list[ScanPlan]:
+def split_plan(plan: ScanPlan, parallelism: int | None = None) -> list[ScanPlan]:
     """Cut the plan into parts of about equal size: large tasks are split, small neighbours are packed."""
-    tasks = list(by_bucket(plan.pieces))
-    target_bytes = partition_bytes(tasks, parallelism or os.cpu_count() or 1)
+    tasks = list(group_by_bucket(plan.pieces))
+    target_bytes = target_partition_bytes(tasks, parallelism or os.cpu_count() or 1)
     groups = align_to_changes(
         pack_neighbours(list(split_large_tasks(tasks, target_bytes)), target_bytes), lambda piece: piece
     )
-    return [plan.with_pieces(group) for group in groups] or [plan]
+    return [plan.with_tasks(group) for group in groups] or [plan]
 
 
-def binlog_parts(plan: ScanPlan, starts: Mapping[int, int]) -> list[ScanPlan]:
+def split_binlog(plan: ScanPlan, starts: Mapping[int, int]) -> list[ScanPlan]:
     """Cut the plan into one part per bucket, because an update is two rows of the log that must stay together."""
     plans: list[ScanPlan] = []
     for bucket, start in starts.items():
         tasks = [task for task in plan.pieces if _changes_bucket(task) == bucket]
-        plans.append(replace(plan.with_pieces(tasks), binlog_start=start))
+        plans.append(replace(plan.with_tasks(tasks), binlog_start=start))
     return plans or [plan]
 
 
-def _changes_bucket(task: Piece) -> int | None:
+def _changes_bucket(task: ScanTask) -> int | None:
     match task:
         case LogScanTask(split):
             return split.bucket
@@ -61,7 +61,7 @@ def _changes_bucket(task: Piece) -> int | None:
     return None
 
 
-def partition_bytes(
+def target_partition_bytes(
     tasks: Iterable[SizedSplit], parallelism: int, *, min_bytes: int | None = None, per_core: int = 2
 ) -> int:
     """Return the partition size that gives every core about ``per_core`` partitions.
@@ -73,9 +73,9 @@ def partition_bytes(
     return min(max(total_bytes // (per_core * parallelism), low_bytes, 1), TARGET_BYTES_MAX)
 
 
-def by_bucket(tasks: Iterable[Piece]) -> Iterator[Piece]:
+def group_by_bucket(tasks: Iterable[ScanTask]) -> Iterator[ScanTask]:
     """Move tasks that need changes to the end, grouped by bucket, because tasks of a bucket share its changes."""
-    of_bucket: dict[int | None, list[Piece]] = {}
+    of_bucket: dict[int | None, list[ScanTask]] = {}
     for task in tasks:
         if not isinstance(task, KeyedScanTask):
             yield task
@@ -91,7 +91,7 @@ def by_bucket(tasks: Iterable[Piece]) -> Iterator[Piece]:
         yield from grouped_tasks
 
 
-def split_large_tasks(tasks: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
+def split_large_tasks(tasks: Iterable[ScanTask], target_bytes: int) -> Iterable[ScanTask]:
     """Return the tasks, with large log tasks split."""
     for task in tasks:
         if isinstance(task, ChangesScanTask):
@@ -115,7 +115,7 @@ def pack_neighbours(tasks: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
     return groups.values()
 
 
-def align_to_changes(groups: Iterable[list[S]], task_of: Callable[[S], Piece]) -> list[list[S]]:
+def align_to_changes(groups: Iterable[list[S]], task_of: Callable[[S], ScanTask]) -> list[list[S]]:
     """Move the tasks of a bucket to one of two groups if a side has fewer bytes of the bucket than its changes.
 
     Each group merges the changes of its buckets itself. So regardless of the number of groups, the changes read for a
@@ -143,7 +143,7 @@ def align_to_changes(groups: Iterable[list[S]], task_of: Callable[[S], Piece]) -
     return joined
 
 
-def _older_bytes(group: Sequence[S], task_of: Callable[[S], Piece]) -> dict[int | None, int]:
+def _older_bytes(group: Sequence[S], task_of: Callable[[S], ScanTask]) -> dict[int | None, int]:
     """Return bucket → bytes of older rows, for every bucket whose changes the group needs."""
     sizes_bytes: dict[int | None, int] = {}
     for item in group:

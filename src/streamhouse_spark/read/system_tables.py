@@ -15,7 +15,7 @@ from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.record import CommitAttempt, Record, read_record
 from streamhouse_spark.log.commits.source_versions import lineage_of
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG, branches_of
+from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG, find_branches
 from streamhouse_spark.read.history import history_rows
 from streamhouse_spark.storage.base import Storage
 
@@ -129,7 +129,7 @@ class SystemTables:
         ]
         branches = [
             (branch.name, "BRANCH", branch.base.version, branch.base.time_ms, None, branch.base.lake_snapshot)
-            for branch in branches_of(self.state)
+            for branch in find_branches(self.state)
         ]
         return [("main", "BRANCH", self.state.version, self.state.time_ms, None, lake), *branches, *tags]
 

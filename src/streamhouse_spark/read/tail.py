@@ -14,7 +14,7 @@ from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, quote
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.archive.pages import change_starts, usable_archive
+from streamhouse_spark.log.archive.pages import first_change_offsets, usable_archive
 from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE
 from streamhouse_spark.log.commits.log_position import LogPosition, require_position
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
@@ -24,7 +24,7 @@ from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.archive_scan import ArchiveReader, ArchiveTimeIndex
 from streamhouse_spark.read.delete_filter import require_undeleted
-from streamhouse_spark.read.log_poller import lookout_of
+from streamhouse_spark.read.log_poller import poller_of
 from streamhouse_spark.read.offset_range_scan import plan_archive_tasks
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -119,7 +119,7 @@ def _follow(
     whose deletions the positions account for.
     """
     clock = table.world.clock
-    lookout = lookout_of(table) if poll_ms is None else None
+    lookout = poller_of(table) if poll_ms is None else None
     first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.look
     fields = metadata_fields(initial, include_metadata=include_metadata)
     state = table.refresh()  # the first batch may be requested long after the call
@@ -210,7 +210,7 @@ def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, 
 
     Buckets missing in a mapping start at the earliest row of the log or change archive. Raises `InvalidOptionError`.
     """
-    earliest = change_starts(state)
+    earliest = first_change_offsets(state)
     match start if isinstance(start, str | dt.datetime | Mapping) else None:
         case "latest":
             return state.ends

@@ -18,12 +18,12 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.historical_schema import take_historical_snapshot
-from streamhouse_spark.read.planner import ScanRequest, plan_pin
-from streamhouse_spark.read.previous_table import table_of_time
+from streamhouse_spark.read.planner import ScanRequest, plan_scan
+from streamhouse_spark.read.previous_table import table_as_of
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_tables
 from streamhouse_spark.read.scan_tasks import ScanPlan
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 
 
 def read_union(
@@ -35,25 +35,28 @@ def read_union(
     """Read the latest state, or the state at a time, as `Table.to_arrow` documents."""
     state = table.refresh()
     if as_of_timestamp_ms is None:
-        return read_newest(
+        return read_latest(
             table, take_latest_snapshot(state), Projection.of(state.schema, columns, parse_filter(where))
         )
     if not isinstance(as_of_timestamp_ms, int):
         raise InvalidOptionError(
             f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
         )
-    table, state = table_of_time(table, state, as_of_timestamp_ms)
+    table, state = table_as_of(table, state, as_of_timestamp_ms)
     snapshot = take_historical_snapshot(table, state, as_of_timestamp_ms)
-    return read_pin(table, snapshot, Projection.of(snapshot.state.schema, columns, parse_filter(where)))
+    return read_snapshot_rows(table, snapshot, Projection.of(snapshot.state.schema, columns, parse_filter(where)))
 
 
-def read_newest(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> pa.Table:
+def read_latest(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> pa.Table:
     """Read the rows of a read snapshot, or of a fallback snapshot if it can no longer be read.
 
     Raises `SchemaMismatchError` if columns of the projection changed in the fallback snapshot.
     """
-    return with_stand_ins(
-        table, snapshot, InitialSchema(projection.read_columns), lambda found: read_pin(table, found, projection)
+    return read_with_fallback(
+        table,
+        snapshot,
+        InitialSchema(projection.read_columns),
+        lambda found: read_snapshot_rows(table, found, projection),
     )
 
 
@@ -64,25 +67,25 @@ def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms
     """
 
     def plan(snapshot: ReadSnapshot, of: TableHandle = table) -> ScanPlan:
-        return plan_pin(of, snapshot, ScanRequest(tuple(columns))).plan(of)
+        return plan_scan(of, snapshot, ScanRequest(tuple(columns))).plan(of)
 
     state = table.refresh()
     if as_of_timestamp_ms is not None:
-        historical_table, state = table_of_time(table, state, as_of_timestamp_ms)
+        historical_table, state = table_as_of(table, state, as_of_timestamp_ms)
         return plan(take_historical_snapshot(historical_table, state, as_of_timestamp_ms), historical_table)
-    return with_stand_ins(table, take_latest_snapshot(state), InitialSchema(columns), plan)
+    return read_with_fallback(table, take_latest_snapshot(state), InitialSchema(columns), plan)
 
 
-def read_pin(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> pa.Table:
+def read_snapshot_rows(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> pa.Table:
     """Read all rows of a read snapshot. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
     return projection.joined(list(_read_tables(table, snapshot, projection)))
 
 
-def read_hot(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+def read_hot_rows(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
     """Read a log table's rows in the hot log ranges of a read snapshot, one Arrow table per bucket."""
     yield from _read_tables(table, replace(snapshot, lake=None), projection)
 
 
 def _read_tables(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-    plan = plan_pin(table, snapshot, ScanRequest.of(projection)).plan(table)
+    plan = plan_scan(table, snapshot, ScanRequest.of(projection)).plan(table)
     return map(projection.finish, read_tables(table, plan, filter=projection.filter, mask=projection.mask))

@@ -19,7 +19,7 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.char_varchar import TextSize, TextTooLongError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import is_any_list
-from streamhouse_spark.schema.variant import as_variant, has_its_fields, is_marked, is_variant
+from streamhouse_spark.schema.variant import as_variant, has_variant_fields, is_marked, is_variant
 from streamhouse_spark.schema.variant_values import encode_variant
 
 FEW_ROWS: Final = 2048
@@ -79,7 +79,7 @@ def fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) 
             f"is {size}, so the text in row {int(np.argmax(sizes))} of these rows takes {largest} bytes, and a row may "
             f"have {arrow_chunking.ROW_BYTES_MAX}; make it VARCHAR or STRING",
         )
-    cuts = arrow_chunking.cuts(sizes)
+    cuts = arrow_chunking.cut_by_size(sizes)
     parts = [_fit_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
     return arrow_chunking.concat_columns(parts, values.type)
 
@@ -90,7 +90,7 @@ def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_chunkin
         return None
     characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
     blanks: arrow_chunking.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
-    return arrow_chunking.row_bytes(values) + blanks
+    return arrow_chunking.estimate_row_bytes(values) + blanks
 
 
 def _fit_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
@@ -259,7 +259,7 @@ class Conversion:
         return result
 
     def _to_variant(self, array: pa.Array) -> pa.Array:
-        if not has_its_fields(array.type):
+        if not has_variant_fields(array.type):
             self._fail(f"has type {array.type}, a variant has the fields value and metadata, both binary")
         return as_variant(array)
 

@@ -22,19 +22,19 @@ from streamhouse_spark.schema.nested_fields import (
     is_widening,
 )
 from streamhouse_spark.schema.table_schema import Column, TableSchema, check_column_name
-from streamhouse_spark.schema.type_promotion import Fitting, make_cast
+from streamhouse_spark.schema.type_promotion import ColumnCast, make_cast
 
 
 def can_be_read_as(before: pa.DataType, after: pa.DataType) -> bool:
     return bool(before.equals(after)) or is_widening(before, after)
 
 
-def cast_of_column(written: Column, target: Column) -> Fitting:
+def cast_of_column(written: Column, target: Column) -> ColumnCast:
     """Return the function that casts values of a column of an earlier schema to its current type."""
     return make_cast(written.type, written.inner_ids, target.type, target.inner_ids)
 
 
-def is_stored_alike(written: Column, target: Column) -> bool:
+def has_same_storage(written: Column, target: Column) -> bool:
     """Return whether values of two versions of a column have the same stored form, regardless of its name."""
     return bool(written.type.equals(target.type)) and (
         written.field_ids == target.field_ids or written.inner_ids == target.inner_ids
@@ -196,7 +196,7 @@ def require_same_columns(
         before = initial.column(name)
         after = by_id.get(before.id)
         accepts_null = after is not None and after.nullable and not before.nullable
-        is_alike = after is not None and after.name == before.name and is_stored_alike(before, after)
+        is_alike = after is not None and after.name == before.name and has_same_storage(before, after)
         if after == before or (is_alike and not accepts_null):
             continue
         if after is None:

@@ -112,7 +112,7 @@ def encode_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
             yield dict(zip(names, row, strict=True))
 
 
-def row_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
+def encode_row_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
     """Yield each row as the text of a JSON object."""
     for row in encode_rows(rows):
         yield json.dumps(row, ensure_ascii=False, allow_nan=False)
@@ -189,19 +189,19 @@ def encode_values(array: pa.Array, name: str = "") -> list[Any]:
         return encode_values(pc.run_end_decode(array), name)
     if isinstance(array.type, pa.BaseExtensionType):
         return encode_values(array.storage, name)
-    form = form_of(array.type)
+    form = find_form(array.type)
     return [plain_value(value) for value in array.to_pylist()] if form is None else form.encode(array)
 
 
 def decode_values(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
     """Return values of `parse_json` as a column. Raises `SchemaMismatchError` with ``path`` and the value."""
-    form = form_of(data_type)
+    form = find_form(data_type)
     if form is None:
         raise SchemaMismatchError(f"column '{path}' has the type {data_type}, which has no form in JSON; send Arrow")
     return form.decode(values, data_type, path)
 
 
-def form_of(data_type: pa.DataType) -> Form | None:
+def find_form(data_type: pa.DataType) -> Form | None:
     return next((form for form in FORMS if form.holds(data_type)), None)
 
 
@@ -477,10 +477,10 @@ def _decode_structs(values: list[Any], data_type: pa.DataType, path: str) -> pa.
 
 
 def _decode_variants(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    return pa.array([variant_of(value, path) for value in values], VARIANT).cast(data_type)
+    return pa.array([encode_json_variant(value, path) for value in values], VARIANT).cast(data_type)
 
 
-def variant_of(value: Any, path: str) -> dict[str, bytes] | None:
+def encode_json_variant(value: Any, path: str) -> dict[str, bytes] | None:
     """Return a value of `parse_json` as a variant, null for null.
 
     Numbers without an exponent are exact, as in Spark's ``parse_json``.

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from streamhouse_spark.core.python_values import ticks_of
+from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, quote_text, type_name, unquote_text
 
@@ -71,7 +71,7 @@ def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
 def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
     """Convert a column default to JSON, None for null. Raises `SchemaMismatchError` for an unsupported value."""
     require_plain(scalar.type, column)
-    value: Constant | None = value_to_json(ticks_of(scalar))
+    value: Constant | None = value_to_json(scalar_to_ticks(scalar))
     if value is None:
         return None
     if isinstance(value, str) and len(value) > TEXT_LENGTH_MAX:

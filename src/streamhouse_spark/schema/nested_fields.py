@@ -50,7 +50,7 @@ class FieldIds:
     @classmethod
     def of(cls, ids: Sequence[int], last: int, data_type: pa.DataType) -> Self:
         """Validate stored ids for a type. Raises `SchemaMismatchError`."""
-        if len(ids) != count(data_type) or len({*ids, 0}) != len(ids) + 1 or max(ids, default=last) > last:
+        if len(ids) != count_fields(data_type) or len({*ids, 0}) != len(ids) + 1 or max(ids, default=last) > last:
             raise SchemaMismatchError(
                 f"a column of type {ddl.type_name(data_type)} has the field ids {list(ids)} up to {last}, expected "
                 "one for each of its fields; restore the file"
@@ -58,22 +58,22 @@ class FieldIds:
         return cls(tuple(ids), last)
 
 
-def count(data_type: pa.DataType) -> int:
+def count_fields(data_type: pa.DataType) -> int:
     """Count the nested fields of a type, at any depth."""
-    return len(paths(data_type))
+    return len(list_field_paths(data_type))
 
 
-def paths(data_type: pa.DataType) -> list[Path]:
+def list_field_paths(data_type: pa.DataType) -> list[Path]:
     """Return the path of each nested field of a type, in the order of their ids."""
     field_paths: list[Path] = []
-    for name, part in zip(_names(data_type), parts_of(data_type), strict=True):
+    for name, part in zip(_names(data_type), child_fields(data_type), strict=True):
         if is_struct(data_type):
             field_paths.append((name,))
-        field_paths += [(name, *path) for path in paths(part.type)]
+        field_paths += [(name, *path) for path in list_field_paths(part.type)]
     return field_paths
 
 
-def parts_of(data_type: pa.DataType) -> list[pa.Field]:
+def child_fields(data_type: pa.DataType) -> list[pa.Field]:
     """Return the fields of a struct, the element of an array, or key and value of a map; else none."""
     types = pa.types
     if is_struct(data_type):
@@ -84,11 +84,11 @@ def parts_of(data_type: pa.DataType) -> list[pa.Field]:
 
 
 def _names(data_type: pa.DataType) -> list[str]:
-    """Return the names of `parts_of` within paths."""
+    """Return the names of `child_fields` within paths."""
     types = pa.types
     if types.is_list(data_type):
         return [ELEMENT]
-    return [KEY, VALUE] if types.is_map(data_type) else [part.name for part in parts_of(data_type)]
+    return [KEY, VALUE] if types.is_map(data_type) else [part.name for part in child_fields(data_type)]
 
 
 def split_path(text: str) -> Path:
@@ -147,7 +147,9 @@ def find_missing_fields(data_type: pa.DataType, written: pa.DataType) -> list[tu
 
     Fields at incompatible places are ignored, such as those in an array where the type has a struct.
     """
-    return _find_missing(_Node.of(data_type, [0] * count(data_type)), _Node.of(written, [0] * count(written)), ())
+    return _find_missing(
+        _Node.of(data_type, [0] * count_fields(data_type)), _Node.of(written, [0] * count_fields(written)), ()
+    )
 
 
 def _find_missing(node: _Node, written: _Node, path: Path) -> list[tuple[Path, pa.DataType]]:
@@ -163,7 +165,7 @@ def _find_missing(node: _Node, written: _Node, path: Path) -> list[tuple[Path, p
     return missing
 
 
-def had_before(
+def had_field(
     path: Path, data_type: pa.DataType, ids: Sequence[int], older: Iterable[tuple[pa.DataType, Sequence[int]]]
 ) -> bool:
     """Return whether the parent struct of a path had a field with the path's name in one of the older types."""
@@ -210,7 +212,7 @@ class _Node:
         has_ids = is_struct(data_type)
         kind = "struct" if has_ids else "array" if pa.types.is_list(data_type) else "plain"
         node = cls("map" if pa.types.is_map(data_type) else kind, data_type, name, own_id)
-        for part, inner in zip(_names(data_type), parts_of(data_type), strict=True):
+        for part, inner in zip(_names(data_type), child_fields(data_type), strict=True):
             part_id = next(ids) if has_ids else 0
             node.parts.append(cls._of(inner.type, ids, part, part_id))
         return node
@@ -297,7 +299,7 @@ class _Editor:
         _require_field_name(path[-1])
         if any(part.name.casefold() == path[-1].casefold() for part in parent.parts):
             self._refuse(path, "exists already; choose another name")
-        ids = range(self.last + 1, self.last + 2 + count(kind))
+        ids = range(self.last + 1, self.last + 2 + count_fields(kind))
         node = _Node.of(kind, ids[1:])
         node.name, node.id = path[-1], ids[0]
         parent.parts.append(node)

@@ -2,7 +2,7 @@
 
 Names compare case-insensitively, as in SQL and the lakes. They are rejected when a column gets its name: at creation,
 adoption, column addition and renaming. An older table with such a column remains readable, but results with two columns
-of the same name are rejected (`require_unlike`).
+of the same name are rejected (`require_distinct_names`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def is_of_paimon(name: str) -> bool:
     return folded in _PAIMON | _PAIMON_ALONE or folded.startswith(_PAIMON_PREFIX)
 
 
-def require_unlike(names: Iterable[str], added: Iterable[str], source: str, advice: str = "") -> None:
+def require_distinct_names(names: Iterable[str], added: Iterable[str], source: str, advice: str = "") -> None:
     """Raise `SchemaMismatchError` if an older table has a column whose name was reserved later.
 
     ``source`` adds the columns ``added`` to those of the table; ``advice`` is the remedy.

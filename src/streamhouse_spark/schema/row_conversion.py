@@ -38,7 +38,9 @@ _ADDED = "; a new one is added by add_columns(…), ALTER TABLE … ADD COLUMN, 
 _MAKE_VARIANT = "make it in SQL with parse_json, or give a Python value"
 
 
-def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None) -> pa.Table:
+def convert_to_schema(
+    rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None
+) -> pa.Table:
     """Convert the rows to an Arrow table whose schema is ``schema.arrow``. Errors name ``table``.
 
     ``older`` are the earlier schemas of the table, so that an error can name a renamed column.
@@ -57,7 +59,7 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
 def convert_rows(
     rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None
 ) -> tuple[pa.Table, frozenset[int]]:
-    """Convert as `coerce` does, and return the ids of missing columns.
+    """Convert as `convert_to_schema` does, and return the ids of missing columns.
 
     Their defaults may change before the rows are stored. For a list of dicts, a column is missing if any dict lacks it.
     """
@@ -94,7 +96,7 @@ def convert_rows(
     return result, missing
 
 
-def can_be_read_again(rows: Any) -> bool:
+def is_rereadable(rows: Any) -> bool:
     """Return whether rows can be read twice. False for a possible stream, which is exhausted after one read."""
     return isinstance(rows, pa.Table | pa.RecordBatch | list) or type(rows).__name__ == "DataFrame"
 
@@ -232,7 +234,7 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
 def _require_small(values: arrow_chunking.Column, name: str, table: str) -> None:
     """Reject a value larger than any row may be, before a cast that would fail without naming its row."""
     if not arrow_chunking.are_small(values, arrow_chunking.ROW_BYTES_MAX):
-        sizes = arrow_chunking.row_bytes(values)
+        sizes = arrow_chunking.estimate_row_bytes(values)
         if len(sizes) and (largest := int(sizes.max())) > arrow_chunking.ROW_BYTES_MAX:
             _refuse_row(table, name, int(np.argmax(sizes)), largest)
 
@@ -244,7 +246,7 @@ def require_small_rows(rows: pa.Table, table: str) -> None:
     sizes = arrow_chunking.table_row_bytes(rows)
     row = int(np.argmax(sizes))
     if sizes[row] > arrow_chunking.ROW_BYTES_MAX:
-        of_column = [int(arrow_chunking.row_bytes(column.slice(row, 1))[0]) for column in rows.columns]
+        of_column = [int(arrow_chunking.estimate_row_bytes(column.slice(row, 1))[0]) for column in rows.columns]
         _refuse_row(table, rows.column_names[int(np.argmax(of_column))], row, int(sizes[row]))
 
 

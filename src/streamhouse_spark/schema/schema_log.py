@@ -25,7 +25,7 @@ class SchemaChange:
         return cls(*data)
 
 
-def append_schemas(
+def append_schema_change(
     changes: tuple[SchemaChange, ...], before: int, after: int, commit: int, time_ms: int
 ) -> tuple[SchemaChange, ...]:
     """Return the changes of a table after a record, given the schemas before and after it."""

@@ -21,7 +21,7 @@ from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema import literals as constants
 from streamhouse_spark.schema.char_varchar import TextSize, TextTooLongError
 from streamhouse_spark.schema.default_functions import Default, DefaultFunction, default_from_json, parse_default
-from streamhouse_spark.schema.nested_fields import FieldIds, count
+from streamhouse_spark.schema.nested_fields import FieldIds, count_fields
 from streamhouse_spark.schema.reserved_names import require_free_name
 from streamhouse_spark.schema.variant import VARIANT, holds_variant, is_marked, is_variant
 
@@ -61,7 +61,7 @@ class Column:
     def all_field_ids(self) -> FieldIds:
         if self.field_ids is not None:
             return self.field_ids
-        number = count(self.type)
+        number = count_fields(self.type)
         return FieldIds(tuple(range(1, number + 1)), number)
 
     @property

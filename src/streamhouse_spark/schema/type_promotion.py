@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.schema.nested_fields import count
+from streamhouse_spark.schema.nested_fields import count_fields
 from streamhouse_spark.schema.variant import is_struct
 
-Fitting = Callable[[pa.Array], pa.Array]
+ColumnCast = Callable[[pa.Array], pa.Array]
 Ids = Sequence[int | None]
 """Ids of the nested fields of a type, see `streamhouse_spark.schema.nested_fields`. None marks a stored field that is
 not read, and a target field that reads as null.
@@ -23,7 +23,7 @@ not read, and a target field that reads as null.
 _Left = Iterator[int | None]
 
 
-def make_cast(before: pa.DataType, before_ids: Ids, after: pa.DataType, after_ids: Ids) -> Fitting:
+def make_cast(before: pa.DataType, before_ids: Ids, after: pa.DataType, after_ids: Ids) -> ColumnCast:
     """Return the function that casts arrays of the type ``before`` to the type ``after``.
 
     Both have the same shape, except for struct fields, their order, and widened plain types.
@@ -31,7 +31,7 @@ def make_cast(before: pa.DataType, before_ids: Ids, after: pa.DataType, after_id
     return _make_cast(before, iter(before_ids), after, iter(after_ids)) or _cast_to(after)
 
 
-def _make_cast(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> Fitting | None:
+def _make_cast(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> ColumnCast | None:
     """Return the cast function; None if a plain cast, or none, is sufficient."""
     types = pa.types
     if is_struct(before) and is_struct(after):
@@ -46,13 +46,13 @@ def _make_cast(before: pa.DataType, before_ids: _Left, after: pa.DataType, after
     return None
 
 
-def _struct(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> Fitting | None:
+def _struct(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> ColumnCast | None:
     stored = {}
     for place, child in enumerate(before):
         own, inner = next(before_ids), _field_positions(before_ids, child.type)
         if own is not None:
             stored[own] = place, child.type, inner
-    parts: list[tuple[int, Fitting] | None] = []
+    parts: list[tuple[int, ColumnCast] | None] = []
     is_same = before.num_fields == after.num_fields
     for place, child in enumerate(after):
         own, child_ids = next(after_ids), _field_positions(after_ids, child.type)
@@ -68,10 +68,10 @@ def _struct(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_id
 
 
 def _field_positions(ids: _Left, data_type: pa.DataType) -> list[int | None]:
-    return [next(ids) for _ in range(count(data_type))]
+    return [next(ids) for _ in range(count_fields(data_type))]
 
 
-def _struct_of(parts: Sequence[tuple[int, Fitting] | None], after: pa.DataType) -> Fitting:
+def _struct_of(parts: Sequence[tuple[int, ColumnCast] | None], after: pa.DataType) -> ColumnCast:
     fields = list(after)
 
     def cast_struct(array: pa.Array) -> pa.Array:
@@ -85,7 +85,7 @@ def _struct_of(parts: Sequence[tuple[int, Fitting] | None], after: pa.DataType) 
     return cast_struct
 
 
-def _list(inner: Fitting, after: pa.DataType) -> Fitting:
+def _list(inner: ColumnCast, after: pa.DataType) -> ColumnCast:
     def cast_list(array: pa.Array) -> pa.Array:
         offsets, first, last = _own_offsets(array)
         values = inner(array.values.slice(first, last - first))
@@ -95,7 +95,7 @@ def _list(inner: Fitting, after: pa.DataType) -> Fitting:
     return cast_list
 
 
-def _map(key: Fitting, item: Fitting, after: pa.DataType) -> Fitting:
+def _map(key: ColumnCast, item: ColumnCast, after: pa.DataType) -> ColumnCast:
     def cast_map(array: pa.Array) -> pa.Array:
         offsets, first, last = _own_offsets(array)
         keys, items = (values.slice(first, last - first) for values in (array.keys, array.items))
@@ -113,5 +113,5 @@ def _own_offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
     return pa.array(offsets - offsets[0]), int(offsets[0]), int(offsets[-1])
 
 
-def _cast_to(after: pa.DataType) -> Fitting:
+def _cast_to(after: pa.DataType) -> ColumnCast:
     return lambda array: array if array.type.equals(after) else array.cast(after)

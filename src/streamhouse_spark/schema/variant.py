@@ -35,13 +35,13 @@ def is_variant(data_type: pa.DataType) -> bool:
 
 def is_marked(data_type: pa.DataType) -> bool:
     """Return whether a user's Arrow type is VARIANT: two binaries, of which the second has Spark's mark."""
-    if not has_its_fields(data_type):
+    if not has_variant_fields(data_type):
         return False
     marks = data_type.field(METADATA).metadata or {}
     return bool(marks.get(b"variant") == b"true")
 
 
-def has_its_fields(data_type: pa.DataType) -> bool:
+def has_variant_fields(data_type: pa.DataType) -> bool:
     """Return whether a type is a struct of exactly the two binaries, in any order."""
     if not pa.types.is_struct(data_type) or {field.name for field in data_type} != {VALUE, METADATA}:
         return False
@@ -70,7 +70,7 @@ def as_variant(array: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=array.is_null() if array.null_count else None)
 
 
-def with_whole_parts(rows: pa.Table) -> pa.Table:
+def without_null_parts(rows: pa.Table) -> pa.Table:
     """Return the rows with variants as by `as_variant`, for Parquet files."""
     for place, field in enumerate(rows.schema):
         if is_variant(field.type) and rows.column(place).null_count:
@@ -84,7 +84,7 @@ def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
     Arrow's own cast rejects nulls in the parts of a null variant, which occur in Arrow's columns of nulls.
     """
-    return with_whole_parts(rows).cast(schema)
+    return without_null_parts(rows).cast(schema)
 
 
 def first_malformed(values: pa.ChunkedArray) -> int | None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.segments.metadata_columns import without_metadata
-from streamhouse_spark.schema.json_values import row_texts
+from streamhouse_spark.schema.json_values import encode_row_texts
 from streamhouse_spark.write.csv_rows import write_csv
-from streamhouse_spark.write.file_readers import CsvOptions, rows_of_body
+from streamhouse_spark.write.file_readers import CsvOptions, read_body
 from streamhouse_spark.write.json_lines import json_lines
 from streamhouse_spark.write.untrusted_arrow import IpcLimits
 
@@ -70,7 +70,7 @@ def parse_rows(body: bytes, kind: str, rules: CsvOptions) -> pa.Table:
     Raises `SchemaMismatchError` for bytes that are not rows of that format.
     """
     lines = json_lines(body) if kind == JSON else body
-    rows = rows_of_body(lines, _FORMATS.get(kind, "json"), rules, _LIMITS)
+    rows = read_body(lines, _FORMATS.get(kind, "json"), rules, _LIMITS)
     return without_metadata(rows, rules.schema.names if rules.schema is not None else ())
 
 
@@ -85,6 +85,6 @@ def write_rows(rows: pa.Table, kind: str) -> bytes:
         case "text/csv":
             return write_csv(rows)
         case "application/x-ndjson":
-            return "".join(f"{text}\n" for text in row_texts(rows)).encode()
+            return "".join(f"{text}\n" for text in encode_row_texts(rows)).encode()
         case _:
-            return f"[{','.join(row_texts(rows))}]".encode()
+            return f"[{','.join(encode_row_texts(rows))}]".encode()

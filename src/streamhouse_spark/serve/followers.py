@@ -23,7 +23,7 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.log.commits.log_position import LogPosition
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.read.tail import Tail
-from streamhouse_spark.schema.json_values import row_texts
+from streamhouse_spark.schema.json_values import encode_row_texts
 
 FOLLOWERS_MAX: Final = 200
 FOLLOWERS_OF_CLIENT_MAX: Final = 100
@@ -123,7 +123,7 @@ def _batch_events(batch: pa.RecordBatch, position: LogPosition) -> Iterator[str]
         rows = batch.slice(start, num_rows)
         is_last = start + num_rows >= batch.num_rows
         yield _format_event(
-            "rows", position if is_last else _position_after(rows, position), f"[{', '.join(row_texts(rows))}]"
+            "rows", position if is_last else _position_after(rows, position), f"[{', '.join(encode_row_texts(rows))}]"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from streamhouse_spark.core.fork_safety import new_lock
-from streamhouse_spark.metrics.metrics import Measure
+from streamhouse_spark.metrics.metrics import Metric
 
 
 class ServerCounters:
@@ -66,10 +66,10 @@ _GAUGES: Final = {
 """Name of a metric → the field of a table's description, and the help text."""
 
 
-def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Measure]:
+def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Metric]:
     """Return the metrics of tables, by their descriptions, and of requests."""
     gauges = [
-        Measure(
+        Metric(
             name,
             text,
             "gauge",
@@ -86,18 +86,18 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters)
     lake_alone = [((table,), float(n)) for table, n in counts.lake_only_answers.items()]
     return [
         *gauges,
-        Measure("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),
-        Measure("streamhouse_table_failing", "1 while rounds of the table fail.", "gauge", ("table",), failing),
-        Measure(
+        Metric("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),
+        Metric("streamhouse_table_failing", "1 while rounds of the table fail.", "gauge", ("table",), failing),
+        Metric(
             "streamhouse_serve_requests",
             "Requests that were answered.",
             "counter",
             ("method", "area", "status"),
             answered,
         ),
-        Measure("streamhouse_serve_busy_seconds", "Time to answers.", "counter", ("method", "area"), busy),
-        Measure("streamhouse_serve_rows", "Rows written over HTTP.", "counter", ("table", "mode"), rows),
-        Measure(
+        Metric("streamhouse_serve_busy_seconds", "Time to answers.", "counter", ("method", "area"), busy),
+        Metric("streamhouse_serve_rows", "Rows written over HTTP.", "counter", ("table", "mode"), rows),
+        Metric(
             "streamhouse_serve_lake_alone",
             "Answers to Iceberg clients without the hot rows, which took too long or could not be made.",
             "counter",

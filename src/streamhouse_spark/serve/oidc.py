@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.fork_safety import new_lock, try_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import InvalidOptionError, StorageError, fit_to_show
+from streamhouse_spark.errors import InvalidOptionError, StorageError, truncate_message
 from streamhouse_spark.serve.rights import Client, merge_clients
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class TokenIssuer:
             claim = claims.get(self.groups_claim, [])
             names = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
             groups = [self.groups[name] for name in names if isinstance(name, str) and name in self.groups]
-            name = fit_to_show(str(claims.get(self.name_claim) or claims.get("sub") or "unnamed"))[:200]
+            name = truncate_message(str(claims.get(self.name_claim) or claims.get("sub") or "unnamed"))[:200]
             return merge_clients(OIDC_PREFIX + name, groups, float(claims["exp"]) + _LEEWAY_S)
         except _MALFORMED_TOKEN_ERRORS:
             return None

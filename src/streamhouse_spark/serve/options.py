@@ -12,7 +12,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.serve.access import Access
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.same_site import AllowedSites
-from streamhouse_spark.storage.s3.sts import partition_of
+from streamhouse_spark.storage.s3.sts import parse_partition
 
 AccessOf = Callable[[], Access]
 """Returns the current access rights."""
@@ -28,7 +28,7 @@ class VendOptions:
 
     def require_usable(self, url: str) -> None:
         """Raise `InvalidOptionError` for an invalid role, or a warehouse that S3 credentials cannot open."""
-        partition_of(self.role_arn)
+        parse_partition(self.role_arn)
         if urlsplit(url).scheme not in _SCHEMES:
             raise InvalidOptionError(
                 f"--vend-role gives credentials of S3, and the warehouse {url} is elsewhere; leave it out"

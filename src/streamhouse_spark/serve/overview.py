@@ -12,13 +12,13 @@ from starlette.routing import Route
 
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.metrics.metrics import Measure, process_measures, store_measures
+from streamhouse_spark.metrics.metrics import Metric, process_metrics, store_metrics
 from streamhouse_spark.serve.metrics import ServerCounters, server_measures
 from streamhouse_spark.serve.parameters import parse_parameters
 from streamhouse_spark.serve.responses import error_response
 from streamhouse_spark.serve.rights import Client, client_of
 from streamhouse_spark.storage.request_metrics import RequestCounts
-from streamhouse_spark.table.table_status import TableOverview, overdue_failures
+from streamhouse_spark.table.table_status import TableOverview, read_overdue_failures
 from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -49,7 +49,7 @@ class Overview:
             now_ms = self._warehouse.world.clock.boot_ms()
             if self._refreshed_ms is None or now_ms - self._refreshed_ms >= REFRESH_MS:
                 opened = open_all(self._warehouse)
-                failures = overdue_failures(self._warehouse.storage, opened.tables)
+                failures = read_overdue_failures(self._warehouse.storage, opened.tables)
                 descriptions = opened.each(
                     lambda table: TableOverview.of(table, failures.get(table.uuid, ())).to_json()
                 )
@@ -58,7 +58,7 @@ class Overview:
                 self._refreshed_ms = now_ms
             return self._tables
 
-    def measures(self) -> list[Measure]:
+    def measures(self) -> list[Metric]:
         """Return the metrics of all tables and requests. Raises `StorageError`."""
         return server_measures(self.tables(), self._counts)
 
@@ -87,6 +87,6 @@ class Overview:
         client = client_of(request)
         sees_all = client.can_read_all()
         counts = self._counts if sees_all else ServerCounters()
-        process = process_measures() if sees_all else store_measures(RequestCounts())
+        process = process_metrics() if sees_all else store_metrics(RequestCounts())
         kind, text = as_prometheus([*server_measures(self._readable_tables(client), counts), *process])
         return Response(text, media_type=kind)

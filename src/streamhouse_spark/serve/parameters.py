@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.errors import InvalidOptionError, quote
 
 
@@ -18,7 +18,7 @@ def parse_parameters(request: Request, allowed: Sequence[str]) -> Mapping[str, s
     items = request.query_params.multi_items()
     for name, _ in items:
         if name not in allowed:
-            near = nearest(name, allowed)
+            near = find_nearest(name, allowed)
             hint = (
                 f"did you mean {near}?" if near else f"there are {', '.join(allowed)}" if allowed else "it takes none"
             )

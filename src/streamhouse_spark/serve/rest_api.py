@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from streamhouse_spark.core.fork_safety import new_event
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import (
     InvalidOptionError,
@@ -32,7 +32,7 @@ from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import Tail
 from streamhouse_spark.schema.default_functions import StatementContext
 from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
-from streamhouse_spark.schema.json_values import row_texts
+from streamhouse_spark.schema.json_values import encode_row_texts
 from streamhouse_spark.serve.body_codecs import body_type, media_type, parse_rows, write_rows
 from streamhouse_spark.serve.followers import Followers, FollowResponse
 from streamhouse_spark.serve.metrics import ServerCounters
@@ -232,7 +232,7 @@ class _RowsApi:
         )
         if not rows["_found"][0].as_py():
             raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
-        row = next(row_texts(rows.drop_columns(["_found"])))
+        row = next(encode_row_texts(rows.drop_columns(["_found"])))
         return Response(row, media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
@@ -332,7 +332,7 @@ def _require_key_and_columns(table: Table, columns: Sequence[str]) -> None:
     names = table.schema.names
     for column in columns:
         if column not in names:
-            near = nearest(column, names)
+            near = find_nearest(column, names)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:20])}"
             raise InvalidOptionError(f"columns= has {quote(column)}, and table {table.name} has no such column; {hint}")
 

@@ -17,12 +17,12 @@ import pyarrow as pa
 from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.schema.constraints.check_constraint import require_checked
+from streamhouse_spark.schema.constraints.check_constraint import require_constraints
 from streamhouse_spark.schema.default_functions import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
 from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
-from streamhouse_spark.schema.identity import refuse_given
-from streamhouse_spark.schema.json_values import row_texts
+from streamhouse_spark.schema.identity import reject_identity_values
+from streamhouse_spark.schema.json_values import encode_row_texts
 from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.serve.body_codecs import ARROW, CSV, JSON, parse_rows
 from streamhouse_spark.table.table import Table
@@ -102,9 +102,9 @@ def _require_valid(table: Table, rows: pa.Table) -> None:
     state = table.state
     schema = evaluate_defaults(state.schema, StatementContext.of(table.world))
     fitted, _ = convert_rows(rows, schema, table=table.name, older=state.schemas)
-    refuse_given(state.parsed.identity, fitted, table.name)
+    reject_identity_values(state.parsed.identity, fitted, table.name)
     whole = fill_generated_columns(state.parsed.generated, fitted, table.name)
-    require_checked(state.parsed.checks, whole, table.name)
+    require_constraints(state.parsed.checks, whole, table.name)
     check_paimon_values(table.name, {name: whole.column(name) for name in state.parsed.limited_columns})
 
 
@@ -194,7 +194,7 @@ class _ArrowBody:
         return self._rows.slice(begin, end - begin)
 
     def text(self, row: int) -> str:
-        return next(row_texts(self._rows.slice(row, 1)))
+        return next(encode_row_texts(self._rows.slice(row, 1)))
 
 
 def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:

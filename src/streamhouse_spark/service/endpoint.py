@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
-from streamhouse_spark.metrics.metrics import Measure, Measures, process_measures
+from streamhouse_spark.metrics.metrics import Metric, MetricSource, process_metrics
 from streamhouse_spark.metrics.otel import export_until_exit
 from streamhouse_spark.service.metrics import service_measures
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
@@ -43,16 +43,18 @@ class ServiceSnapshot(Protocol):
     def health(self) -> ServiceHealth: ...
 
 
-def no_more_metrics() -> Sequence[Measure]:
+def no_more_metrics() -> Sequence[Metric]:
     """Return the metrics of a process that only runs its tiering service."""
     return ()
 
 
-def collect_measures(service: ServiceSnapshot, more: Measures = no_more_metrics) -> list[Measure]:
+def collect_measures(service: ServiceSnapshot, more: MetricSource = no_more_metrics) -> list[Metric]:
     return [*service_measures(service.status(), service.health()), *more()]
 
 
-def export_service_metrics(service: ServiceSnapshot, more: Measures = no_more_metrics) -> AbstractContextManager[None]:
+def export_service_metrics(
+    service: ServiceSnapshot, more: MetricSource = no_more_metrics
+) -> AbstractContextManager[None]:
     """Export the metrics of a service, and ``more``, to OpenTelemetry until the block ends, if its API is installed."""
     return export_until_exit(partial(collect_measures, service, more))
 
@@ -69,7 +71,9 @@ def parse_address(text: str) -> Address:
 
 
 @contextmanager
-def serve_until_exit(service: ServiceSnapshot, address: Address, more: Measures = no_more_metrics) -> Iterator[Address]:
+def serve_until_exit(
+    service: ServiceSnapshot, address: Address, more: MetricSource = no_more_metrics
+) -> Iterator[Address]:
     """Serve at an address in a background thread until the block ends; yields the address with the actual port.
 
     ``more`` returns metrics of the rest of the process. Raises `StorageError` if the address is unavailable,
@@ -88,7 +92,7 @@ def serve_until_exit(service: ServiceSnapshot, address: Address, more: Measures 
             "/readyz": lambda: _check_readiness(service.health()),
             "/metrics": lambda: (
                 HTTPStatus.OK,
-                *as_prometheus([*collect_measures(service, more), *process_measures()]),
+                *as_prometheus([*collect_measures(service, more), *process_metrics()]),
             ),
         }
 

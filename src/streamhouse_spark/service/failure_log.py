@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from streamhouse_spark.core.clock import Clock, host_name
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.lifecycle.tiering_failures import Work, describe_failure, note_failure, note_success
 from streamhouse_spark.read.system_tables import bucket_lags
@@ -50,7 +50,7 @@ class FailureNotes:
         """
         if not self._has_failure_note.get((table.uuid, work), work == "maintenance"):
             return
-        with after_commit(logger, "the note that rounds succeed", table.name):
+        with log_post_commit_errors(logger, "the note that rounds succeed", table.name):
             note_success(table.storage, table.uuid, work, table.storage.now_ms())
             self._has_failure_note[table.uuid, work] = False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from streamhouse_spark.metrics.metrics import Measure
+from streamhouse_spark.metrics.metrics import Metric
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
 GAUGES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
@@ -43,22 +43,22 @@ COUNTERS: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
 """Names without ``_total``, which the format adds."""
 
 
-def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> list[Measure]:
+def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> list[Metric]:
     """Return the metrics of a service and its tables. Counters start with the service."""
     turned = [] if health.turned_ms_ago is None else [((), health.turned_ms_ago / 1000)]
     up = float(health.tables is not None and health.listing_error is None)
     return [
-        Measure("streamhouse_service_turned_seconds", "Time since the loop's last turn.", "gauge", (), turned),
-        Measure("streamhouse_service_ready", "1 while the tables can be listed.", "gauge", (), [((), up)]),
+        Metric("streamhouse_service_turned_seconds", "Time since the loop's last turn.", "gauge", (), turned),
+        Metric("streamhouse_service_ready", "1 while the tables can be listed.", "gauge", (), [((), up)]),
         *(
-            Measure(name, text, "gauge", ("table",), [((status.table,), value(status)) for status in tables])
+            Metric(name, text, "gauge", ("table",), [((status.table,), value(status)) for status in tables])
             for name, (text, value) in GAUGES.items()
         ),
         *(
-            Measure(name, text, "counter", ("table",), [((status.table,), value(status)) for status in tables])
+            Metric(name, text, "counter", ("table",), [((status.table,), value(status)) for status in tables])
             for name, (text, value) in COUNTERS.items()
         ),
-        Measure(
+        Metric(
             "streamhouse_table_doing",
             "1 for what is done with it.",
             "gauge",

@@ -10,7 +10,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -48,7 +48,9 @@ class TableDiscovery:
         storage = self.connection.warehouse().storage
         stale_names = [name for name in newest if chosen is not None or not self._is_unchanged(name, newest[name])]
         failures: dict[str, StreamhouseError] = {}
-        for name, outcome in zip(stale_names, at_once(storage, self._open, stale_names), strict=True):
+        for name, outcome in zip(
+            stale_names, map_with_store_concurrency(storage, self._open, stale_names), strict=True
+        ):
             self._tables.pop(name, None)
             if isinstance(outcome, StreamhouseError):
                 failures[name] = outcome
@@ -61,7 +63,9 @@ class TableDiscovery:
         storage = self.connection.warehouse().storage
         pointers: dict[str, int] = {}
         databases = names.list_databases(storage)
-        for numbers in at_once(storage, lambda database: names.list_pointers(storage, database), databases):
+        for numbers in map_with_store_concurrency(
+            storage, lambda database: names.list_pointers(storage, database), databases
+        ):
             pointers |= {str(path): number for path, number in numbers.items()}
         return pointers
 

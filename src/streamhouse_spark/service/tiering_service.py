@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import Literal
 
-from streamhouse_spark.core.fork_safety import new_event, new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_event, new_lock, reinit_after_fork
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError
 from streamhouse_spark.lake.model.values import LakeFile
@@ -24,7 +24,7 @@ from streamhouse_spark.service.failure_log import FailureNotes
 from streamhouse_spark.service.maintenance_scheduler import MAINTENANCE_MS, MaintenanceRunner, MaintenanceStatus
 from streamhouse_spark.service.openlineage import LineageListener, RoundEvents
 from streamhouse_spark.service.table_discovery import TableDiscovery
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -136,7 +136,7 @@ class Service:
         self._listing_error: str | None = None
         self._turned_ms: int | None = None
         self._dropped_cleaned_ms = self._clock.boot_ms()
-        renew_in_children(self)
+        reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
         """Take a new service id after a fork, and drop the rounds in progress: their claims are the parent's."""
@@ -255,7 +255,7 @@ class Service:
         free = [entry for entry in free if now_ms >= entry.not_before_ms]
         storage = self._connection.warehouse().storage
         polled = [entry for entry in free if now_ms >= entry.poll_at_ms]
-        for entry, succeeded in zip(polled, at_once(storage, self._poll, polled), strict=True):
+        for entry, succeeded in zip(polled, map_with_store_concurrency(storage, self._poll, polled), strict=True):
             if not succeeded:
                 self._discovery.forget(entry.table)
         due = [e for e in free if e.overdue_ms >= 0 or (e.upkeep.is_due(now_ms) and now_ms >= e.not_before_ms)]

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from streamhouse_spark.core.concurrency import THREADS_MAX, in_parallel
+from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage, url_of
 
@@ -42,15 +42,15 @@ class ReadsMany(ABC):
         """Read whole objects concurrently, each as `Storage.read` does. None stands for an absent object."""
 
 
-def at_once(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+def map_with_store_concurrency(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Return the results of ``work`` in the order of the items; run concurrently on a store with slow requests."""
-    return in_parallel(work, items, threads_max=THREADS_MAX) if isinstance(storage, ReadsMany) else map(work, items)
+    return parallel_map(work, items, threads_max=THREADS_MAX) if isinstance(storage, ReadsMany) else map(work, items)
 
 
 def delete_all(storage: Storage, keys: Sequence[str]) -> None:
     """Delete objects in any order, concurrently if that helps. Absent objects are ignored."""
     if isinstance(storage, ReadsMany):
-        for _ in in_parallel(storage.delete, keys, threads_max=DELETES_MAX):
+        for _ in parallel_map(storage.delete, keys, threads_max=DELETES_MAX):
             pass
     else:
         for key in keys:

@@ -53,7 +53,7 @@ class PutResult(Generic[T]):
     read_error: StorageError | CorruptDataError | None = None
     """The error of reading back, or of making the content durable."""
 
-    def is_won(self) -> bool:
+    def won(self) -> bool:
         """Return whether the put won. Raise `error` if the outcome is neither won nor lost."""
         if self.outcome in (PutOutcome.WON, PutOutcome.LOST):
             return self.outcome is PutOutcome.WON
@@ -104,12 +104,12 @@ class Slot(Generic[T]):
         return PutResult(PutOutcome.WON, stored, failure)
 
 
-def slot_of_bytes(storage: Storage, key: str, data: bytes) -> Slot[bytes]:
+def slot_for_bytes(storage: Storage, key: str, data: bytes) -> Slot[bytes]:
     """Return a slot for ``data`` that no other attempt puts, such as bytes with a uuid."""
     return Slot(storage, key, lambda: storage.read(key), data.__eq__)
 
 
-def fill(storage: Storage, key: str, data: Bytes) -> None:
+def ensure_stored(storage: Storage, key: str, data: Bytes) -> None:
     """Store ``data`` under ``key`` unless an object exists there.
 
     For keys whose content is the same whoever puts it, or that the caller reads back in any case. Raises `StorageError`

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink, Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
@@ -124,7 +124,9 @@ class PlacedStorageOfMany(PlacedStorage):
             return _read_all(*keys_by_store.popitem()[1])
         groups = list(keys_by_store.values())
         contents_by_key: dict[str, bytes | None] = {}
-        for (_, store_keys), contents in zip(groups, in_parallel(lambda group: _read_all(*group), groups), strict=True):
+        for (_, store_keys), contents in zip(
+            groups, parallel_map(lambda group: _read_all(*group), groups), strict=True
+        ):
             contents_by_key.update(zip(store_keys, contents, strict=True))
         return [contents_by_key[key] for key in keys]
 

@@ -8,13 +8,13 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import ConstraintViolatedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import whole_range
-from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.log.segments.scan import plan_whole_range
+from streamhouse_spark.read.planner import ScanRequest, plan_scan
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_tasks import LogScanTask, ScanPlan
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
-from streamhouse_spark.schema.constraints.check_constraint import Breaches, Check
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+from streamhouse_spark.schema.constraints.check_constraint import Check, ViolationCounter
 
 
 class RevalidateError(Exception):
@@ -34,7 +34,7 @@ class ConstraintValidation:
         """Validate all rows of a state. Raises `ConstraintViolatedError`."""
         if checks:
             initial = InitialSchema(None, reader="a check of all rows of {name}", advice="run it again")
-            self._checked_state = with_stand_ins(
+            self._checked_state = read_with_fallback(
                 self._table, take_latest_snapshot(state), initial, lambda pin: self._check_snapshot(pin, checks)
             )
 
@@ -77,7 +77,7 @@ class ConstraintValidation:
     def _check_snapshot(
         self, pin: ReadSnapshot, checks: Sequence[Check]
     ) -> tuple[TableState, frozenset[tuple[str, str]]]:
-        plan = plan_pin(self._table, pin, ScanRequest(_checked_columns(pin.state, checks))).plan(self._table)
+        plan = plan_scan(self._table, pin, ScanRequest(_checked_columns(pin.state, checks))).plan(self._table)
         self._require_satisfied(plan, checks)
         return pin.state, _check_texts(checks)
 
@@ -87,11 +87,11 @@ class ConstraintValidation:
         It includes deleted rows and rows before updates. They were validated when they were new, so they violate a
         constraint only if a row of this range does.
         """
-        pieces = tuple(LogScanTask(whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
+        pieces = tuple(LogScanTask(plan_whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
         return ScanPlan(self._table.name, self._table.uuid, state.schema.select(names), pieces)
 
     def _require_satisfied(self, plan: ScanPlan, checks: Sequence[Check]) -> None:
-        violations = [Breaches(check) for check in checks]
+        violations = [ViolationCounter(check) for check in checks]
         for batch in read_batches(self._table, plan):
             for breaches in violations:
                 breaches.look(batch)

@@ -19,7 +19,7 @@ from streamhouse_spark.log.commits.actions import Action, ForgetTransactions, Se
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
-from streamhouse_spark.log.progress_ids import places_of
+from streamhouse_spark.log.progress_ids import select_progress_ids
 from streamhouse_spark.schema.constraints.check_constraint import Check, has_constraints, parse_checks
 
 _PRECHECKS_MAX = 3
@@ -56,7 +56,7 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
 def make_alter_actions(table: TableHandle, state: TableState, change: Alteration) -> Sequence[Action]:
     """Return the actions that alter a table of this state; none if nothing changes. Raises as `Table.alter`."""
     require_no_branch(state, "ALTER TABLE")
-    table.require_there(state)  # before a dropped table reports an existing column
+    table.require_not_dropped(state)  # before a dropped table reports an existing column
     after = alter_state(state, change)
     if state.primary_key:
         _validate_keyed(after, state.partition_by)
@@ -103,9 +103,9 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
         )
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        table.require_there(state)
+        table.require_not_dropped(state)
         stored = tuple(a for a in app_ids if a in state.transactions or name_sum(a) in state.past_transactions)
-        forgotten = (*stored, *places_of(app_ids, state.transactions))
+        forgotten = (*stored, *select_progress_ids(app_ids, state.transactions))
         return (ForgetTransactions(forgotten),) if forgotten else ()
 
     table.log.commit(plan)

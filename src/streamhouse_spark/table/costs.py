@@ -21,9 +21,9 @@ from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import LAKE_HISTORY_MAX, TableState
 from streamhouse_spark.read.archive_scan import count_archived_bytes
-from streamhouse_spark.read.planner import ScanRequest, scan_pinned
+from streamhouse_spark.read.planner import ScanRequest, scan_tiered_snapshot
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.storage.request_metrics import METER, NO_REQUESTS, RequestCounts
 
 DAY_MS: Final = 86_400_000
@@ -167,7 +167,7 @@ def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> 
     """
     chosen = Prices.of(prices or {})
     state = table.refresh()
-    lake_bytes = with_stand_ins(
+    lake_bytes = read_with_fallback(
         table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _lake_bytes(table, pin)
     )
     workload = replace(
@@ -188,7 +188,7 @@ def log_requests(table: TableHandle) -> RequestCounts:
 
 def _lake_bytes(table: TableHandle, pin: ReadSnapshot) -> int:
     """Return the size of the snapshot's files. Files of older snapshots are unknown without their manifests."""
-    return sum(file.size_bytes for file in scan_pinned(table, pin, ScanRequest(None)).files) if pin.lake else 0
+    return sum(file.size_bytes for file in scan_tiered_snapshot(table, pin, ScanRequest(None)).files) if pin.lake else 0
 
 
 def _measure_activity(table: TableHandle, state: TableState) -> CostModelInput:

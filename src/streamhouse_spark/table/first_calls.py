@@ -9,7 +9,7 @@ import logging
 
 import pyarrow as pa
 
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _loads_lazily = False
 
 
-def leave_late() -> None:
+def load_lazily() -> None:
     """Load modules only in the calls that need them, for short-lived processes such as a command."""
     global _loads_lazily  # noqa: PLW0603 - of the whole process
     _loads_lazily = True
@@ -27,7 +27,7 @@ def leave_late() -> None:
 def load_on_opening(table: TableHandle) -> None:
     """Call `load_first_calls` unless this process loads lazily. A table that cannot be read is no error here."""
     if not _loads_lazily:
-        with after_commit(logger, "loading what first calls need", table.name):
+        with log_post_commit_errors(logger, "loading what first calls need", table.name):
             load_first_calls(table.state)
 
 

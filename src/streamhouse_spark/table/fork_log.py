@@ -27,7 +27,7 @@ from streamhouse_spark.log.commits.object_existence import list_referenced_keys,
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.log_copy import at_home, copy_version
+from streamhouse_spark.log.lifecycle.log_copy import copy_version, without_log_location
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all
 from streamhouse_spark.write.auto_compaction import merge_inline
@@ -44,7 +44,7 @@ def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, propert
         name=name,
         created_ms=now_ms,
         time_ms=now_ms,
-        properties=at_home(properties),
+        properties=without_log_location(properties),
         lake_history=() if base.lake is None else (base.lake,),
         deletions=of_snapshot(base.deletions, base.lake),
         former_uuids=(*base.former_uuids, base.table_uuid),

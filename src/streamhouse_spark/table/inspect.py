@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streamhouse_spark.core.argument_validation import checks_arguments
+from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.read.system_tables import SystemTables
 
 
-@checks_arguments(unless=("read",))
+@validates_arguments(unless=("read",))
 class Inspect:
     """System tables of one table. Each method reads the latest state and returns one system table.
 

@@ -78,7 +78,7 @@ def maintain_lake(
             return nothing
 
     none: list[str] = []
-    with lake.one_look():  # each commit is validated against the metadata at that time
+    with lake.cache_metadata_for_round():  # each commit is validated against the metadata at that time
         if properties.datalake_auto_compaction:
             compacted = step("compact", lambda: lake.compact(dry_run=dry_run), report.compacted)
             report = replace(report, compacted=compacted)
@@ -151,10 +151,10 @@ def optimize(
     kept); `LakeMismatchError`, `CommitStateUnknownError`.
     """
     from streamhouse_spark.lake.parquet.clustering import CLUSTERED_FILE_BYTES, Clustering
-    from streamhouse_spark.lake.parquet.zorder import parse_order
+    from streamhouse_spark.lake.parquet.zorder import parse_sort_order
 
     state = table.refresh()
-    order = parse_order(order_by, state.schema)
+    order = parse_sort_order(order_by, state.schema)
     how = Clustering(order, order.mark(state.schema), min(CLUSTERED_FILE_BYTES, lake.place.spec.target_file_bytes))
     node = Projection.of(state.schema, None, chosen).node
     splits = lake.plan_read(node=node, schema=state.schema).splits if lake.exists() else ()

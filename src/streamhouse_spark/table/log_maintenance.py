@@ -16,14 +16,14 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.values import LakeSnapshot
-from streamhouse_spark.lake.snapshot_history import require_dropped, require_metadata, require_of_history
+from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.archive.archive_maintenance import keep_archive
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.garbage_collection import CleanReport, check_grace, clean
 from streamhouse_spark.log.lifecycle.retention import is_trimmed, trim
-from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions, expire_transactions
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.log.lifecycle.transaction_expiry import expire_transactions, find_due_transactions
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.lake_maintenance import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
 from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
@@ -54,7 +54,7 @@ def maintain(
     lake = table.open_lake() if table.refresh().recorded_lake is not None else None
     if lake is not None and not dry_run:
         looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
-        _, newest = at_once(table.storage, lambda look: look(), looks)
+        _, newest = map_with_store_concurrency(table.storage, lambda look: look(), looks)
         _require_lake_complete(table, lake, newest)
     merged, trimmed, snapshots, archived = 0, {}, 0, 0
     if not dry_run:
@@ -69,7 +69,7 @@ def maintain(
                 limits=_durable_offsets(table, lake) if lake is not None else None,
                 auto_partition=properties.auto_partition,
             )
-        if due_transactions(table.state, table.storage.now_ms(), properties.transactions_ttl_ms):
+        if find_due_transactions(table.state, table.storage.now_ms(), properties.transactions_ttl_ms):
             expire_transactions(table.log, properties.transactions_ttl_ms)
         merged = merge_inline(table, table.state)
         merged += merge_small(table, table.state)
@@ -123,7 +123,7 @@ def _has_rows_to_trim(table: TableHandle) -> bool:
 def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     """Return the offsets up to which the log may be trimmed: those of a durable lake snapshot."""
     try:
-        held = lake.durable()
+        held = lake.find_durable()
     except CommitConflictError as conflict:
         logger.info("the log of %s is trimmed next time: %s", table.name, conflict)
         return {}
@@ -134,16 +134,16 @@ def _require_lake_complete(table: TableHandle, lake: LakeTable, newest: LakeSnap
     """Raise before trimming rows that a rolled-back lake with this ``newest`` snapshot no longer holds."""
     state = table.state
     recorded = state.lake
-    require_of_history(table.log, newest)
+    require_same_history(table.log, newest)
     require_metadata(state, lake, newest)
-    require_dropped(state, newest)
+    require_drops_applied(state, newest)
     held = newest.offsets if newest is not None else {}
     offsets = recorded.offsets if recorded is not None else {}
     starts = newest.starts if newest is not None else {}
     if recorded is not None and not table.state.begins_at(starts):
         held = starts  # a snapshot from before the truncation holds no row of the table
     lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
-    if lost and recorded is not None and lake.was_replaced(recorded.snapshot_id):
+    if lost and recorded is not None and lake.is_replaced(recorded.snapshot_id):
         raise CommitConflictError(
             f"{table.name}: another engine's commit took the place of lake snapshot {recorded.snapshot_id}, so the "
             f"lake lacks rows of the log (bucket: found, recorded) {lost}; nothing was trimmed. Tier the table, which "

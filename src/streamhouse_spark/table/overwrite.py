@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.handle import TableHandle
@@ -29,26 +29,26 @@ from streamhouse_spark.log.commits.idempotency import find_stored_transaction
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.staging import StagedRows
-from streamhouse_spark.query.overwrite_filter import Choose, OverwriteFilter, PartitionOverwriteFilter
+from streamhouse_spark.query.overwrite_filter import OverwriteFilter, OverwriteFilterFactory, PartitionOverwriteFilter
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.read.lake_row_ids import (
     OffsetsUnavailableError,
-    Places,
-    places_of_rows,
+    RowLocations,
+    locate_row_ids,
     retry_with_relocated_rows,
 )
 from streamhouse_spark.read.planner import Pruning, ScanRequest
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.schema.partition_fields import PartitionField
-from streamhouse_spark.schema.row_conversion import can_be_read_again
+from streamhouse_spark.schema.row_conversion import is_rereadable
 from streamhouse_spark.table.rewrite_validation import (
     condition_filter,
-    of_partitions,
-    require_chosen,
+    limit_to_partitions,
     require_deletable,
+    require_matching_rows,
     require_partitioned,
     require_partitioned_by,
 )
@@ -72,10 +72,10 @@ def overwrite(
     if where is not None:
         condition = condition_filter(where)
         if table.state.primary_key:
-            choose = of_partitions(condition, table.state)
+            choose = limit_to_partitions(condition, table.state)
 
-            def choosing(fitted: pa.Table) -> Choose:
-                require_chosen(choose(table.state.schema), fitted, table.name)
+            def choosing(fitted: pa.Table) -> OverwriteFilterFactory:
+                require_matching_rows(choose(table.state.schema), fitted, table.name)
                 return choose
 
             return PrimaryKeyTable(table).upsert(rows, transaction=transaction, choosing=choosing)
@@ -90,7 +90,7 @@ def overwrite_partitions(
 ) -> BucketOffsets:
     """Replace the partitions that occur in the rows; see `Table.overwrite_partitions`."""
 
-    def of_rows(state: TableState, fitted: pa.Table) -> Choose:
+    def of_rows(state: TableState, fitted: pa.Table) -> OverwriteFilterFactory:
         choice = PartitionOverwriteFilter.of(fitted, require_partitioned(state))
         return lambda _schema: choice
 
@@ -101,7 +101,7 @@ def overwrite_partitions(
     return _overwrite_rows(table, log_writer, rows, transaction, of_rows, by_partition=True)
 
 
-def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
+def truncate_partitions(table: TableHandle, chosen: PartitionMatches) -> None:
     """Delete the rows of partitions of a log table. **Commit point:** one record."""
     state, choice = table.refresh(), partition_filter(chosen)
     staged = StagedRows(table.uuid, state.schema_id, (), table.storage.now_ms())
@@ -122,7 +122,7 @@ def _overwrite_rows(
     log_writer: LogTableWriter,
     rows: Any,
     transaction: Transaction | None,
-    choosing: Callable[[TableState, pa.Table], Choose],
+    choosing: Callable[[TableState, pa.Table], OverwriteFilterFactory],
     *,
     by_partition: bool = False,
 ) -> BucketOffsets:
@@ -133,17 +133,17 @@ def _overwrite_rows(
     for attempt in range(SCHEMA_CHANGES_MAX + 1):
         state, fitted, missing = log_writer.fit_rows(rows)
         stager = log_writer.stager(state)
-        fitted = stager.completed(fitted)  # partition columns may be generated
+        fitted = stager.fill_generated(fitted)  # partition columns may be generated
         require_deletable(state)
         choose = choosing(state, fitted)
-        require_chosen(choose(state.schema), fitted, table.name)
+        require_matching_rows(choose(state.schema), fitted, table.name)
         staged = stager.stage(fitted, missing)
         try:
             fields = state.parsed.partition_fields if by_partition else None
             return commit_replacement(table, staged, choose, transaction, fields=fields)
         except CommitConflictError:
             is_same = table.refresh().schema_id == staged.schema_id
-            if is_same or attempt == SCHEMA_CHANGES_MAX or not can_be_read_again(rows):
+            if is_same or attempt == SCHEMA_CHANGES_MAX or not is_rereadable(rows):
                 raise
     raise AssertionError
 
@@ -151,7 +151,7 @@ def _overwrite_rows(
 def commit_replacement(
     table: TableHandle,
     staged: StagedRows,
-    choose: Choose,
+    choose: OverwriteFilterFactory,
     transaction: Transaction | None,
     read: ReadVersion | None = None,
     fields: Sequence[PartitionField] | None = None,
@@ -188,7 +188,7 @@ class OverwriteTarget:
     def __init__(
         self,
         table: TableHandle,
-        choose: Choose,
+        choose: OverwriteFilterFactory,
         read: ReadVersion | None = None,
         *,
         fields: Sequence[PartitionField] | None = None,
@@ -206,7 +206,7 @@ class OverwriteTarget:
         self._state: TableState | None = None
         self._base: ReadVersion | None = None
         """The version in which all rows were located, with the lake snapshots checked since."""
-        self._rows: dict[int, OffsetRuns] = {}
+        self._rows: dict[int, OffsetSet] = {}
         self._files: FileRows = NO_FILE_ROWS
         """The selected rows without offsets, as the state's lake snapshot has them."""
 
@@ -238,14 +238,16 @@ class OverwriteTarget:
         assert self._base is not None
         base_read = self._base
         base = replace(
-            ReadVersion.of(state), lake_snapshot_id=base_read.lake_snapshot_id, looked_at=base_read.looked_at
+            ReadVersion.of(state),
+            lake_snapshot_id=base_read.lake_snapshot_id,
+            checked_snapshots=base_read.checked_snapshots,
         )
         return make_delete_actions(state, self._rows, base, self._files)
 
     def _locate(self, state: TableState) -> None:
         require_deletable(state)
         initial = InitialSchema(None, reader="a replacement of rows of {name}", advice="run it again")
-        pin, located = with_stand_ins(
+        pin, located = read_with_fallback(
             self._table, take_latest_snapshot(state), initial, lambda pin: (pin, self._locate_in(pin))
         )
         self._state, self._base = pin.state, ReadVersion.of(pin.state)
@@ -261,7 +263,7 @@ class OverwriteTarget:
         ).rows
         for bucket in {*self._rows, *added}:
             parts = [runs[bucket] for runs in (self._rows, added) if bucket in runs]
-            runs = OffsetRuns.union(parts)
+            runs = OffsetSet.union(parts)
             if bucket in state.deleted:
                 runs = runs.without(state.deleted[bucket])
             self._rows[bucket] = runs
@@ -274,7 +276,7 @@ class OverwriteTarget:
             self._files = {name: runs for name, runs in left.items() if runs}
         self._state = state
 
-    def _locate_in(self, pin: ReadSnapshot) -> Places:
+    def _locate_in(self, pin: ReadSnapshot) -> RowLocations:
         return locate_rows(self._table, pin, self._choose(pin.state.schema))
 
     def _require_unchanged(self, state: TableState) -> None:
@@ -311,14 +313,14 @@ def _can_advance(followed_state: TableState, state: TableState, *, has_files: bo
     return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in followed_state.buckets.items())
 
 
-def locate_rows(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> Places:
+def locate_rows(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> RowLocations:
     """Locate the selected rows of a read snapshot. Raises `InvalidOptionError` for a row that cannot be identified."""
     read, plan = plan_row_id_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
     ids = [np.zeros(0, np.int64)]
     for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
         chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
         ids.append(chosen.column(ROW_ID.name).to_numpy())
-    return places_of_rows(table, pin.state, read, np.concatenate(ids))
+    return locate_row_ids(table, pin.state, read, np.concatenate(ids))
 
 
 def _as_table(batch: pa.RecordBatch) -> pa.Table:

@@ -33,8 +33,8 @@ from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot, with_stand_ins
-from streamhouse_spark.read.union_read import read_hot, read_newest
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot, read_with_fallback
+from streamhouse_spark.read.union_read import read_hot_rows, read_latest
 from streamhouse_spark.table.overwrite import locate_rows, partition_filter
 from streamhouse_spark.table.rewrite_validation import require_deletable
 from streamhouse_spark.table.row_deletion import commit_deletion
@@ -118,7 +118,7 @@ def _count_dropped(table: TableHandle, lake: LakeTable, chosen: PartitionMatches
     pin = fall_back_to_lake_snapshot(table)
     of_lake = lake.drop_partitions(chosen, below=pin.lake.offsets if pin.lake is not None else {}, dry_run=True)
     columns = Projection.of(pin.state.schema, chosen.columns, None)
-    hot_rows = sum(int(chosen.mask(rows).sum()) for rows in read_hot(table, pin, columns))
+    hot_rows = sum(int(chosen.mask(rows).sum()) for rows in read_hot_rows(table, pin, columns))
     return DropPartitionReport(of_lake.rows + hot_rows, of_lake.files, dry_run=True)
 
 
@@ -132,7 +132,7 @@ def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
         state = table.refresh()
         require_deletable(state)
         initial = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
-        pin, located = with_stand_ins(
+        pin, located = read_with_fallback(
             table,
             take_latest_snapshot(state),
             initial,
@@ -148,7 +148,7 @@ def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
 
 def _count_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
     state = table.refresh()
-    rows = read_newest(table, take_latest_snapshot(state), Projection.of(state.schema, chosen.columns, None))
+    rows = read_latest(table, take_latest_snapshot(state), Projection.of(state.schema, chosen.columns, None))
     return DropPartitionReport(int(chosen.mask(rows).sum()), dry_run=True)
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.config.partition_specs import columns_at
-from streamhouse_spark.core.arrow_groupby import in_order, sums
+from streamhouse_spark.config.partition_specs import partition_columns_at
+from streamhouse_spark.core.arrow_groupby import sort_rows, sum_by_group
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
@@ -26,13 +26,13 @@ from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.commits.delete_vectors import FileRows
 from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split, snapshot_split
-from streamhouse_spark.read.planner import ScanRequest, deleted_file_rows, deleted_offsets, scan_pinned
+from streamhouse_spark.log.segments.scan import LogSplit, plan_range, plan_snapshot, read_split
+from streamhouse_spark.read.planner import ScanRequest, deleted_file_rows, deleted_offsets, scan_tiered_snapshot
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_tasks import LakeScanTask, ScanPlan
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
-from streamhouse_spark.schema.reserved_names import require_unlike
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+from streamhouse_spark.schema.reserved_names import require_distinct_names
 from streamhouse_spark.schema.table_schema import TableSchema
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def partitions_schema(state: TableState) -> pa.Schema:
     by key. ``lake_rows`` are lake rows without deleted ones; null if only a read could count them. Raises
     `SchemaMismatchError` if a partition column has the name of a count.
     """
-    require_unlike(state.partition_by, _COUNTS, f"{state.name}$partitions")
+    require_distinct_names(state.partition_by, _COUNTS, f"{state.name}$partitions")
     columns = [field.with_nullable(True) for field in state.schema.select(state.partition_by).arrow]
     counts = [pa.field(name, pa.int64(), nullable=name == _LAKE_ROWS) for name in _COUNTS]
     return pa.schema([*columns, *counts])
@@ -61,7 +61,7 @@ def partition_table(table: TableHandle) -> pa.Table:
     The table must be partitioned. Raises `LakeMismatchError` for a file of another engine without partition values,
     unless the partitioning was changed, and as a read does.
     """
-    return with_stand_ins(
+    return read_with_fallback(
         table, take_latest_snapshot(table.refresh()), InitialSchema(()), lambda pin: _count_snapshot(table, pin)
     )
 
@@ -71,12 +71,12 @@ def _count_snapshot(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
     schema = partitions_schema(pin.state)
     parts = [part.cast(schema) for part in _iter_counts(table, pin, columns)]
     counts = pa.concat_tables([schema.empty_table(), *parts])
-    return in_order(sums(counts, columns.names).cast(schema), columns.names)
+    return sort_rows(sum_by_group(counts, columns.names).cast(schema), columns.names)
 
 
 def _iter_counts(table: TableHandle, pin: ReadSnapshot, columns: TableSchema) -> Iterator[pa.Table]:
     if pin.lake is not None:
-        scan = scan_pinned(table, pin, ScanRequest(columns.names))
+        scan = scan_tiered_snapshot(table, pin, ScanRequest(columns.names))
         pending_deletes = _PendingDeletes(StorageFiles(table.storage), deleted_offsets(pin), deleted_file_rows(pin))
         yield _count_lake_files(
             [file for file in scan.files if _has_partition(file, columns)], columns, pending_deletes
@@ -84,7 +84,7 @@ def _iter_counts(table: TableHandle, pin: ReadSnapshot, columns: TableSchema) ->
         older = [file for file in scan.files if not _has_partition(file, columns)]
         yield from _count_older_files(table, pin, scan, older, columns, pending_deletes)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
-    splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
+    splits += [plan_snapshot(pin.state, base) for base in pin.bases.values()]
     for split in splits:
         yield from _count_log(table, pin.state, split, columns)
 
@@ -98,10 +98,10 @@ class _PendingDeletes:
     """Rows that are deleted in the log, but in the lake only after the next round."""
 
     names: StorageFiles
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     files: FileRows
 
-    def positions(self, file: ScanFile) -> OffsetRuns | None:
+    def positions(self, file: ScanFile) -> OffsetSet | None:
         return self.files.get(self.names.name_of(file.location)) if self.files else None
 
     def num_live(self, file: ScanFile) -> int | None:
@@ -122,7 +122,7 @@ def _count_lake_files(files: Sequence[ScanFile], columns: TableSchema, pending_d
     )
 
 
-def _may_contain(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
+def _may_contain(file: ScanFile, rows: Mapping[int, OffsetSet]) -> bool:
     """Return False only if the file name shows that the file has none of the rows at these offsets."""
     if not rows:
         return False
@@ -154,7 +154,7 @@ def _count_older_files(
         plan = ScanPlan(table.name, table.uuid, columns, (piece,), scan.projection)
         partition_rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
         num_rows, values = partition_rows.num_rows, dict(zip(columns.names, partition_rows.columns, strict=True))
-        counted = sums(_make_counts(values, lake_rows=[1] * num_rows), columns.names)
+        counted = sum_by_group(_make_counts(values, lake_rows=[1] * num_rows), columns.names)
         counts = counted.column("lake_rows").to_pylist()
         yield _make_counts(
             {name: counted.column(name) for name in columns.names},
@@ -166,7 +166,7 @@ def _count_older_files(
 
 def _count_log(table: TableHandle, state: TableState, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
     def says(segment: Segment) -> bool:
-        written = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
+        written = partition_columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
         return segment.partitions is not None and len(segment.partitions) == 1 and written == state.partition_by
 
     alone = [segment for segment in split.segments if says(segment)]

@@ -17,7 +17,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, ResetLake
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows, num_rows_of, union_deleted_file_rows
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows, count_rows, union_deleted_file_rows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
 
@@ -107,7 +107,7 @@ def _count_returning_rows(state: TableState) -> int:
     if state.primary_key or state.lake is None:
         return 0
     tiered = sum(max(0, state.lake_offset(bucket) - log.start) for bucket, log in state.buckets.items())
-    of_files = num_rows_of(union_deleted_file_rows(state.deletions))  # whose places in the log are not known
+    of_files = count_rows(union_deleted_file_rows(state.deletions))  # whose places in the log are not known
     return min(tiered, max(0, state.lake.dropped_rows - state.dropped_rows.accounted) + of_files)
 
 

@@ -23,8 +23,8 @@ from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.archive.pages import change_starts, read_pages, usable_archive
-from streamhouse_spark.log.commit_reader import TOLD
+from streamhouse_spark.log.archive.pages import first_change_offsets, read_pages, usable_archive
+from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.delete_vectors import DeleteRows
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint
@@ -58,7 +58,7 @@ class RefreshStep:
         before = {source.name: source.ends for source in self.old.sources} if self.old else {}
         return frozenset(source.name for source in self.new.sources if before.get(source.name) != source.ends)
 
-    def anew(self, because: str) -> RefreshStep:
+    def full_refresh(self, because: str) -> RefreshStep:
         """Return the step as a full refresh."""
         return RefreshStep(self.number, self.old, Lineage(self.new.sources, because))
 
@@ -96,7 +96,7 @@ def next_step(
     states = {name: source.refresh() for name, source in sources.items()}
     new = tuple(source_version(name, state) for name, state in states.items())
     if because is None:
-        because = why_whole(old, sources, states) or ("mode is full" if is_full else None)
+        because = full_refresh_reason(old, sources, states) or ("mode is full" if is_full else None)
     step = RefreshStep(number + 1, old, Lineage(new, because))
     if old is not None and not step.changed and because in (None, "mode is full"):
         old_versions = {source.name: source.version for source in old.sources}
@@ -177,7 +177,7 @@ def resume_refreshes(view: TableHandle) -> bool:
 
 def _set_paused(view: TableHandle, *, paused: bool) -> bool:
     def plan(state: TableState, _time_ms: int) -> Sequence[act.Action]:
-        view.require_there(state)
+        view.require_not_dropped(state)
         definition = ViewDefinition.of(state.properties, state.name)
         if definition.paused == paused:
             return ()
@@ -194,7 +194,9 @@ def source_version(name: str, state: TableState) -> SourceVersion:
     return SourceVersion(name, state.table_uuid, state.version, state.attempt, state.ends, dropped)
 
 
-def why_whole(old: Lineage | None, sources: Mapping[str, TableHandle], states: Mapping[str, TableState]) -> str | None:
+def full_refresh_reason(
+    old: Lineage | None, sources: Mapping[str, TableHandle], states: Mapping[str, TableState]
+) -> str | None:
     """Return why the changes between two versions do not suffice and a full refresh is needed; None if they do."""
     if old is None:
         return "there is no refresh to begin at"
@@ -225,7 +227,7 @@ def _source_refresh_reason(source: TableHandle, version: SourceVersion, now: Tab
     records = _read_records(source, version.version, now.version)
     if records is None and (records := _records_after_archive(source, version, now)) is None:
         return "no longer has the records of its changes"
-    starts = change_starts(now)
+    starts = first_change_offsets(now)
     if any(starts[bucket] > end for bucket, end in version.ends.items()) and now.primary_key:
         return "was trimmed above the changes since"
     return _unlogged_change(records, version, now)
@@ -270,7 +272,7 @@ def _read_records(source: TableHandle, after: int, newest: int) -> Sequence[Reco
             records.append(record)
     except CorruptDataError:  # also if a manifest was cleaned between two reads
         return None
-    if len(records) < newest - after or (records and source.log.check_floor() > after + 1):
+    if len(records) < newest - after or (records and source.log.refresh_floor() > after + 1):
         return None
     return records
 
@@ -296,7 +298,7 @@ def _records_after_archive(source: TableHandle, version: SourceVersion, now: Tab
 def _describe_action(action: act.Action, version: SourceVersion) -> str | None:
     if isinstance(action, act.TieredSnapshot):
         return "lost a partition" if action.dropped_rows > version.dropped_rows else None
-    if isinstance(action, TOLD):
+    if isinstance(action, LOGGED_ACTIONS):
         return None
     if isinstance(action, act.Truncate):
         return "was emptied or overwritten"

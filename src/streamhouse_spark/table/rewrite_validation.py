@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.query.overwrite_filter import Choose, ConditionOverwriteFilter, OverwriteFilter
+from streamhouse_spark.query.overwrite_filter import ConditionOverwriteFilter, OverwriteFilter, OverwriteFilterFactory
 from streamhouse_spark.query.projection import parse_filter
 from streamhouse_spark.schema.partition_fields import PartitionField, join_fields
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -26,7 +26,7 @@ def require_deletable(state: TableState) -> None:
         )
 
 
-def condition_filter(where: Any) -> Choose:
+def condition_filter(where: Any) -> OverwriteFilterFactory:
     """Return the overwrite filter of a condition as in `Table.to_arrow`. Raises
     `InvalidOptionError` for an empty one.
     """
@@ -36,7 +36,7 @@ def condition_filter(where: Any) -> Choose:
     return lambda schema: ConditionOverwriteFilter.of(filter_, schema)
 
 
-def of_partitions(choose: Choose, state: TableState) -> Choose:
+def limit_to_partitions(choose: OverwriteFilterFactory, state: TableState) -> OverwriteFilterFactory:
     """Restrict a filter to the partition columns. Raises `InvalidOptionError` if it uses other columns.
 
     With other columns, the matching row of a key would depend on the order of writes.
@@ -76,7 +76,7 @@ def require_partitioned_by(state: TableState, fields: Sequence[PartitionField]) 
         )
 
 
-def require_chosen(choice: OverwriteFilter, rows: pa.Table, name: str) -> None:
+def require_matching_rows(choice: OverwriteFilter, rows: pa.Table, name: str) -> None:
     """Raise `SchemaMismatchError` for new rows outside the part that they replace: a second run
     would not replace them.
     """
@@ -84,7 +84,7 @@ def require_chosen(choice: OverwriteFilter, rows: pa.Table, name: str) -> None:
     if outside.any():
         place = int(np.argmax(outside))
         columns = [column for column in choice.columns or rows.column_names[:5] if column in rows.column_names]
-        shown = ", ".join(f"{column} = {python_value(rows.column(column)[place])!r}" for column in columns)
+        shown = ", ".join(f"{column} = {to_python(rows.column(column)[place])!r}" for column in columns)
         raise SchemaMismatchError(
             f"table {name}: {int(outside.sum())} of {rows.num_rows} new rows are not among the rows that the condition "
             f"replaces, the first is row {place} ({shown[:200]}); nothing was written: leave these rows out, or widen "

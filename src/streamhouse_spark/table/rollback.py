@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core import arrow_chunking
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import ROLLBACKS, OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -39,11 +39,11 @@ from streamhouse_spark.kv.table_config import engine_of
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.commit_reader import (
     Deleted,
-    deletions_in,
-    drops_adopted,
-    drops_rows,
     find_partition_drop,
-    newest_first,
+    has_dropped_adopted_rows,
+    has_dropped_rows,
+    iter_deletions,
+    iter_records_backwards,
 )
 from streamhouse_spark.log.commits.actions import Action, ResetLake, TieredSnapshot
 from streamhouse_spark.log.commits.delete_vectors import (
@@ -51,7 +51,7 @@ from streamhouse_spark.log.commits.delete_vectors import (
     NO_DROPPED_ROWS,
     DeleteRows,
     PartitionDropRows,
-    num_rows_of,
+    count_rows,
 )
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.record import Record
@@ -59,16 +59,16 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.log.staging import StagedRows, commit_staged, make_append_action
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.change_feed.lake_only_rows import find_rows_lost_by_record
-from streamhouse_spark.read.lake_row_ids import have_offsets, read_file
-from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.change_feed.lake_only_rows import find_dropped_rows
+from streamhouse_spark.read.lake_row_ids import lake_has_offsets, read_lake_file
+from streamhouse_spark.read.planner import ScanRequest, plan_scan
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
-from streamhouse_spark.read.union_read import read_pin
+from streamhouse_spark.read.union_read import read_snapshot_rows
 from streamhouse_spark.schema.variant import cast_rows
 from streamhouse_spark.table.rewrite_validation import require_deletable
 from streamhouse_spark.table.row_deletion import commit_with_conflict_check, make_delete_actions
-from streamhouse_spark.table.tags import list_pinned_segments, version_of
+from streamhouse_spark.table.tags import list_pinned_segments, resolve_version
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.upsert import PrimaryKeyTable, require_rewritable
 
@@ -94,7 +94,7 @@ class RollbackReport:
 def rollback_to_version(table: TableHandle, version: int | str, *, dry_run: bool = False) -> RollbackReport:
     """Restore the rows of a commit; see `Table.rollback_to_version`."""
     now = table.refresh()
-    target = state_at(table.log, table.storage, version_of(now, version))
+    target = state_at(table.log, table.storage, resolve_version(now, version))
     _require_same_form(now, target)
     if now.primary_key:
         return _rollback_primary_key_table(table, now, target, dry_run=dry_run)
@@ -104,7 +104,7 @@ def rollback_to_version(table: TableHandle, version: int | str, *, dry_run: bool
 def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: bool = False) -> RollbackReport:
     """Roll back to the latest commit at or before a time; see `Table.rollback_to_timestamp`."""
     now = table.refresh()
-    for record in newest_first(table.storage, now):
+    for record in iter_records_backwards(table.storage, now):
         if record.time_ms <= timestamp_ms:
             return rollback_to_version(table, record.number, dry_run=dry_run)
     raise SnapshotExpiredError(
@@ -116,12 +116,12 @@ def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: boo
 def read_version(table: TableHandle, version: int | str, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
     """Read an older version; see `Table.read_version`."""
     pin = pin_version(table, version)
-    return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(filter_)))
+    return read_snapshot_rows(table, pin, Projection.of(pin.state.schema, columns, parse_filter(filter_)))
 
 
 def pin_version(table: TableHandle, version: int | str) -> ReadSnapshot:
     """Return the read snapshot of a commit or a tag. Raises as `read_version`."""
-    pin = take_latest_snapshot(state_at(table.log, table.storage, version_of(table.refresh(), version)))
+    pin = take_latest_snapshot(state_at(table.log, table.storage, resolve_version(table.refresh(), version)))
     _require_log_kept(table, pin)
     return pin
 
@@ -152,11 +152,11 @@ def _rollback_log_table(table: TableHandle, now: TableState, target: TableState,
     _require_files(table, now, target, of_files)
     removed, lost = {}, {}
     for bucket, log in now.buckets.items():
-        end, runs = target.buckets[bucket].end, deleted.get(bucket, OffsetRuns.dense(0, 0))
-        removed[bucket] = OffsetRuns.dense(end, log.end - end).without(runs)
+        end, runs = target.buckets[bucket].end, deleted.get(bucket, OffsetSet.dense(0, 0))
+        removed[bucket] = OffsetSet.dense(end, log.end - end).without(runs)
         lost[bucket] = runs.within(OffsetRange(0, end))
     removed, lost = ({b: runs for b, runs in runs_by_bucket.items() if runs} for runs_by_bucket in (removed, lost))
-    num_added = _count_rows(lost) + sum(num_rows_of(action.files) for _, action in of_files)
+    num_added = _count_rows(lost) + sum(count_rows(action.files) for _, action in of_files)
     num_counted = num_added - _count_other_drops(now) + _count_other_drops(target)
     if ADOPTED not in now.properties and now.num_rows - _count_rows(removed) + num_counted != target.num_rows:
         raise _unsupported_error(
@@ -183,7 +183,7 @@ def _rollback_past_truncation(
     """Roll back to a version before a truncation: the record truncates again and adds the rows of the version."""
     pin = take_latest_snapshot(target)
     _require_log_kept(table, pin)
-    rows = read_pin(table, pin, Projection.of(target.schema, None, None))
+    rows = read_snapshot_rows(table, pin, Projection.of(target.schema, None, None))
     report = RollbackReport(table.name, target.version, now.version, now.num_rows, rows.num_rows, dry_run)
     if not dry_run:
 
@@ -196,11 +196,9 @@ def _rollback_past_truncation(
     return report
 
 
-def _require_offsets(
-    table: TableHandle, now: TableState, target: TableState, removed: Mapping[int, OffsetRuns]
-) -> None:
+def _require_offsets(table: TableHandle, now: TableState, target: TableState, removed: Mapping[int, OffsetSet]) -> None:
     """Raise unless the rows to delete have offsets in the lake, too: another engine may have rewritten their files."""
-    if not have_offsets(table, now, removed):
+    if not lake_has_offsets(table, now, removed):
         raise _unsupported_error(
             now, target, "rows that were appended since lost their offsets, as another engine wrote them again"
         )
@@ -208,7 +206,7 @@ def _require_offsets(
 
 def _count_other_drops(state: TableState) -> int:
     """Return the rows dropped with lake partitions that are not counted in the state's rows."""
-    return state.lake.dropped_others if state.lake is not None else 0
+    return state.lake.dropped_without_offsets if state.lake is not None else 0
 
 
 def _unsupported_error(now: TableState, target: TableState, why: str) -> InvalidOptionError:
@@ -220,31 +218,30 @@ def _unsupported_error(now: TableState, target: TableState, why: str) -> Invalid
 
 def _find_deleted_since(
     table: TableHandle, now: TableState, target: TableState
-) -> tuple[dict[int, OffsetRuns], list[tuple[int, DeleteRows]]]:
+) -> tuple[dict[int, OffsetSet], list[tuple[int, DeleteRows]]]:
     """Return bucket → offsets deleted after ``target``, and the deletions of lake file rows with their record numbers.
 
     States forget deletions once the lake has applied them, so the records are read. Rows of partitions that were
     dropped while the log had them are included. Raises `InvalidOptionError` if the lake lost rows that no record names,
     `SnapshotExpiredError` if the records are no longer retained.
     """
-    parts: dict[int, list[OffsetRuns]] = {}
+    parts: dict[int, list[OffsetSet]] = {}
     named = [
-        Deleted(bucket_runs.commit, bucket_runs.rows, num_rows_of(bucket_runs.files))
-        for bucket_runs in target.deletions
+        Deleted(bucket_runs.commit, bucket_runs.rows, count_rows(bucket_runs.files)) for bucket_runs in target.deletions
     ]
     of_files: list[tuple[int, DeleteRows]] = []
     pairs: list[tuple[TieredSnapshot, bool]] = []
     expected = now.version
-    for record in newest_first(table.storage, now):
+    for record in iter_records_backwards(table.storage, now):
         if record.number <= target.version:
             break
         expected = record.number - 1
         dropped = find_partition_drop(record.actions)
-        if dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in now.properties):
+        if dropped is not None and not dropped.names_all_rows(is_adopted=ADOPTED in now.properties):
             for bucket, runs in _find_lost_rows(table, now, target, record, dropped).items():
                 parts.setdefault(bucket, []).append(runs)
-        for deletion in deletions_in(record):
-            named.append(Deleted(record.number, deletion.rows, num_rows_of(deletion.files)))
+        for deletion in iter_deletions(record):
+            named.append(Deleted(record.number, deletion.rows, count_rows(deletion.files)))
             if deletion.files:
                 of_files.append((record.number, deletion))
             for bucket, runs in deletion.rows.items():
@@ -259,9 +256,9 @@ def _find_deleted_since(
             f"{now.name}: commits {target.version + 1} to {expected} are no longer retained, and a rollback to "
             f"commit {target.version} needs them; choose a later commit of {now.name}$history"
         )
-    since = {bucket: OffsetRuns.union(bucket_runs) for bucket, bucket_runs in parts.items()}
+    since = {bucket: OffsetSet.union(bucket_runs) for bucket, bucket_runs in parts.items()}
     ever = {
-        b: OffsetRuns.merged([bucket_runs[b] for bucket_runs in (since, target.deleted) if b in bucket_runs])
+        b: OffsetSet.merged([bucket_runs[b] for bucket_runs in (since, target.deleted) if b in bucket_runs])
         for b in now.buckets
     }
     _require_named(now, target, pairs, lambda before, pair: _drops_rows(now, before, pair, ever, named))
@@ -270,14 +267,14 @@ def _find_deleted_since(
 
 def _find_lost_rows(
     table: TableHandle, now: TableState, target: TableState, record: Record, dropped: PartitionDropRows
-) -> Mapping[int, OffsetRuns]:
+) -> Mapping[int, OffsetSet]:
     """Return the rows of a dropped partition that its record does not name.
 
     Raises `InvalidOptionError` if the lake can no longer tell them.
     """
     actions = (action for part in record.attempts for action in part.actions)
     pair = next((action for action in actions if isinstance(action, TieredSnapshot)), None)
-    lost = None if pair is None else find_rows_lost_by_record(table, record.number, pair, dropped)
+    lost = None if pair is None else find_dropped_rows(table, record.number, pair, dropped)
     if lost is None:
         raise _unsupported_error(now, target, _UNLOGGED_DROP)
     return lost
@@ -304,11 +301,15 @@ def _drops_rows(
     now: TableState,
     before: TieredSnapshot | None,
     pair: TieredSnapshot,
-    deleted: Mapping[int, OffsetRuns],
+    deleted: Mapping[int, OffsetSet],
     named: Sequence[Deleted],
 ) -> bool:
     is_adopted = ADOPTED in now.properties
-    return drops_adopted(before, pair, deleted, named) if is_adopted else drops_rows(before, pair, deleted)
+    return (
+        has_dropped_adopted_rows(before, pair, deleted, named)
+        if is_adopted
+        else has_dropped_rows(before, pair, deleted)
+    )
 
 
 def _require_files(
@@ -323,13 +324,13 @@ def _require_files(
         return
     names, lake = StorageFiles(table.storage), table.open_lake().with_state(target)
     before = target.lake.snapshot_id if target.lake is not None else None
-    target_files = set(map(names.name_of, lake.named_files(before))) if before is not None else set()
+    target_files = set(map(names.name_of, lake.list_named_files(before))) if before is not None else set()
 
     def existed(action: DeleteRows) -> bool:
         if action.files.keys() <= target_files:
             return True
         later = action.snapshot_id
-        return before is not None and later is not None and lake.adds_no_others(before, later)
+        return before is not None and later is not None and lake.adds_only_own_rows(before, later)
 
     if number := next((number for number, action in of_files if not existed(action)), None):
         raise _unsupported_error(
@@ -345,12 +346,12 @@ def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.T
     assert action.snapshot_id is not None
     tables = [now.schema.arrow.empty_table()]
     for name, runs in action.files.items():
-        for positions, batch in read_file(table, now.schema, action.snapshot_id, name):
+        for positions, batch in read_lake_file(table, now.schema, action.snapshot_id, name):
             tables.append(pa.Table.from_batches([batch.filter(pa.array(runs.holds(positions)))]))
     rows = pa.concat_tables(tables)
-    if rows.num_rows != num_rows_of(action.files):
+    if rows.num_rows != count_rows(action.files):
         raise CorruptDataError(
-            f"{now.name}: lake snapshot {action.snapshot_id} has {rows.num_rows} of {num_rows_of(action.files)} rows "
+            f"{now.name}: lake snapshot {action.snapshot_id} has {rows.num_rows} of {count_rows(action.files)} rows "
             "that were deleted in it; run streamhouse verify"
         )
     return rows
@@ -368,7 +369,7 @@ def _stage_returning_rows(table: TableHandle, now: TableState, rows: pa.Table) -
 
 
 def _read_deleted_rows(
-    table: TableHandle, now: TableState, target: TableState, lost: Mapping[int, OffsetRuns]
+    table: TableHandle, now: TableState, target: TableState, lost: Mapping[int, OffsetSet]
 ) -> pa.Table:
     """Read deleted rows from the log if it still holds all of them, else as the older state read them."""
     if all(runs.range.start >= now.buckets[bucket].start for bucket, runs in lost.items()):
@@ -380,7 +381,7 @@ def _read_deleted_rows(
     else:
         pin = take_latest_snapshot(target)
         _require_log_kept(table, pin)
-    plan = plan_pin(table, pin, ScanRequest(None)).plan(table)
+    plan = plan_scan(table, pin, ScanRequest(None)).plan(table)
     names, tables = list(now.schema.names), [now.schema.arrow.empty_table()]
     for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET)):
         runs = lost.get(batch.column(BUCKET.name)[0].as_py()) if batch.num_rows else None
@@ -406,7 +407,7 @@ def _commit_rollback(
     table: TableHandle,
     now: TableState,
     target: TableState,
-    removed: Mapping[int, OffsetRuns],
+    removed: Mapping[int, OffsetSet],
     staged: StagedRows | None,
 ) -> None:
     def plan(state: TableState, time_ms: int, read: ReadVersion) -> Sequence[Action]:
@@ -442,7 +443,7 @@ def _require_unchanged(state: TableState, now: TableState) -> None:
 
 
 def _drops_unlogged_rows(
-    state: TableState, before: TieredSnapshot | None, pair: TieredSnapshot, deleted: Mapping[int, OffsetRuns]
+    state: TableState, before: TieredSnapshot | None, pair: TieredSnapshot, deleted: Mapping[int, OffsetSet]
 ) -> bool:
     """Return whether a lake snapshot lacks more rows than the one before, apart from deletions that records name.
 
@@ -450,7 +451,7 @@ def _drops_unlogged_rows(
     """
     if ADOPTED in state.properties:
         return pair.dropped_rows > (before.dropped_rows if before is not None else 0)
-    return drops_rows(before, pair, deleted)
+    return has_dropped_rows(before, pair, deleted)
 
 
 def _changed_error(state: TableState, now: TableState, change: str) -> CommitConflictError:
@@ -460,7 +461,7 @@ def _changed_error(state: TableState, now: TableState, change: str) -> CommitCon
     )
 
 
-def _count_rows(rows: Mapping[int, OffsetRuns]) -> int:
+def _count_rows(rows: Mapping[int, OffsetSet]) -> int:
     return sum(runs.num_rows for runs in rows.values())
 
 
@@ -480,8 +481,8 @@ def _rollback_primary_key_table(
     require_rewritable(table.name, shape.properties, deletes=True)
     pin = take_latest_snapshot(target)
     _require_log_kept(table, pin)
-    older = read_pin(table, pin, Projection.of(target.schema, None, None))
-    newer = read_pin(table, take_latest_snapshot(now), Projection.of(now.schema, None, None))
+    older = read_snapshot_rows(table, pin, Projection.of(target.schema, None, None))
+    newer = read_snapshot_rows(table, take_latest_snapshot(now), Projection.of(now.schema, None, None))
     target_keys, current_keys = _encode_keys(shape.layout, older), _encode_keys(shape.layout, newer)
     removed = newer.filter(pc.invert(pc.is_in(current_keys, value_set=target_keys)))
     num_added = older.num_rows - (newer.num_rows - removed.num_rows)
@@ -499,6 +500,6 @@ def _rollback_primary_key_table(
 
 
 def _encode_keys(layout: KeyedLayout, rows: pa.Table) -> pa.BinaryArray:
-    columns = [arrow_chunking.small_array(column) for column in rows.columns]
+    columns = [arrow_chunking.combine_if_small(column) for column in rows.columns]
     of_key = layout.key_indexes
-    return layout.keys([arrow_chunking.one_array(c) if place in of_key else c for place, c in enumerate(columns)])
+    return layout.keys([arrow_chunking.combine_chunks(c) if place in of_key else c for place, c in enumerate(columns)])

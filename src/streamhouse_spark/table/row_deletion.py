@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_version import ReadVersion, changed_since_read_error
-from streamhouse_spark.log.commit_reader import drops_rows
+from streamhouse_spark.log.commit_reader import has_dropped_rows
 from streamhouse_spark.log.commits.actions import Action
-from streamhouse_spark.log.commits.delete_vectors import NO_FILE_ROWS, DeleteRows, FileRows, num_rows_of
+from streamhouse_spark.log.commits.delete_vectors import NO_FILE_ROWS, DeleteRows, FileRows, count_rows
 from streamhouse_spark.log.commits.group_commit import CommitResult
 from streamhouse_spark.log.commits.idempotency import require_not_dropped
 from streamhouse_spark.log.commits.state import TableState
@@ -29,14 +29,14 @@ from streamhouse_spark.log.staging import StagedRows, make_append_action
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.lake_row_ids import (
     NO_ROWS,
-    Places,
-    places_of_rows,
-    read_base,
-    require_looked_at,
+    RowLocations,
+    locate_row_ids,
+    require_located,
     require_same_files,
     retry_with_relocated_rows,
+    take_read_version,
 )
-from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.planner import ScanRequest, plan_scan
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_tasks import LakeScanTask, ScanPlan
@@ -72,7 +72,7 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
 
 def commit_deletion(
     table: TableHandle,
-    rows: Mapping[int, OffsetRuns],
+    rows: Mapping[int, OffsetSet],
     read: ReadVersion,
     transaction: Transaction | None = None,
     files: FileRows = NO_FILE_ROWS,
@@ -91,15 +91,15 @@ def commit_deletion(
     if committed.duplicate_of is not None or committed.state is committed.before:
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
-    return num_rows_of(deletion.rows) + num_rows_of(deletion.files) if deletion is not None else 0
+    return count_rows(deletion.rows) + count_rows(deletion.files) if deletion is not None else 0
 
 
 def commit_rewrite(
     table: TableHandle,
-    old: Places,
+    old: RowLocations,
     staged: StagedRows | None,
     read: ReadVersion,
-    updated: Places = NO_ROWS,
+    updated: RowLocations = NO_ROWS,
 ) -> TableState:
     """Delete the old rows and add staged ones in one record, its **commit point**. Returns the state after it.
 
@@ -130,7 +130,7 @@ def commit_rewrite(
 
 def commit_with_conflict_check(
     table: TableHandle,
-    rows: Mapping[int, OffsetRuns],
+    rows: Mapping[int, OffsetSet],
     read: ReadVersion,
     plan: Callable[[TableState, int, ReadVersion], Sequence[Action]],
     *,
@@ -160,7 +160,7 @@ def has_dropped_partitions(state: TableState, read: ReadVersion) -> bool:
     pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
     ids = [pair.snapshot_id for pair in pairs]
     first = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
-    return any(drops_rows(before, after, state.deleted) for before, after in pairwise(pairs[first:]))
+    return any(has_dropped_rows(before, after, state.deleted) for before, after in pairwise(pairs[first:]))
 
 
 def _mark_as_rewrite(staged: StagedRows) -> StagedRows:
@@ -170,7 +170,7 @@ def _mark_as_rewrite(staged: StagedRows) -> StagedRows:
 
 
 def make_delete_actions(
-    state: TableState, rows: Mapping[int, OffsetRuns], read: ReadVersion, files: FileRows = NO_FILE_ROWS
+    state: TableState, rows: Mapping[int, OffsetSet], read: ReadVersion, files: FileRows = NO_FILE_ROWS
 ) -> tuple[DeleteRows, ...]:
     """Return the action that deletes rows of a state; none if all of them were trimmed. Pure.
 
@@ -179,7 +179,7 @@ def make_delete_actions(
     require_not_dropped(state)
     read.require_same_table(state)
     require_deletable(state)
-    require_looked_at(state, read, rows)
+    require_located(state, read, rows)
     applied_through = read.history.number if read.history is not None else 0
     newer = any(deletion.is_in_lake and deletion.commit > applied_through for deletion in state.deletions)
     live_rows = {}
@@ -206,23 +206,23 @@ def make_delete_actions(
     return (DeleteRows(live_rows),) if live_rows else ()
 
 
-def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Places:
+def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> RowLocations:
     """Find the rows of a read snapshot that match a filter."""
     read, plan = plan_row_id_read(table, pin, ScanRequest.of(projection))
     batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
     ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
-    return places_of_rows(table, pin.state, read, np.concatenate(ids))
+    return locate_row_ids(table, pin.state, read, np.concatenate(ids))
 
 
 def plan_row_id_read(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
-    """Plan a read whose rows `places_of_rows` will identify, and return its read version.
+    """Plan a read whose rows `locate_row_ids` will identify, and return its read version.
 
     The mark of the lake snapshot costs a request and is needed only for rows without offsets. If the plan may have
-    some, the mark is read and the read is planned again after it. Raises as `plan_pin`.
+    some, the mark is read and the read is planned again after it. Raises as `plan_scan`.
     """
     request = replace(request, names_rows=True)
-    read, plan = ReadVersion.of(pin.state), plan_pin(table, pin, request).plan(table)
+    read, plan = ReadVersion.of(pin.state), plan_scan(table, pin, request).plan(table)
     if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.pieces):
-        read = read_base(table, pin.state)
-        plan = plan_pin(table, pin, request).plan(table)
+        read = take_read_version(table, pin.state)
+        plan = plan_scan(table, pin, request).plan(table)
     return read, plan

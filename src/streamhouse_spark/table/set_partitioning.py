@@ -41,7 +41,7 @@ def set_partitioning(table: TableHandle, partition_by: Sequence[str]) -> None:
     """
     if not is_text_list(partition_by):
         raise InvalidOptionError(f"partition_by is {partition_by!r}, expected a list of fields, such as days(ts)")
-    table.log.commit(lambda state, _time_ms: _make_set_partitioning(table.require_there(state), partition_by))
+    table.log.commit(lambda state, _time_ms: _make_set_partitioning(table.require_not_dropped(state), partition_by))
 
 
 def _make_set_partitioning(state: TableState, partition_by: Sequence[str]) -> Sequence[Action]:

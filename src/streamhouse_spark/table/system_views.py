@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 
-from streamhouse_spark.core.argument_validation import checks_arguments
+from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
@@ -17,7 +17,7 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, wi
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
 from streamhouse_spark.read.offset_range_scan import plan_archived_changes
-from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask, Piece, ScanPlan
+from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask, ScanPlan, ScanTask
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
     )
 
 
-@checks_arguments()
+@validates_arguments()
 class _SystemView:
     def __init__(self, table: TableHandle, name: str) -> None:
         self._table = table
@@ -93,7 +93,7 @@ class _SystemView:
         return _filter_rows(SystemTables(self._table.storage, self._table.refresh()).read(self._name), columns, filter)
 
 
-@checks_arguments()
+@validates_arguments()
 class _PartitionsView:
     """Row counts of each partition, see `partition_table`."""
 
@@ -112,7 +112,7 @@ class _PartitionsView:
         return _filter_rows(partition_table(self._table), columns, filter)
 
 
-@checks_arguments()
+@validates_arguments()
 class _ChangelogView:
     """All changes with type, offset and commit time, see `changelog_batches`."""
 
@@ -130,7 +130,7 @@ class _ChangelogView:
         return _filter_rows(pa.Table.from_batches(batches, schema), columns, filter)
 
 
-@checks_arguments()
+@validates_arguments()
 class _BinlogView:
     """All changes with the row before and after, see `binlog_batches`."""
 
@@ -159,26 +159,28 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     changelog starts where the log does. Raises `OffsetsTrimmedError` if the lake does not hold trimmed rows, before the
     first row of that bucket.
     """
-    from streamhouse_spark.read.change_feed.commit_changes import plan_told
+    from streamhouse_spark.read.change_feed.commit_changes import plan_changelog_rows
     from streamhouse_spark.read.delete_filter import has_lost_rows
     from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
 
     if has_lost_rows(state):
-        commit_plan = ScanPlan(table.name, table.uuid, state.schema, plan_told(table, state, state.version).pieces)
+        commit_plan = ScanPlan(
+            table.name, table.uuid, state.schema, plan_changelog_rows(table, state, state.version).pieces
+        )
         yield from read_batches(table, commit_plan, CHANGELOG_FIELDS)
         return
     held = usable_archive(state)
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)
         of_log = LogScanTask(plan_range(state, bucket, log.offsets))
-        pieces: list[Piece] = [*plan_archived_changes(state, held, bucket), of_log]
+        pieces: list[ScanTask] = [*plan_archived_changes(state, held, bucket), of_log]
         if log.start > first and state.lake is not None and not state.primary_key:
             pieces.insert(0, _archive_task(table, state, bucket, OffsetRange(first, log.start)))
         plan = ScanPlan(table.name, table.uuid, state.schema, tuple(pieces))
         yield from read_batches(table, plan, CHANGELOG_FIELDS)
 
 
-def _archive_task(table: TableHandle, state: TableState, bucket: int, trimmed: OffsetRange) -> Piece:
+def _archive_task(table: TableHandle, state: TableState, bucket: int, trimmed: OffsetRange) -> ScanTask:
     if not state.has_lake or state.lake_offset(bucket) < trimmed.end:
         raise OffsetsTrimmedError(
             f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
@@ -187,7 +189,7 @@ def _archive_task(table: TableHandle, state: TableState, bucket: int, trimmed: O
     return OffsetsScanTask(bucket, trimmed, 0)
 
 
-@checks_arguments()
+@validates_arguments()
 class _LakeRowsView:
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -202,7 +204,7 @@ class _LakeRowsView:
         return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
 
-@checks_arguments()
+@validates_arguments()
 class _LakeMetadataView:
     def __init__(self, table: TableHandle, name: str) -> None:
         from streamhouse_spark.table.table_lake import LakeView

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.argument_validation import checks_arguments
+from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import InvalidOptionError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.write.upsert import PrimaryKeyTable
 
 
-@checks_arguments(unless=("lookup_one",))
+@validates_arguments(unless=("lookup_one",))
 class Table(Versions):
     """A table of a warehouse. `Warehouse.table` and `Warehouse.create_table` return one.
 
@@ -209,7 +209,7 @@ class Table(Versions):
         """
         from streamhouse_spark.log.staging import make_truncate_actions
 
-        self._log.commit(lambda state, _time_ms: make_truncate_actions(self.require_there(state)))
+        self._log.commit(lambda state, _time_ms: make_truncate_actions(self.require_not_dropped(state)))
 
     def drop_partition(self, partition: Mapping[str, Any], *, dry_run: bool = False) -> DropPartitionReport:
         """Delete all partitions with these values of some or all partition columns; None matches null.
@@ -257,7 +257,7 @@ class Table(Versions):
         Repeating a position counts as a heartbeat, which is stored once an hour. Raises `InvalidOptionError` for an
         invalid name or offset, and `DifferentHistoryError` for a `LogPosition` of another history of the table.
         """
-        move_consumer(self._log, consumer_id, offsets, self.require_there)
+        move_consumer(self._log, consumer_id, offsets, self.require_not_dropped)
 
     def consumer_position(self, consumer_id: str) -> LogPosition | None:
         """Return the last committed position of a named consumer, for `tail`; None if it is unknown."""
@@ -372,9 +372,9 @@ class Table(Versions):
 
     def read_hot(self, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
         """Read the hot rows of a read snapshot of a log table, one Arrow table per bucket."""
-        from streamhouse_spark.read.union_read import read_hot
+        from streamhouse_spark.read.union_read import read_hot_rows
 
-        return read_hot(self, pin, projection)
+        return read_hot_rows(self, pin, projection)
 
     def lookup(
         self,

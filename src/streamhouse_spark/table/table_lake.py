@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.config.branch_metadata import BRANCH
-from streamhouse_spark.core.argument_validation import checks_arguments
+from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.handle import TableHandle
@@ -55,7 +55,7 @@ def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
             open_lake_table(storage, settings, replace(state, lake_location=location), world).drop(purge=True)
 
 
-@checks_arguments()
+@validates_arguments()
 class LakeView:
     """The lake table of a streamhouse table; empty before the first tiering round."""
 

@@ -11,7 +11,7 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.log.lifecycle.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.health import table_health
 from streamhouse_spark.table.table import Table
 
@@ -46,7 +46,7 @@ class TableOverview:
 
     @classmethod
     def of(cls, table: Table, failures: Sequence[TieringFailure] = ()) -> TableOverview:
-        """Return the status of a table, given the failures that `overdue_failures` read for it."""
+        """Return the status of a table, given the failures that `read_overdue_failures` read for it."""
         state = table.state
         of = state.parsed
         enabled = of.datalake_enabled
@@ -77,13 +77,15 @@ class TableOverview:
         return asdict(self)
 
 
-def overdue_failures(storage: Storage, tables: Sequence[Table]) -> Mapping[str, Sequence[TieringFailure]]:
+def read_overdue_failures(storage: Storage, tables: Sequence[Table]) -> Mapping[str, Sequence[TieringFailure]]:
     """Return the recorded failures by uuid of tables whose rows or files wait too long, read in parallel.
 
     Other tables cost no request.
     """
     overdue = [table for table in tables if _is_overdue(table)]
-    failures_by_table = at_once(storage, lambda table: list_failures(table.storage, table.uuid), overdue)
+    failures_by_table = map_with_store_concurrency(
+        storage, lambda table: list_failures(table.storage, table.uuid), overdue
+    )
     return {table.uuid: failures for table, failures in zip(overdue, failures_by_table, strict=True)}
 
 

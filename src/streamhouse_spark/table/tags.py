@@ -20,7 +20,7 @@ from streamhouse_spark.log.commits.checkpoint import write_tagged
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.tags import of_version
+from streamhouse_spark.log.commits.tags import find_tag_of_version
 from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG, find_branch, require_no_branch
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 
@@ -52,7 +52,7 @@ def list_tags(state: TableState) -> list[TableTag]:
     ]
 
 
-def version_of(state: TableState, version: int | str) -> int:
+def resolve_version(state: TableState, version: int | str) -> int:
     """Return the commit number of a number or a tag. Raises `InvalidOptionError` for an unknown tag."""
     if isinstance(version, int) and not isinstance(version, bool):
         return min(max(version, 0), _VERSION_MAX)  # an unknown number is reported by the search for the commit
@@ -89,7 +89,7 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
     for attempt in range(_TRIES):
         now = table.refresh()
         _require_free_name(now, name)
-        target = now if version is None else state_at(table.log, table.storage, version_of(now, version))
+        target = now if version is None else state_at(table.log, table.storage, resolve_version(now, version))
         try:
             keep_version(table, name, target, list_pinned_segments(take_latest_snapshot(target)), retain_ms)
             break
@@ -168,7 +168,7 @@ def _require_live(state: TableState, target: TableState, segments: Iterable[Segm
 
     Raises `SnapshotExpiredError`. A version that has a tag may get another.
     """
-    if of_version(state.tags, target.version) is not None:
+    if find_tag_of_version(state.tags, target.version) is not None:
         return
     live = {(s.uuid, s.commit if s.uuid is None else 0) for s in state.kept_segments()}
     needed = {(s.uuid, s.commit if s.uuid is None else 0) for s in segments}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from streamhouse_spark.core.argument_validation import checks_arguments
+from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.handle import TableHandle
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.table.tags import TableTag
 
 
-@checks_arguments()
+@validates_arguments()
 class Versions(TableHandle):
     """Base of `Table` for older versions, tags and branches. A version is the number of a commit."""
 

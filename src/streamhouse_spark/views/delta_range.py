@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from streamhouse_spark.log.commits.source_versions import Lineage
-from streamhouse_spark.table.refresh_commit import RefreshStep, why_whole
+from streamhouse_spark.table.refresh_commit import RefreshStep, full_refresh_reason
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.local_changes import LOCAL_ROWS_MAX
 from streamhouse_spark.views.spark_executor import SparkValues
@@ -59,7 +59,7 @@ class DeltaRange:
         states = self._inputs.states
         if any(states[new.name].version != new.version for new in self._step.new.sources):
             return None
-        if why_whole(versions, self._sources, states) is not None:
+        if full_refresh_reason(versions, self._sources, states) is not None:
             return None
         relations = self._relations()
         try:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.config.properties import CHANGELOG_IMAGE
-from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.arrow_groupby import distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.commits.state import TableState
@@ -120,7 +120,7 @@ def _to_keys(values: pa.Table, state: TableState, key: Sequence[str]) -> pa.Tabl
     ]
     if any(column is None for column in columns):
         return None
-    return distinct(pa.Table.from_arrays(columns, names=list(key)).drop_null())
+    return distinct_rows(pa.Table.from_arrays(columns, names=list(key)).drop_null())
 
 
 def _to_key_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:

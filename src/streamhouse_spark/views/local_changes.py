@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
-from streamhouse_spark.core.arrow_chunking import one_array, take_rows
-from streamhouse_spark.core.arrow_groupby import sums
+from streamhouse_spark.core.arrow_chunking import combine_chunks, take_rows
+from streamhouse_spark.core.arrow_groupby import sum_by_group
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
@@ -55,7 +55,7 @@ class LocalChanges:
         rows = self.rows.select(list(columns))
         weights = self.weights
         if len(weights) and not (weights == weights[0]).all() and all(map(_is_flat, rows.schema.types)):
-            summed = sums(rows.append_column(WEIGHT, pa.array(weights)), list(columns))
+            summed = sum_by_group(rows.append_column(WEIGHT, pa.array(weights)), list(columns))
             totals = summed.column(WEIGHT).to_numpy()
             positions = np.repeat(np.arange(len(totals)), np.abs(totals))
             rows, weights = take_rows(summed.drop_columns([WEIGHT]), positions), np.sign(totals)[positions]
@@ -101,7 +101,7 @@ def rewind_rows(rows: pa.Table, changes: LocalChanges, key: Sequence[str]) -> pa
 
 
 def _encode_row_keys(rows: pa.Table, key: Sequence[str]) -> pa.BinaryArray:
-    return encode_keys([one_array(rows.column(name)) for name in key])
+    return encode_keys([combine_chunks(rows.column(name)) for name in key])
 
 
 def may_be_local(state: TableState, columns: Collection[str]) -> bool:

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from streamhouse_spark.core.arrow_chunking import one_array
-from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.arrow_chunking import combine_chunks
+from streamhouse_spark.core.arrow_groupby import distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import is_beyond_python
 from streamhouse_spark.views.ivm.aggregate_functions import Aggregate, Part
@@ -72,7 +72,7 @@ def compute_changes(incremental: IncrementalAggregate, rows: LocalRows) -> tuple
     delta = _compute_delta(root.child, rows) if _is_supported(incremental, root) else None
     if delta is None:
         return None
-    groups = distinct(delta.select(list(root.groups)))
+    groups = distinct_rows(delta.select(list(root.groups)))
     if incremental.statements.identity == "hash":
         groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
     keys = {name: groups.column(column) for name, column in incremental.key_columns.items()}
@@ -241,7 +241,7 @@ def _value_changes(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
 
     def changes_of(column: str) -> ValueChanges:
         return ValueChanges(
-            numbers, one_array(delta.column(_argument(root.exprs[column]).name)), weights.astype(np.int64)
+            numbers, combine_chunks(delta.column(_argument(root.exprs[column]).name)), weights.astype(np.int64)
         )
 
     return changes_of
@@ -302,7 +302,7 @@ def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
     for name in columns:
         if is_beyond_python(rows.column(name)):
             raise pa.ArrowInvalid("Arrow and Spark do not write such a date as the same text")
-        text = one_array(rows.column(name)).cast(pa.string())
+        text = combine_chunks(rows.column(name)).cast(pa.string())
         encoded = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
         parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), encoded))
     texts = pc.binary_join_element_wise(*parts, "") if len(parts) > 1 else parts[0]

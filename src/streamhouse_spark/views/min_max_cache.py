@@ -27,8 +27,8 @@ import pyarrow as pa
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
-from streamhouse_spark.kv.tablet_registry import tablet
-from streamhouse_spark.kv.value_codec import bytes_of
+from streamhouse_spark.kv.tablet_registry import open_tablet
+from streamhouse_spark.kv.value_codec import to_bytes_list
 from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.views.ivm.delta_sql import Writer
@@ -84,7 +84,7 @@ class MinMaxCache:
         self._lists = GroupLists.of(view, incremental)
         self._packed = TopKCodec(self._lists.types)
         self._format_digest = hashlib.sha256(_format_text(incremental, self._lists.types).encode()).digest()
-        self._tablet = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": _FORMAT})
+        self._tablet = open_tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": _FORMAT})
         self._extent = self._tablet.extent
         self._versions = self._decode_mark(self._extent.history)
         self._forward: dict[bytes, bytes] | None = None
@@ -311,7 +311,7 @@ class TopKCodec:
         for first in firsts.lists:
             columns += [_to_cells(first.values, first.lengths), _to_cells(pa.array(first.counts), first.lengths)]
             columns.append(pa.array(first.overflow))
-        return bytes_of(self._codec.pack(columns))
+        return to_bytes_list(self._codec.pack(columns))
 
     def unpack(self, packed: Sequence[bytes | None]) -> TopKGroups:
         """Return the groups; those without bytes have no rows."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from streamhouse_spark.datasource.session_warehouse import catalog_connection
+from streamhouse_spark.datasource.session_warehouse import connect_catalog
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.views.create import MaterializedTable, create_view_table
 
@@ -62,7 +62,7 @@ def _root_cause(thrown: Any) -> str:
 def _run_procedure(request: Mapping[str, Any]) -> list[Any]:
     spark = connect_session(request["session"])
     name, arguments = request["table"], request["arguments"]
-    connection = catalog_connection(spark)
+    connection = connect_catalog(spark)
     if connection.location != request["warehouse"]:
         raise InvalidOptionError(
             f"{request['verb']} {name}: materialised tables read the session's catalog streamhouse, which is not of "

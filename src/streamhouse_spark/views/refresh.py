@@ -112,7 +112,7 @@ def refresh(
         step = chosen.step
         is_last = not chosen.rows_left
         if is_last and not done.changed and _is_mostly_changed(step, sources):
-            step = step.anew(MOSTLY_CHANGED)
+            step = step.full_refresh(MOSTLY_CHANGED)
         run = RefreshStepRun(spark, view, definition, plans, sources, step)
         races += 1
         try:

@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from streamhouse_spark.config.view_definition import ViewDefinition
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.table.table import Table
@@ -71,7 +71,7 @@ class RefreshStepRun:
     def save_cache(self) -> None:
         """Save what the next refresh needs. Call it after the commit of the step: an error is logged, not raised."""
         if self._min_max_cache is not None:
-            with after_commit(logger, "keeping the smallest and largest values", self._view.name):
+            with log_post_commit_errors(logger, "keeping the smallest and largest values", self._view.name):
                 self._min_max_cache.save()
 
     def close(self) -> None:

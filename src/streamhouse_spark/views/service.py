@@ -22,14 +22,14 @@ from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.clock import Clock, SystemClock
 from streamhouse_spark.core.fork_safety import new_event, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.session_warehouse import catalog_connection
+from streamhouse_spark.datasource.session_warehouse import connect_catalog
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError, quote
 from streamhouse_spark.log.commits.source_versions import REFRESHES, Lineage
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.claims import CLAIM_MS, claim_work
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING_MS
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.refresh import Refresher, RefreshReport
@@ -368,7 +368,7 @@ class ViewService:
         entries: dict[str, _Entry] = {}
         views = [table for table in listing.tables if VIEW in table.state.properties]
         storage = self._connection.warehouse().storage
-        for table, definition in zip(views, at_once(storage, _read_definition, views), strict=True):
+        for table, definition in zip(views, map_with_store_concurrency(storage, _read_definition, views), strict=True):
             if (entry := self._update_entry(table, definition, now_ms)) is not None:
                 entries[table.uuid] = entry
         retained = {u: e for u, e in self._entries.items() if u not in entries and e.status.name in self._unopened}
@@ -460,7 +460,7 @@ def session_views(
 
     Raises `InvalidOptionError` if the session's catalog ``streamhouse`` is of another warehouse.
     """
-    connection = catalog_connection(spark)
+    connection = connect_catalog(spark)
     if connection.location != warehouse:
         raise InvalidOptionError(
             f"warehouse is {quote(warehouse)}, and the session's catalog streamhouse is of "

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.arrow_chunking import one_array
-from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.arrow_chunking import combine_chunks
+from streamhouse_spark.core.arrow_groupby import distinct_rows
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.views.temp_views import TempViews
 
@@ -30,7 +30,7 @@ class SparkValues:
     def find_changed_keys(self) -> pa.Table:
         """Return the distinct keys of the groups with changes."""
         names = list(self._incremental.key_columns)
-        return distinct(
+        return distinct_rows(
             pa.concat_tables([self._read_changes(part).select(names) for part in self._incremental.multiset_aggregates])
         )
 
@@ -47,7 +47,9 @@ class SparkValues:
             if rows.num_rows > CHANGES_MAX:
                 return None
             groups = match_groups(keys, rows.select(keys.column_names))
-            return ValueChanges(groups, one_array(rows.column(VALUE)), rows.column(NUMBER).to_numpy().astype(np.int64))
+            return ValueChanges(
+                groups, combine_chunks(rows.column(VALUE)), rows.column(NUMBER).to_numpy().astype(np.int64)
+            )
 
         return changes_of
 

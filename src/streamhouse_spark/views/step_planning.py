@@ -21,13 +21,13 @@ from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.archive.pages import change_starts
-from streamhouse_spark.log.commits.history import newest_within, require_kept
+from streamhouse_spark.log.archive.pages import first_change_offsets
+from streamhouse_spark.log.commits.history import find_newest_within, require_kept
 from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.planner import ScanRequest, plan_pin, scan_pinned
+from streamhouse_spark.read.planner import ScanRequest, plan_scan, scan_tiered_snapshot
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.table.refresh_commit import RefreshStep, source_version, why_whole
+from streamhouse_spark.table.refresh_commit import RefreshStep, full_refresh_reason, source_version
 from streamhouse_spark.table.tags import list_pinned_segments
 from streamhouse_spark.views.local_changes import max_num_rows
 
@@ -174,7 +174,7 @@ class _SourceProgress:
         if state.lake.dropped_rows:
             return False
         try:
-            scan = scan_pinned(self._table, take_latest_snapshot(state), ScanRequest(state.schema.names[:1]))
+            scan = scan_tiered_snapshot(self._table, take_latest_snapshot(state), ScanRequest(state.schema.names[:1]))
         except EXPIRED_ERRORS:
             return False
         rows = [file.num_live if parse_file_offsets(file.location) is not None else None for file in scan.files]
@@ -193,7 +193,7 @@ class _SourceProgress:
         def is_within(state: TableState) -> bool:
             return is_before(state) or self.count_rows(state.ends) <= limit
 
-        newest, _ = newest_within(self._table.log, self._table.storage, self._state, is_within)
+        newest, _ = find_newest_within(self._table.log, self._table.storage, self._state, is_within)
         return newest.ends if newest is not None and not is_before(newest) and self.count_rows(newest.ends) else None
 
     # -- by versions ----------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class _SourceProgress:
         def is_within(state: TableState) -> bool:
             return not self._is_reachable(state) or self._rows_read(state) <= limit
 
-        within, beyond = newest_within(self._table.log, self._table.storage, self._state, is_within)
+        within, beyond = find_newest_within(self._table.log, self._table.storage, self._state, is_within)
         if within is not None and not (self._is_reachable(within) and (self._is_whole or self.count_rows(within.ends))):
             within = None
         if within is None and self._old is not None and not self._is_whole and not must_move:
@@ -210,7 +210,7 @@ class _SourceProgress:
         for candidate in (within, beyond):
             if candidate is not None and self._is_readable(candidate):
                 return self._to_source_version(candidate)
-        _, oldest = newest_within(
+        _, oldest = find_newest_within(
             self._table.log,
             self._table.storage,
             self._state,
@@ -235,14 +235,14 @@ class _SourceProgress:
             return False
         if any(state.ends[bucket] < start for bucket, start in self._starts.items()):
             return False
-        retained_starts = change_starts(now) if now.primary_key else {}
+        retained_starts = first_change_offsets(now) if now.primary_key else {}
         return all(state.ends[bucket] >= start for bucket, start in retained_starts.items())
 
     def _is_readable(self, state: TableState) -> bool:
         try:
             pin = take_latest_snapshot(state)
             require_kept(self._table.log, state, list_pinned_segments(pin))
-            plan_pin(self._table, pin, ScanRequest(state.schema.names[:1]))
+            plan_scan(self._table, pin, ScanRequest(state.schema.names[:1]))
         except EXPIRED_ERRORS:
             return False
         return True
@@ -254,7 +254,7 @@ class _SourceProgress:
         """
         version = source_version(self._new.name, state)
         sources, states = {version.name: self._table}, {version.name: self._state}
-        if self._is_whole and why_whole(Lineage((version,)), sources, states) is not None:
+        if self._is_whole and full_refresh_reason(Lineage((version,)), sources, states) is not None:
             return self._new
         return version
 

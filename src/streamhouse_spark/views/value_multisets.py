@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_chunking import one_array
-from streamhouse_spark.core.arrow_groupby import sums
+from streamhouse_spark.core.arrow_chunking import combine_chunks
+from streamhouse_spark.core.arrow_groupby import sum_by_group
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
@@ -71,7 +71,7 @@ class GroupLists:
     def tablet_keys(self, keys: pa.Table) -> list[bytes]:
         """Return the keys as encoded in the tablet, cast from any integer width."""
         return encode_lmdb_keys(
-            encode_keys([one_array(keys.column(name).cast(kind)) for name, kind in self._key.items()])
+            encode_keys([combine_chunks(keys.column(name).cast(kind)) for name, kind in self._key.items()])
         )
 
     def convert_changes(self, changes: ChangesOf) -> list[ValueChanges] | None:
@@ -88,14 +88,17 @@ class GroupLists:
         """Return the groups in rows of `multiset_sql.listed_values_sql`."""
         is_of, by = cut.column(LIST), list(self._groups)
         names = [*by, *map(key_name, self._key)]
-        totals = sums(cut.filter(pc.equal(is_of, ALL_ROWS)).select([*names, NUMBER]), names)
+        totals = sum_by_group(cut.filter(pc.equal(is_of, ALL_ROWS)).select([*names, NUMBER]), names)
         rows, lists = _to_int64(totals.column(NUMBER)), []
         for number, kind in zip(self._numbers, self.types, strict=True):
             part = cut.filter(pc.equal(is_of, number))
             numbers = np.zeros(part.num_rows, np.int64)
             if by:
                 numbers = match_groups(totals.select(by), part.select(by))
-            values, weights = one_array(part.column(self._values[number]).cast(kind)), _to_int64(part.column(NUMBER))
+            values, weights = (
+                combine_chunks(part.column(self._values[number]).cast(kind)),
+                _to_int64(part.column(NUMBER)),
+            )
             filled, empty = rows.copy(), values.is_null().to_numpy(zero_copy_only=False)
             np.subtract.at(filled, numbers[empty], weights[empty])
             lists.append((ValueChanges(numbers, values, weights), filled))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from streamhouse_spark.metrics.metrics import Measure
+from streamhouse_spark.metrics.metrics import Metric
 from streamhouse_spark.views.service import ViewStatus
 
 GAUGES: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
@@ -33,18 +33,18 @@ COUNTERS: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
 """Names without ``_total``, which the format adds."""
 
 
-def view_measures(views: Sequence[ViewStatus]) -> list[Measure]:
+def view_measures(views: Sequence[ViewStatus]) -> list[Metric]:
     """Return the metrics of views. Counters start with the service."""
     return [
         *(
-            Measure(name, text, "gauge", ("table",), [((view.name,), float(value(view))) for view in views])
+            Metric(name, text, "gauge", ("table",), [((view.name,), float(value(view))) for view in views])
             for name, (text, value) in GAUGES.items()
         ),
         *(
-            Measure(name, text, "counter", ("table",), [((view.name,), float(value(view))) for view in views])
+            Metric(name, text, "counter", ("table",), [((view.name,), float(value(view))) for view in views])
             for name, (text, value) in COUNTERS.items()
         ),
-        Measure(
+        Metric(
             "streamhouse_view_doing",
             "1 for what is done with it.",
             "gauge",

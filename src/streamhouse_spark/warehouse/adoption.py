@@ -32,14 +32,14 @@ from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.log.commits.actions import Action, Create, Drop, TieredSnapshot
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.low_watermark import newest_floor
+from streamhouse_spark.log.commits.low_watermark import find_newest_floor
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.log_locations import new_table_uuid, require_log_location
+from streamhouse_spark.log.lifecycle.log_locations import create_table_uuid, require_log_location
 from streamhouse_spark.log.lifecycle.names import NamePointer
-from streamhouse_spark.log.lifecycle.renaming import free
+from streamhouse_spark.log.lifecycle.renaming import free_name
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.warehouse.creation import create_action
@@ -140,7 +140,7 @@ class _Adopter:
 
     def require_free(self, pointer: NamePointer) -> None:
         storage, world = self.storage, self.world
-        if not free(storage, world, self.path, pointer):
+        if not free_name(storage, world, self.path, pointer):
             raise TableExistsError(
                 f"table {self.path} exists in {self.storage.url}; drop it first, or adopt under another name"
             )
@@ -178,7 +178,7 @@ class _Adopter:
         )
 
     def _is_deleted(self, owner: str) -> bool:
-        _, floor = newest_floor(self.storage, owner)
+        _, floor = find_newest_floor(self.storage, owner)
         return floor is not None and floor.floor >= DROPPED_FLOOR
 
     def _is_named(self, state: TableState) -> bool:
@@ -196,7 +196,7 @@ class _Adopter:
         names.create_database(storage, self.path.database, world)
         if candidate.owner is not None:
             self._drop_owner(candidate, candidate.owner)
-        uuid = new_table_uuid(storage, world, create.properties)
+        uuid = create_table_uuid(storage, world, create.properties)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,), author=world.author)
         put_first_record(storage, record)
         self._claim(candidate, uuid)

@@ -22,7 +22,7 @@ from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import lake_location
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
 from streamhouse_spark.handle import TableHandle
@@ -32,10 +32,10 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.clones import CLONE
-from streamhouse_spark.log.lifecycle.renaming import free
+from streamhouse_spark.log.lifecycle.renaming import free_name
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.fork_log import begin_history, copy_rows, make_fork_state, write_first_record
-from streamhouse_spark.table.tags import keep_version, version_of
+from streamhouse_spark.table.tags import keep_version, resolve_version
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePa
     """
     for attempt in range(_TRIES):
         now = cloned.refresh()
-        base = now if version is None else state_at(cloned.log, cloned.storage, version_of(now, version))
+        base = now if version is None else state_at(cloned.log, cloned.storage, resolve_version(now, version))
         _require_clonable(cloned, now, base)
         try:
             if not _create_clone(storage, world, cloned, to, base):
@@ -65,8 +65,8 @@ def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePa
 
 def _create_clone(storage: Storage, world: World, source: TableHandle, target: TablePath, base: TableState) -> bool:
     """Create the clone. Returns False if its name is in use."""
-    database, pointer = names.ready_to_name(storage, world, target)
-    if not free(storage, world, target, pointer):
+    database, pointer = names.prepare_name(storage, world, target)
+    if not free_name(storage, world, target, pointer):
         return False
     before = _make_clone_state(base, target, world.ids.new_uuid(), storage.now_ms())
     state = write_first_record(storage, world, before, Rename(before.name))
@@ -77,8 +77,8 @@ def _create_clone(storage: Storage, world: World, source: TableHandle, target: T
     begin_history(source, state, target)
     if not names.point(storage, target, pointer, state.table_uuid, world):
         return False
-    with after_commit(logger, "keeping the database", database.name):
-        names.keep_database(storage, world, database)
+    with log_post_commit_errors(logger, "keeping the database", database.name):
+        names.ensure_database(storage, world, database)
     logger.info("%s is a clone of commit %d of %s", target, base.version, base.name)
     return True
 

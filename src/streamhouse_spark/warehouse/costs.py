@@ -9,7 +9,7 @@ from typing import Any
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.storage.request_metrics import METER, NO_REQUESTS, RequestCounts
 from streamhouse_spark.table.costs import CostEstimate, Prices, TableCosts, log_requests, table_costs
 from streamhouse_spark.table.table import Table
@@ -61,7 +61,11 @@ def warehouse_costs(
         except StreamhouseError as error:
             return name, requests, error
 
-    table_results = [table_result for table_result in at_once(storage, look, list(listed)) if table_result is not None]
+    table_results = [
+        table_result
+        for table_result in map_with_store_concurrency(storage, look, list(listed))
+        if table_result is not None
+    ]
     tables = {name: costs for name, _, costs in table_results if isinstance(costs, TableCosts)}
     failed = {name: str(error) for name, _, error in table_results if not isinstance(error, TableCosts)}
     requests = sum((of_log for _, of_log, _ in table_results), METER.of(storage.url))

@@ -22,7 +22,7 @@ from streamhouse_spark.config.properties import (
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.option_parsing import join_names, parse_names
 from streamhouse_spark.core.paths import lake_location
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath, is_text_list
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create
@@ -31,16 +31,16 @@ from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.log_locations import new_table_uuid
-from streamhouse_spark.log.lifecycle.renaming import free
+from streamhouse_spark.log.lifecycle.log_locations import create_table_uuid
+from streamhouse_spark.log.lifecycle.renaming import free_name
 from streamhouse_spark.schema.constraints.check_constraint import has_constraints
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
-from streamhouse_spark.schema.generated_columns.generated_column import has_generated
+from streamhouse_spark.schema.generated_columns.generated_column import has_generated_columns
 from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.reserved_names import require_free_partition_name
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.warehouse.arguments import property_texts
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def create_action(
                 f"table {path}: rows of the adopted lake table are not validated; adopt it without constraints, then "
                 "add these by ALTER TABLE … ADD CONSTRAINT"
             )
-        if has_generated(texts):
+        if has_generated_columns(texts):
             raise InvalidOptionError(
                 f"table {path}: rows of the adopted lake table have no generated columns or identity values; adopt "
                 "it without them, or create a new table with them and copy the rows"
@@ -135,10 +135,10 @@ def create_named(
     name is repeatedly taken and freed by others.
     """
     for _ in range(NAME_RACES_MAX):
-        database, pointer = names.ready_to_name(storage, world, path)
-        if not free(storage, world, path, pointer):
+        database, pointer = names.prepare_name(storage, world, path)
+        if not free_name(storage, world, path, pointer):
             return None
-        uuid, since_ms = new_table_uuid(storage, world, create.properties), world.clock.boot_ms()
+        uuid, since_ms = create_table_uuid(storage, world, create.properties), world.clock.boot_ms()
         action = place_lake_table(create, path, uuid, is_taken=pointer.number > 0)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (action,), author=world.author)
         first = put_first_record(storage, record)
@@ -154,11 +154,11 @@ def _record_database_and_open(
     """Record the database of a committed name, and open the table in parallel."""
 
     def keep() -> None:
-        with after_commit(logger, "keeping the database", database.name):
-            names.keep_database(storage, world, database)
+        with log_post_commit_errors(logger, "keeping the database", database.name):
+            names.ensure_database(storage, world, database)
 
     steps: list[Callable[[], T | None]] = [keep, opened]
-    _, table = at_once(storage, lambda step: step(), steps)
+    _, table = map_with_store_concurrency(storage, lambda step: step(), steps)
     return table  # type: ignore[return-value]
 
 

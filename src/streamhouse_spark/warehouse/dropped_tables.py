@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from streamhouse_spark.config.branch_metadata import BRANCH
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.paths import TABLES_PREFIX
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
@@ -44,7 +44,7 @@ def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
             logger.warning("table %s cannot be read: %s", uuid, error)
             return None
 
-    states = in_parallel(look, storage.list_names(TABLES_PREFIX))
+    states = parallel_map(look, storage.list_names(TABLES_PREFIX))
     dropped = [
         DroppedTable(state.name, state.table_uuid, state.time_ms, state.num_rows)
         for state in states
@@ -62,7 +62,7 @@ def find_dropped_table(dropped: Sequence[DroppedTable], path: TablePath, uuid: s
     if of_name:
         hint = f"dropped under that name are {', '.join(table.uuid for table in of_name[:5])}"
     else:
-        near = nearest(str(path), [table.name for table in dropped])
+        near = find_nearest(str(path), [table.name for table in dropped])
         names = ", ".join(dict.fromkeys(table.name for table in dropped[:10]))
         hint = f"did you mean {near}?" if near else f"dropped tables there: {names or 'none'}"
     which = f"{path} ({uuid})" if uuid is not None else str(path)

@@ -18,7 +18,7 @@ from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.renaming import is_named
 from streamhouse_spark.log.lifecycle.replace_table import follow_replacements
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def prefetch_names(storage: Storage, *, exists: bool = False) -> NamePrefetch:
 
     looks: list[Callable[[], list[str]]] = [
         require,
-        lambda: names.database_folders(storage),
+        lambda: names.list_database_folders(storage),
         lambda: _logs_to_prefetch(storage),
     ]
     _, folders, logs = _run_steps(storage, looks)
@@ -120,7 +120,7 @@ def list_tables_of(
 
 
 def _run_steps(storage: Storage, steps: Sequence[Callable[[], T]]) -> list[T]:
-    return list(at_once(storage, lambda step: step(), steps))
+    return list(map_with_store_concurrency(storage, lambda step: step(), steps))
 
 
 def _uuids(named: Sequence[Named]) -> set[str]:
@@ -146,7 +146,7 @@ def _open_tables(
         prefetched |= prefetch_logs(storage, world, [uuid for uuid in _uuids(some) if uuid not in prefetched])
         # Two names may refer to one table during a rename: a prefetched log has one reader.
         requests = [(path, pointer, prefetched.pop(str(pointer and pointer.uuid), None)) for path, pointer in some]
-        tables = at_once(storage, partial(_summarise_table, storage, world), requests)
+        tables = map_with_store_concurrency(storage, partial(_summarise_table, storage, world), requests)
         yield from (table for table in tables if table is not None)
 
 

@@ -12,11 +12,11 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.query.projection import Projection, filter_and_project, parse_filter
-from streamhouse_spark.read.planner import ScanRequest, plan_lake, plan_pin
+from streamhouse_spark.read.planner import ScanRequest, plan_lake, plan_scan
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_tasks import ScanPlan
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.table.system_views import CHANGELOG, LAKE, changelog_batches
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -61,8 +61,8 @@ def _take_rows(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa
 
 def _read_union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
     request = ScanRequest.of(projection)
-    plan = with_stand_ins(
-        table, pin, InitialSchema(request.columns), lambda found: plan_pin(table, found, request).plan(table)
+    plan = read_with_fallback(
+        table, pin, InitialSchema(request.columns), lambda found: plan_scan(table, found, request).plan(table)
     )
     return _read_rows(table, plan, projection)
 

@@ -29,9 +29,9 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.branches import require_branch
 from streamhouse_spark.log.lifecycle.renaming import is_named
-from streamhouse_spark.log.lifecycle.sql_views import is_a_view
+from streamhouse_spark.log.lifecycle.sql_views import name_is_view_error
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.table_resolution import open_pointed
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -74,9 +74,9 @@ class Connection:
 
     def find_table(self, name: str) -> Table | None:
         """Return the table as `table` does; None if there is none."""
-        return self.find_with(name, None)[0]
+        return self.find_table_with(name, None)[0]
 
-    def find_with(self, name: str, read_extra: Callable[[Table], T] | None) -> tuple[Table | None, T | None]:
+    def find_table_with(self, name: str, read_extra: Callable[[Table], T] | None) -> tuple[Table | None, T | None]:
         """Return the table as `find_table` does, and what ``read_extra`` read of it in parallel.
 
         On a high-latency store the name, its last table, and what ``read_extra`` reads of that are requested in
@@ -91,7 +91,7 @@ class Connection:
             prefetch = process.prefetch(path, read_extra)
             pointer = prefetch.pointer if prefetch else names.resolve(process.warehouse.storage, path)
             if pointer.view is not None:
-                raise is_a_view(path, process.warehouse.url)
+                raise name_is_view_error(path, process.warehouse.url)
             if pointer.uuid is None:
                 return None, None
             cached = process.tables.get(pointer.uuid)
@@ -219,7 +219,7 @@ class _Process:
         looks = [lambda: prefetch.read_name(storage, path), prefetch.read_table]
         if read_extra is not None:
             looks.append(lambda: prefetch.read_extra(read_extra))
-        for _ in at_once(storage, lambda look: look(), looks):
+        for _ in map_with_store_concurrency(storage, lambda look: look(), looks):
             pass
         return prefetch
 

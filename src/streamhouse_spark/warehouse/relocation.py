@@ -35,17 +35,17 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.formats import lake_relocation, open_lake_table
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.relocation import LakeRelocation
-from streamhouse_spark.lake.tiering.record_snapshot import is_ahead
+from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
 from streamhouse_spark.log.commits.object_existence import list_referenced_keys
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.branches import branches_of
-from streamhouse_spark.log.lifecycle.clones import clones_of
+from streamhouse_spark.log.lifecycle.branches import find_branches
+from streamhouse_spark.log.lifecycle.clones import list_clones
 from streamhouse_spark.log.lifecycle.log_copy import copy_log
-from streamhouse_spark.log.lifecycle.log_locations import places_of
+from streamhouse_spark.log.lifecycle.log_locations import log_locations_of
 from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseMetadata, read_warehouse_file
 from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot
 
@@ -180,12 +180,12 @@ class _Relocation:
             )
 
     def _require_no_clones_or_branches(self, states: list[TableState]) -> None:
-        if self._copy and (table_names := sorted(state.name for state in states if branches_of(state))):
+        if self._copy and (table_names := sorted(state.name for state in states if find_branches(state))):
             raise InvalidOptionError(
                 f"{', '.join(table_names)} of {self._url} has branches, which are known by uuids that a copy would "
                 "change; publish or drop the branches, and copy the warehouse then"
             )
-        if self._copy and (table_names := sorted(state.name for state in states if clones_of(state))):
+        if self._copy and (table_names := sorted(state.name for state in states if list_clones(state))):
             raise InvalidOptionError(
                 f"{', '.join(table_names)} of {self._url} has clones, which are known by uuids that a copy would "
                 "change; drop the clones, clean the warehouse after the grace, and copy it then"
@@ -253,7 +253,7 @@ class _Relocation:
             return
         held = newest.offsets if newest is not None else {}
         is_behind = state.lake is not None and any(held.get(b, 0) < o for b, o in state.lake.offsets.items())
-        if (newest is not None and is_ahead(newest, state)) or is_behind:
+        if (newest is not None and lake_is_ahead(newest, state)) or is_behind:
             raise CorruptDataError(
                 f"table {state.name} of {self._url}: its lake holds the offsets {dict(held)}, its log ends at "
                 f"{dict(state.ends)} and was tiered up to {dict(state.lake.offsets) if state.lake else {}}: the "
@@ -299,7 +299,7 @@ class _Relocation:
     def _relocate(self, state: TableState, lake: LakeRelocation | None, new_uuid: str | None) -> None:
         if new_uuid is not None:
             copy_log(self._storage, self._world, state.table_uuid, new_uuid)
-        elif (places := places_of(self._storage)) is not None and is_placed(state.table_uuid):
+        elif (places := log_locations_of(self._storage)) is not None and is_placed(state.table_uuid):
             places.take_over(state.table_uuid)
         if lake is not None:
             lake.relocate(new_uuid)

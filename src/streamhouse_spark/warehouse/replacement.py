@@ -15,8 +15,8 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.log_locations import new_table_uuid, require_log_location
-from streamhouse_spark.log.lifecycle.replace_table import succeed
+from streamhouse_spark.log.lifecycle.log_locations import create_table_uuid, require_log_location
+from streamhouse_spark.log.lifecycle.replace_table import commit_replacement
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -25,7 +25,7 @@ def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
     """Create an unnamed table, for `publish_table`."""
     storage, world = warehouse.storage, warehouse.world
     require_log_location(storage, create.properties)
-    uuid, attempt = new_table_uuid(storage, world, create.properties), world.ids.new_uuid()
+    uuid, attempt = create_table_uuid(storage, world, create.properties), world.ids.new_uuid()
     parsed = parse_properties(create.properties, create.schema, create.partition_by)
     location = lake_location(path, uuid, has_conflict=True, lake_format=parsed.datalake_format)
     placed = Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)
@@ -35,10 +35,10 @@ def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
 
 
 def publish_table(warehouse: Warehouse, path: TablePath, staged_uuid: str, replaced_uuid: str) -> None:
-    """Replace the table of the name by a staged one. Raises `CommitConflictError` as `succeed`."""
+    """Replace the table of the name by a staged one. Raises `CommitConflictError` as `commit_replacement`."""
     storage, world = warehouse.storage, warehouse.world
     old, new = (CommitLog(storage, uuid, world) for uuid in (replaced_uuid, staged_uuid))
-    succeed(storage, world, path, old, new)
+    commit_replacement(storage, world, path, old, new)
 
 
 def abandon_table(warehouse: Warehouse, staged_uuid: str, replaced_uuid: str) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from streamhouse_spark.core.argument_validation import checks_arguments
+from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.clock import World, system_author
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.paths import LAKE_PREFIX, parse_database, parse_table_name
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CorruptDataError, StreamhouseError, TableExistsError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Drop
@@ -23,7 +23,7 @@ from streamhouse_spark.log.lifecycle.drop_table import clean_dropped
 from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS, CleanReport
 from streamhouse_spark.log.lifecycle.log_locations import require_log_location, with_log_places
 from streamhouse_spark.log.lifecycle.renaming import is_named, rename, undrop
-from streamhouse_spark.log.lifecycle.sql_views import drop_view, is_a_view
+from streamhouse_spark.log.lifecycle.sql_views import drop_view, name_is_view_error
 from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.factory import storage_for
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@checks_arguments(names=("name", "old", "new", "to", "lake", "database"))
+@validates_arguments(names=("name", "old", "new", "to", "lake", "database"))
 class Warehouse:
     """A warehouse at a path or URL, such as ``/data/wh`` or ``s3://bucket/wh``. Nothing is opened before its first use.
 
@@ -279,7 +279,7 @@ class Warehouse:
         """Open a table as `table` does, but return None if there is none."""
         path = parse_table_name(name).require_rows("open as a table")
         if (pointer := self._resolve_pointer(path.base)).view is not None:
-            raise is_a_view(path.base, self.url)
+            raise name_is_view_error(path.base, self.url)
         table = self._open(path.base, pointer.uuid) if pointer.uuid else None
         return table if table is None or path.branch is None else table.branch(path.branch)
 
@@ -323,7 +323,7 @@ class Warehouse:
             if if_exists:
                 return False
             raise self._not_found(path)
-        with after_commit(logger, "freeing the name", path):  # a pointer to a dropped table is ignored
+        with log_post_commit_errors(logger, "freeing the name", path):  # a pointer to a dropped table is ignored
             names.point(self._storage, path, pointer, None, self._world)
         return True
 
@@ -430,13 +430,13 @@ class Warehouse:
             self._is_verified = True
 
     def _resolve_pointer(self, path: TablePath) -> names.NamePointer:
-        pointer = names.resolve(self._storage, path) if self._is_verified else names.first_look(self._storage, path)
+        pointer = names.resolve(self._storage, path) if self._is_verified else names.resolve_first(self._storage, path)
         self._is_verified = True
         return pointer
 
     def _keep_database(self, path: TablePath) -> None:
         """Recreate the database of a committed name if it was dropped concurrently."""
-        with after_commit(logger, "keeping the database", path):
+        with log_post_commit_errors(logger, "keeping the database", path):
             names.create_database(self._storage, path.database, self._world)
 
     def _open_named(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
@@ -445,7 +445,7 @@ class Warehouse:
         Raises `TableNotFoundError` if it was dropped since: a stalled creator made a table that was cleaned up.
         """
         table: Table | None = self._make_table(path, uuid)
-        with after_commit(logger, "opening", path):
+        with log_post_commit_errors(logger, "opening", path):
             table = self._open(path, uuid, log)
         if table is None:
             raise self._not_found(path)
@@ -467,14 +467,16 @@ class Warehouse:
 
     def _find_database(self, name: str) -> names.DatabasePointer:
         database = parse_database(name)
-        pointer = (names.resolve_database if self._is_verified else names.first_database)(self._storage, database)
+        pointer = (names.resolve_database if self._is_verified else names.resolve_first_database)(
+            self._storage, database
+        )
         self._is_verified = True
         if not pointer.exists:
             raise self._no_database(database)
         return pointer
 
     def _no_database(self, database: str) -> TableNotFoundError:
-        near = nearest(database, databases := self.databases())
+        near = find_nearest(database, databases := self.databases())
         hint = f"did you mean {near}?" if near else f"databases there: {', '.join(databases[:10]) or 'none'}"
         return TableNotFoundError(
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
@@ -492,10 +494,10 @@ class Warehouse:
     def _not_found(self, path: TablePath) -> StreamhouseError:
         pointer = names.resolve(self._storage, path)
         if pointer.view is not None:
-            return is_a_view(path, self.url)
+            return name_is_view_error(path, self.url)
         if (moved_to := self._find_new_name(pointer)) is not None:
             return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
-        near = nearest(str(path), tables := self.tables())
+        near = find_nearest(str(path), tables := self.tables())
         hint = f"did you mean {near}?" if near else f"tables there: {', '.join(tables[:10]) or 'none'}"
         return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
 

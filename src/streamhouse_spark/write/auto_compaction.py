@@ -10,12 +10,12 @@ from typing import Final
 
 from streamhouse_spark.core.fork_safety import new_lock, try_lock
 from streamhouse_spark.core.paths import commits_prefix
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.compaction import (
     has_much_inline,
-    inline_merge_due,
+    is_inline_merge_due,
     merge,
     plan_inline_merge,
     plan_small_merge,
@@ -59,16 +59,16 @@ def merge_if_due(table: TableHandle, state: TableState) -> None:
     that finds a compaction in progress leaves the work to a later write. A process that stalls in a compaction blocks
     the others until twice the due amount is inline.
     """
-    if not inline_merge_due(state):
+    if not is_inline_merge_due(state):
         return
-    background, place = table.world.after_calls, (table.storage.url, table.uuid)
+    background, place = table.world.post_commit_executor, (table.storage.url, table.uuid)
     if has_much_inline(state, OVERDUE):
         background.finish(place)
     background.start(place, partial(_merge, table, state))
 
 
 def _merge(table: TableHandle, state: TableState) -> None:
-    with after_commit(logger, "merging inline rows", table.name), try_lock(_merge_lock(table)) as is_held:
+    with log_post_commit_errors(logger, "merging inline rows", table.name), try_lock(_merge_lock(table)) as is_held:
         if is_held:
             _merge_if_alone(table, state)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.schema.json_values import decode_times, encode_values, form_of, parse_json, variant_of
+from streamhouse_spark.schema.json_values import decode_times, encode_json_variant, encode_values, find_form, parse_json
 from streamhouse_spark.schema.variant import VARIANT, is_variant
 from streamhouse_spark.write.untrusted_arrow import require_readable
 
@@ -111,14 +111,14 @@ def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
     if is_variant(column.type):
         values = [None if text is None else _parse_variant(text, column.name) for text in texts.to_pylist()]
         return pa.array(values, VARIANT)
-    form = form_of(column.type)
+    form = find_form(column.type)
     assert form is not None
     return form.decode(texts.to_pylist(), column.type, column.name)
 
 
 def _parse_variant(text: str, name: str) -> dict[str, bytes] | None:
     try:
-        return variant_of(parse_json(text), name)
+        return encode_json_variant(parse_json(text), name)
     except (ValueError, RecursionError) as error:
         shown = text[:_SHOWN_CHARS_MAX]
         raise SchemaMismatchError(f"column '{name}' has {shown!r}, which is not JSON ({error}); quote it") from error

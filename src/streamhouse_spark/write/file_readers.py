@@ -96,7 +96,7 @@ def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdi
         raise _unreadable(path, error) from error
 
 
-def rows_of_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits | None = None) -> pa.Table:
+def read_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits | None = None) -> pa.Table:
     """Read the rows of a request body: an Arrow stream or file, CSV or JSON Lines.
 
     Raises `SchemaMismatchError` for invalid bytes, and for Arrow data beyond the limits.
@@ -121,7 +121,7 @@ def rows_of_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits
         ) from error
 
 
-def pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def iter_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Join consecutive batches with equal columns to tables of about `_PIECE_BYTES_MAX` at most."""
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0

@@ -18,7 +18,7 @@ from streamhouse_spark.log.staging import BucketRouter, Removing, Require, RowSt
 from streamhouse_spark.schema.constraints.check_constraint import Check
 from streamhouse_spark.schema.default_functions import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
-from streamhouse_spark.schema.row_conversion import can_be_read_again, convert_rows
+from streamhouse_spark.schema.row_conversion import convert_rows, is_rereadable
 from streamhouse_spark.write.auto_compaction import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
@@ -52,7 +52,7 @@ class LogTableWriter:
             try:
                 return self.commit(staged, transaction=transaction, overwrite=overwrite, require=require)
             except CommitConflictError:
-                if self._table.refresh().schema_id == staged.schema_id or not can_be_read_again(rows):
+                if self._table.refresh().schema_id == staged.schema_id or not is_rereadable(rows):
                     raise
         return self.commit(self.stage(rows), transaction=transaction, overwrite=overwrite, require=require)
 
@@ -116,7 +116,7 @@ class LogTableWriter:
             return state, *self._convert(rows, state)
         except SchemaMismatchError:
             stale_state, state = state, table.refresh()
-            if state.schema_id == stale_state.schema_id or not can_be_read_again(rows):
+            if state.schema_id == stale_state.schema_id or not is_rereadable(rows):
                 raise
             return state, *self._convert(rows, state)
 

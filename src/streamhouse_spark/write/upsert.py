@@ -22,7 +22,7 @@ from streamhouse_spark.core import arrow_chunking
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import cached_property, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
@@ -34,7 +34,7 @@ from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.table_config import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_registry import tablet
+from streamhouse_spark.kv.tablet_registry import open_tablet
 from streamhouse_spark.kv.upsert_commit import UpsertCommitter
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.actions import Action
@@ -42,12 +42,12 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.staging import Require
-from streamhouse_spark.query.overwrite_filter import Choose
+from streamhouse_spark.query.overwrite_filter import OverwriteFilterFactory
 from streamhouse_spark.schema.default_functions import StatementContext
 from streamhouse_spark.schema.defaults import default_values, evaluate_defaults, without_defaults
 from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
-from streamhouse_spark.schema.identity import refuse_given
-from streamhouse_spark.schema.row_conversion import can_be_read_again, coerce
+from streamhouse_spark.schema.identity import reject_identity_values
+from streamhouse_spark.schema.row_conversion import convert_to_schema, is_rereadable
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.auto_compaction import merge_if_due
 from streamhouse_spark.write.key_parsing import parse_keys
@@ -128,8 +128,8 @@ class PrimaryKeySchema:
 
     def _complete_columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_chunking.Column]:
         rows = fill_generated_columns(self.properties.generated, rows, self.name)
-        rows = rows if self.numbers is None else self.numbers.filled(rows, deleted)
-        return [arrow_chunking.small_array(rows.column(name)) for name in self.schema.names]
+        rows = rows if self.numbers is None else self.numbers.fill_numbers(rows, deleted)
+        return [arrow_chunking.combine_if_small(rows.column(name)) for name in self.schema.names]
 
     def _group_rows(
         self, columns: Sequence[arrow_chunking.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
@@ -159,7 +159,7 @@ class PrimaryKeySchema:
                 f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, expected at most "
                 f"{arrow_chunking.KEYS_BYTES_MAX}; nothing was written, write it in several batches"
             )
-        chosen = [arrow_chunking.one_array(c) if place in places else c for place, c in enumerate(columns)]
+        chosen = [arrow_chunking.combine_chunks(c) if place in places else c for place, c in enumerate(columns)]
         return self.layout.keys(chosen)
 
     def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
@@ -173,7 +173,7 @@ class PrimaryKeySchema:
         return self.layout.identity
 
     def tablet_of(self, bucket: int) -> Tablet:
-        return tablet(self.warehouse_url, self.table_uuid, bucket, self._identity)
+        return open_tablet(self.warehouse_url, self.table_uuid, bucket, self._identity)
 
 
 def with_statement_context(shape: PrimaryKeySchema, world: World) -> PrimaryKeySchema:
@@ -221,7 +221,7 @@ class PrimaryKeyTable:
         columns: Sequence[str] | None = None,
         transaction: Transaction | None = None,
         overwrite: bool = False,
-        choosing: Callable[[pa.Table], Choose] | None = None,
+        choosing: Callable[[pa.Table], OverwriteFilterFactory] | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
         """Upsert rows, see `Table.upsert` and `Table.overwrite`.
@@ -233,9 +233,10 @@ class PrimaryKeyTable:
             targets = resolve_targets(shape, columns)
             older = self.table.state.schemas
             padded = pad_columns(
-                coerce(rows, _require_key_columns(shape, targets), table=shape.name, older=older), shape.schema
+                convert_to_schema(rows, _require_key_columns(shape, targets), table=shape.name, older=older),
+                shape.schema,
             )
-            refuse_given(shape.properties.identity, padded, shape.name)
+            reject_identity_values(shape.properties.identity, padded, shape.name)
             none = np.zeros(padded.num_rows, np.bool_)
             if choosing is not None:
                 return self.replace_partitions(
@@ -260,7 +261,9 @@ class PrimaryKeyTable:
 
     def keys(self, keys: Any, shape: PrimaryKeySchema) -> pa.Table:
         """Convert keys that a caller gave. Raises `SchemaMismatchError`."""
-        return coerce(parse_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name)
+        return convert_to_schema(
+            parse_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name
+        )
 
     def change(self, rows: pa.Table, deleted: Bools, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Write rows and delete keys in one record; ``deleted`` marks the rows whose keys are deleted.
@@ -271,7 +274,7 @@ class PrimaryKeyTable:
         check_transaction(transaction)
         shape = with_statement_context(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
-        padded = pad_columns(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
+        padded = pad_columns(convert_to_schema(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
         batches = shape.batches(arrow_chunking.take_rows(padded, order, distinct=True), deleted[order])
         for batch in batches.values():
             require_unique_keys(shape, batch)
@@ -311,7 +314,7 @@ class PrimaryKeyTable:
                 return write(shape)  # type: ignore[no-any-return]
             except (CommitConflictError, SchemaMismatchError):
                 state = self.table.refresh()
-                if state.schema_id == shape.layout.schema_id or not can_be_read_again(rows):
+                if state.schema_id == shape.layout.schema_id or not is_rereadable(rows):
                     raise
         return write(with_statement_context(self.shape(), self.table.world))  # type: ignore[no-any-return]
 
@@ -366,7 +369,7 @@ class PrimaryKeyTable:
         self,
         shape: PrimaryKeySchema,
         batches: Mapping[int, KeyedBatch],
-        choose: Choose,
+        choose: OverwriteFilterFactory,
         *,
         transaction: Transaction | None = None,
         read: ReadVersion | None = None,
@@ -447,8 +450,7 @@ def require_unique_keys(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
         return
     row = int(batch.starts[np.argmax(written > 1)])
     key = ", ".join(
-        f"{name} = {python_value(batch.columns[shape.schema.names.index(name)][row])!r}"
-        for name in shape.key_schema.names
+        f"{name} = {to_python(batch.columns[shape.schema.names.index(name)][row])!r}" for name in shape.key_schema.names
     )
     raise SchemaMismatchError(
         f"table {shape.name}: the MERGE writes {int(written.max())} rows of one primary key ({key}), of which only one "

@@ -26,7 +26,7 @@ from streamhouse_spark.kv.change_staging import EMPTY_POSITION, PreparedChanges,
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.table_config import engine_of
-from streamhouse_spark.query.overwrite_filter import Choose
+from streamhouse_spark.query.overwrite_filter import OverwriteFilterFactory
 from streamhouse_spark.schema.default_functions import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -142,7 +142,7 @@ def commit(
     *,
     transaction: Transaction | None = None,
     read: ReadVersion | None = None,
-    choose: Choose | None = None,
+    choose: OverwriteFilterFactory | None = None,
 ) -> BucketOffsets:
     """Commit the changes that the intents of buckets make by the latest cached schema, in one record.
 

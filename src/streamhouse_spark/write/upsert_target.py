@@ -20,7 +20,7 @@ from streamhouse_spark.keys.keyed_batch import Bools
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.staging import Require
 from streamhouse_spark.schema.constraints.check_constraint import Check
-from streamhouse_spark.schema.row_conversion import can_be_read_again, coerce
+from streamhouse_spark.schema.row_conversion import convert_to_schema, is_rereadable
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, drop_ignored_deletions, pad_columns
 
@@ -60,7 +60,7 @@ class UpsertTarget:
             key_rows = self._keyed.keys(keys, shape)
         except SchemaMismatchError:
             newest = self._keyed.shape(self._keyed.table.refresh())
-            if newest is shape or not can_be_read_again(keys):
+            if newest is shape or not is_rereadable(keys):
                 raise
             shape, key_rows = newest, self._keyed.keys(keys, newest)
         drop_ignored_deletions(shape, key_rows, np.ones(key_rows.num_rows, np.bool_))
@@ -85,7 +85,7 @@ class UpsertTarget:
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             older = self._keyed.table.state.schemas
-            upserted = pad_columns(coerce(rows, shape.schema, table=shape.name, older=older), shape.schema)
+            upserted = pad_columns(convert_to_schema(rows, shape.schema, table=shape.name, older=older), shape.schema)
             padded = _interleave(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
             return self._keyed.commit_rows(shape, padded, deleted, None, transaction, require=require)
 

@@ -22,7 +22,7 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Table
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake.iceberg import external_row_deletes as iceberg_external_row_deletes
 from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
@@ -48,7 +48,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
 from streamhouse_spark.read import lake_row_ids, planner, scan_executor
-from streamhouse_spark.read.lake_row_ids import Places
+from streamhouse_spark.read.lake_row_ids import RowLocations
 from streamhouse_spark.read.scan_executor import ScanTaskReader
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import row_deletion
@@ -138,7 +138,7 @@ def a_deletion_that_was_planned_before_a_round() -> None:
     read = ReadVersion.of(table.refresh())
     table.delete(where=[("id", "=", 2)])
     tier(table)
-    row_deletion.commit_deletion(table, {0: OffsetRuns.dense(4, 1)}, read)
+    row_deletion.commit_deletion(table, {0: OffsetSet.dense(4, 1)}, read)
     tier(table)
     assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
 
@@ -257,7 +257,7 @@ def rows_of_adopted_files_are_deleted() -> None:
 
 def a_rewrite_before_the_round() -> None:
     table, storage, world = adopted_table([1, 1, 2, 3, 3, 3])
-    files = {file_at(table, 0): OffsetRuns.dense(1, 1)}
+    files = {file_at(table, 0): OffsetSet.dense(1, 1)}
     row_deletion.commit_deletion(table, {}, ReadVersion.of(table.refresh()), files=files)
     left = ids(table.to_arrow())
     foreign_iceberg.rewritten(storage, world)
@@ -270,7 +270,7 @@ def a_rewrite_before_the_round() -> None:
 
 def a_rewrite_after_a_round_that_is_not_recorded() -> None:
     table, storage, world = adopted_table([1, 1, 2, 3, 3, 3])
-    files = {name: OffsetRuns.dense(1, 1) for name in (file_at(table, 0), file_at(table, 1))}
+    files = {name: OffsetSet.dense(1, 1) for name in (file_at(table, 0), file_at(table, 1))}
     row_deletion.commit_deletion(table, {}, ReadVersion.of(table.refresh()), files=files)
     left = ids(table.to_arrow())
     with mock.patch.object(job, "record_snapshot", return_value=None):
@@ -282,7 +282,7 @@ def a_rewrite_after_a_round_that_is_not_recorded() -> None:
 
 def a_file_is_replaced_while_a_statement_runs() -> None:
     table, storage, world = adopted_table()
-    read, files = ReadVersion.of(table.refresh()), {file_at(table, 0): OffsetRuns.dense(1, 1)}
+    read, files = ReadVersion.of(table.refresh()), {file_at(table, 0): OffsetSet.dense(1, 1)}
     foreign_iceberg.rewritten(storage, world)
     table.append([{"id": 9}])
     tier(table)
@@ -298,8 +298,8 @@ def a_checkpoint_of_deleted_file_rows() -> None:
 
 def file_at(table: Table, place: int) -> str:
     state = table.refresh()
-    read = lake_row_ids.read_base(table, state)
-    return next(iter(lake_row_ids.locate_rows(table, state, read, {place: OffsetRuns.dense(0, 1)})))
+    read = lake_row_ids.take_read_version(table, state)
+    return next(iter(lake_row_ids.locate_rows(table, state, read, {place: OffsetSet.dense(0, 1)})))
 
 
 def killed(*_: Any) -> Any:
@@ -327,7 +327,7 @@ def a_round_while_a_statement_runs() -> None:
     state = table.refresh()
     (deletion,) = state.deletions
     tier(table)
-    files = dict.fromkeys(deletion.files, OffsetRuns.dense(1, 1))
+    files = dict.fromkeys(deletion.files, OffsetSet.dense(1, 1))
     with pytest.raises(CommitConflictError, match="may have other files"):
         row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files=files)
 
@@ -356,10 +356,10 @@ def a_rename_while_a_statement_runs() -> None:
     table.append([row(9)])
     tier(table)
     state = table.refresh()
-    read = lake_row_ids.read_base(table, state)
+    read = lake_row_ids.take_read_version(table, state)
     rename()
     with pytest.raises(CommitConflictError, match="put its own lake snapshot"):
-        lake_row_ids.locate_rows(table, state, read, {0: OffsetRuns.dense(0, 1)})
+        lake_row_ids.locate_rows(table, state, read, {0: OffsetSet.dense(0, 1)})
 
 
 def a_rewrite_renamed_over_the_snapshot_that_was_read() -> None:
@@ -408,11 +408,11 @@ def a_rollback_to_before_another_engine_appended() -> None:
 # -- how the bugs are planted ------------------------------------------------------------------------------------------
 
 
-def delete_only_what_others_left(state: TableState, rows: Mapping[int, OffsetRuns]) -> tuple[DeleteRows, ...]:
-    def left(bucket: int, runs: OffsetRuns) -> OffsetRuns:
-        gone = state.deleted[bucket] if bucket in state.deleted else OffsetRuns.dense(0, 0)
+def delete_only_what_others_left(state: TableState, rows: Mapping[int, OffsetSet]) -> tuple[DeleteRows, ...]:
+    def left(bucket: int, runs: OffsetSet) -> OffsetSet:
+        gone = state.deleted[bucket] if bucket in state.deleted else OffsetSet.dense(0, 0)
         kept = sorted({*runs.offsets().tolist()} - {*gone.offsets().tolist()})
-        return OffsetRuns.union([OffsetRuns.dense(offset, 1) for offset in kept])
+        return OffsetSet.union([OffsetSet.dense(offset, 1) for offset in kept])
 
     found = {bucket: left(bucket, runs) for bucket, runs in rows.items()}
     return (DeleteRows({bucket: runs for bucket, runs in found.items() if runs}),)
@@ -423,9 +423,9 @@ def delete_in_the_next_bucket(original: Any, state: TableState, action: DeleteRo
     return original(action=replace(action, rows=rows))
 
 
-def positions_after_the_right_ones(original: Any) -> tuple[Any, OffsetRuns]:
+def positions_after_the_right_ones(original: Any) -> tuple[Any, OffsetSet]:
     left, found = original()
-    return left, OffsetRuns(found.starts + 1, found.lengths)
+    return left, OffsetSet(found.starts + 1, found.lengths)
 
 
 def positions_as_if_dense(original: Any, file: Any) -> Any:
@@ -439,7 +439,7 @@ def live_wherever_they_moved(self: Any, live: Any) -> Iterator[Any]:
     yield from (entry for entry in live if self._reader.location(entry) in gone)
 
 
-def kept_by_count(self: copy_on_write.FileRewrite) -> OffsetRuns:
+def kept_by_count(self: copy_on_write.FileRewrite) -> OffsetSet:
     return self.offsets.runs.rows(0, self.offsets.runs.num_rows - self.gone.num_rows)
 
 
@@ -459,7 +459,7 @@ NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 
 DELETED_ROW_BUGS = (
     # rows with offsets
-    PlantedBug("deleted rows are read", Patch(scan_executor, "places_within", lambda: NO_POSITIONS)).found_by(
+    PlantedBug("deleted rows are read", Patch(scan_executor, "deleted_places_within", lambda: NO_POSITIONS)).found_by(
         some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
     ),
     PlantedBug("a tail returns deleted rows", Patch(LogBatch, "without", lambda self: self)).found_by(
@@ -518,7 +518,7 @@ DELETED_ROW_BUGS = (
     PlantedBug(
         "rows of a dropped partition are replaced", Patch(row_deletion, "has_dropped_partitions", lambda: False)
     ).found_by(a_partition_is_dropped_beside_a_replacement, NO_CONFLICT),
-    PlantedBug("trimmed rows are replaced", Patch(Places, "num_rows", lambda: 0)).found_by(
+    PlantedBug("trimmed rows are replaced", Patch(RowLocations, "num_rows", lambda: 0)).found_by(
         rows_are_trimmed_beside_a_replacement, NO_CONFLICT
     ),
     PlantedBug(
@@ -532,7 +532,8 @@ DELETED_ROW_BUGS = (
         "a Paimon round replaces files whose rows were compacted", LIVE_IN_PAIMON(live_wherever_they_moved)
     ).found_by(a_compaction_beside_a_round_with_deletions, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
-        "Paimon rounds with deletions are not settled", Patch(PaimonLake, "settle", lambda snapshot: snapshot)
+        "Paimon rounds with deletions are not settled",
+        Patch(PaimonLake, "wait_until_durable", lambda snapshot: snapshot),
     ).found_by(
         a_rename_over_a_round_with_deletions,
         "LakeRolledBackError: ...the lake went back to before partitions were dropped",
@@ -589,11 +590,16 @@ DELETED_ROW_BUGS = (
         Patch(Deletion, "to_json", lambda original, self: original(self=replace(self, files={}, snapshot_id=None))),
     ).found_by(a_checkpoint_of_deleted_file_rows, "files={}, snapshot_id=None"),
     PlantedBug(
-        "other engines are assumed to add no rows to a Paimon lake", Patch(PaimonLake, "adds_no_others", lambda: True)
+        "other engines are assumed to add no rows to a Paimon lake",
+        Patch(PaimonLake, "adds_only_own_rows", lambda: True),
     ).found_by(a_rollback_to_before_another_engine_appended, "DID NOT RAISE ...InvalidOptionError"),
     PlantedBug(
         "Paimon files lose the row before the deleted one",
-        Patch(copy_on_write, "places_within", lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0))),
+        Patch(
+            copy_on_write,
+            "deleted_places_within",
+            lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0)),
+        ),
     ).found_by(rows_of_paimon_files_are_deleted, "[1, 2, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
         "a Paimon round that rewrote files counts as keeping them",
@@ -608,7 +614,7 @@ DELETED_ROW_BUGS = (
     ).found_by(an_append_while_a_round_writes, "assert 0 == 1"),
     PlantedBug(
         "a Paimon snapshot is known by its number alone",
-        Patch(PaimonLake, "mark_of", lambda snapshot_id: f"{snapshot_id}"),
+        Patch(PaimonLake, "snapshot_mark", lambda snapshot_id: f"{snapshot_id}"),
     ).found_by(a_rename_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
         "a read does not require the files of deleted rows", Patch(planner, "_require_files", lambda: None)

@@ -143,7 +143,7 @@ def a_read_while_columns_swap_their_names() -> None:
     pinned = take_latest_snapshot(table.refresh())
     run.warehouse.table("sales.pairs").alter(rename_columns={"a": "b", "b": "a"})
     table.refresh()
-    rows = union_read.read_pin(table, pinned, Projection.of(pinned.state.schema, None, None)).to_pylist()
+    rows = union_read.read_snapshot_rows(table, pinned, Projection.of(pinned.state.schema, None, None)).to_pylist()
     assert rows == [{"id": 1, "a": 1, "b": 10}, {"id": 2, "a": 2, "b": 20}]
 
 
@@ -405,7 +405,7 @@ LAKE_BUGS = (
     ),
     PlantedBug(
         "a lake restored from before a drop is not detected",
-        *(Patch(module, "require_dropped", lambda: None) for module in (snapshot_fallback, tiering)),
+        *(Patch(module, "require_drops_applied", lambda: None) for module in (snapshot_fallback, tiering)),
     ).found_by(a_lake_of_before_a_drop, "[0, 1, 2, 3, 3, 4, ...] == [0, 1, 2, 3, 6, 7]"),
     # truncation and overwrite
     PlantedBug(

@@ -52,7 +52,13 @@ from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_checkpoint
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.group_commit import CommitQueue, CommitResult, PendingCommit, RecordBuilder, outcomes
+from streamhouse_spark.log.commits.group_commit import (
+    CommitQueue,
+    CommitResult,
+    PendingCommit,
+    RecordBuilder,
+    results_of_record,
+)
 from streamhouse_spark.log.commits.history_epochs import HistoryIndex
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.log.commits.segment import Segment
@@ -456,7 +462,7 @@ def judge_or_fail_all(original: Any, call: PendingCommit, group: RecordBuilder) 
 
 def answer_then_put_group(original: Any, group: RecordBuilder, before: TableState) -> None:
     coming = replace(group.record("f" * 32), actions=group.body.actions)
-    answers = dict(outcomes(before, fold(before, coming), coming))
+    answers = dict(results_of_record(before, fold(before, coming), coming))
     for member in group.members[1:]:
         member.outcome = answers[member.attempt]
     original()
@@ -464,7 +470,7 @@ def answer_then_put_group(original: Any, group: RecordBuilder, before: TableStat
 
 def store_state_then_outcomes(self: CommitLog, before: TableState, stored: Record) -> TableState:
     self._state = state = fold(before, stored)
-    self._queue.landed(dict(outcomes(before, state, stored)))
+    self._queue.landed(dict(results_of_record(before, state, stored)))
     return state
 
 
@@ -492,7 +498,7 @@ def look_without_unsure(original: Any, failure: StorageError) -> PutResult[Any]:
 
 BELIEVES_STAGED_OBJECTS = Patch(commit_log, "require_stored", lambda: None)
 FORGETS_OWN_ATTEMPTS = Patch(CommitLog, "_fold_to_tail", lambda original: original(own={}))
-RETURNS_NEIGHBOURS_OUTCOMES = Patch(commit_log, "outcomes", neighbours_outcomes)
+RETURNS_NEIGHBOURS_OUTCOMES = Patch(commit_log, "results_of_record", neighbours_outcomes)
 JUDGES_ON_THE_STATE_BEFORE = Patch(
     RecordBuilder, "state", lambda original, self: replace(original(), transactions=self.before.transactions)
 )
@@ -559,7 +565,7 @@ LOG_BUGS = (
     ).found_by(interleaving("merge", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "staged changes by key are committed at any age",
-        Patch(change_staging, "is_kept", lambda: True),
+        Patch(change_staging, "is_retained", lambda: True),
         BELIEVES_STAGED_OBJECTS,
     ).found_by(partial(check_sleepers, "upserts", 2), f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
@@ -652,7 +658,9 @@ LOG_BUGS = (
         the_newest_checkpoint_is_damaged_after_a_floor,
         "CorruptDataError: ... holds no whole checkpoint at or above record 25",
     ),
-    PlantedBug("failed post-commit work fails the call", Patch(checkpoint, "after_commit", catch_nothing)).found_by(
+    PlantedBug(
+        "failed post-commit work fails the call", Patch(checkpoint, "log_post_commit_errors", catch_nothing)
+    ).found_by(
         a_checkpoint_that_cannot_be_stored,
         "StorageError: ...injected before (..., 'put_if_absent', 'tables/.../checkpoints/",
     ),

@@ -41,7 +41,7 @@ from kit.rows import ids, rows
 from kit.tables import tier
 from property.stream_driver import Query
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.datasource.stream import micro_batch_stream
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
@@ -333,7 +333,7 @@ def a_rewrite_between_a_read_and_its_deletion() -> None:
     table.append([row(8)])
     tier(table)
     with pytest.raises(CommitConflictError):
-        row_deletion.commit_deletion(table, {0: OffsetRuns.dense(0, 1)}, ReadVersion.of(state))
+        row_deletion.commit_deletion(table, {0: OffsetSet.dense(0, 1)}, ReadVersion.of(state))
     assert ids(table.to_arrow()) == list(range(9))
 
 
@@ -552,14 +552,15 @@ WRITE_BUGS = (
         Patch(PartitionOverwriteStager, "reads_whole_buckets", lambda: False),
     ).found_by(another_writer_adds_rows_to_a_bucket_that_had_none, "[0, 2, 4, 7] == [0, 2, 7]"),
     PlantedBug(
-        "a replacement accepts rows outside its filter", Patch(overwrite, "require_chosen", lambda: None)
+        "a replacement accepts rows outside its filter", Patch(overwrite, "require_matching_rows", lambda: None)
     ).found_by(a_second_run_replaces_the_first, "[1, 2, 2] == [1, 2]"),
     PlantedBug(
         "a name does not lead to the table that replaced it",
         Patch(table_resolution, "follow_replacements", refresh_without_following),
     ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...did you mean sales.parts?"),
     PlantedBug(
-        "a table is dropped before its replacement is named", Patch(warehouse_replacement, "succeed", drop_then_name)
+        "a table is dropped before its replacement is named",
+        Patch(warehouse_replacement, "commit_replacement", drop_then_name),
     ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...tables there: none"),
     # UPDATE, DELETE and MERGE by key
     PlantedBug(
@@ -588,7 +589,9 @@ WRITE_BUGS = (
     ).found_by(texts_of_a_length, "{'c': 'a', 'v': 'xy  '} != {'c': 'a  ', 'v': 'xy'}"),
     PlantedBug(
         "a column name with a leading dot is read as a path",
-        Patch(statistics, "distinct", lambda rows: rows.group_by(rows.column_names, use_threads=False).aggregate([])),
+        Patch(
+            statistics, "distinct_rows", lambda rows: rows.group_by(rows.column_names, use_threads=False).aggregate([])
+        ),
     ).found_by(a_partition_column_with_a_leading_dot, "the name is a path: No match for FieldRef.Name(day)"),
     PlantedBug(
         "a table counts as empty before it was created", Patch(read_snapshot, "_require_created_before", lambda: None)
@@ -618,7 +621,7 @@ WRITE_BUGS = (
     ).found_by(a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"),
     PlantedBug(
         "a dropped partition counts as recorded in full by any version",
-        Patch(PartitionDropRows, "tells_all", lambda: True),
+        Patch(PartitionDropRows, "names_all_rows", lambda: True),
     ).found_by(a_drop_that_an_earlier_version_recorded, "DID NOT RAISE ...InvalidOptionError"),
     PlantedBug(
         "changes omit dropped rows of lake files", Patch(commit_changes, "plan_file_tasks", lambda: ())
@@ -629,7 +632,7 @@ WRITE_BUGS = (
     ).found_by(old_rows_that_are_deleted, "the changes start at version 9"),
     PlantedBug(
         "only recorded rows of a dropped partition are changes",
-        Patch(feed_validation, "find_rows_lost_by_record", lambda tiered: {}),
+        Patch(feed_validation, "find_dropped_rows", lambda tiered: {}),
     ).found_by(old_rows_that_are_deleted, "assert Counter(..."),
     PlantedBug(
         "an emptied table still has the rows deleted before",
@@ -652,14 +655,14 @@ WRITE_BUGS = (
     ).found_by(a_lagging_stream, "[0, 1, 3, 4, 5] == [0, 1, 3, 5]"),
     PlantedBug(
         "rows that lake files mark as deleted are read",
-        Patch(reader, "_read_deleted_offsets", lambda: OffsetRuns.merged([])),
+        Patch(reader, "_read_deleted_offsets", lambda: OffsetSet.merged([])),
     ).found_by(a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"),
     PlantedBug(
         "rows are deleted by offsets that another engine removed",
-        Patch(row_deletion, "require_looked_at", lambda: None),
+        Patch(row_deletion, "require_located", lambda: None),
     ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
     PlantedBug(
-        "a later lake snapshot counts as checked for offsets", Patch(lake_row_ids, "have_offsets", lambda: True)
+        "a later lake snapshot counts as checked for offsets", Patch(lake_row_ids, "lake_has_offsets", lambda: True)
     ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
     # the sink of real-time mode
     PlantedBug(
@@ -679,7 +682,7 @@ WRITE_BUGS = (
     ).found_by(a_source_is_restored_and_grows, NO_HISTORY_ERROR),
     PlantedBug(
         "stored offsets outlive the query that was forgotten",
-        Patch(alter, "places_of", lambda: ()),
+        Patch(alter, "select_progress_ids", lambda: ()),
         Patch(RealTimeBatch, "begin", begin_with_an_empty_commit),
     ).found_by(a_query_is_forgotten, "assert Counter({0: 1... == Counter({0: 2"),
     PlantedBug(

@@ -89,7 +89,7 @@ class Expressions:
     # -- values ---------------------------------------------------------------------------------------------------
 
     def value(self, wanted: Column, *, anew: bool = False) -> str:
-        """An expression for a column; ``anew`` without the column's own old value."""
+        """An expression for a column; ``full_refresh`` without the column's own old value."""
         if not wanted.is_given:
             return null(wanted)
         alike = [c.name for c in self.columns if c.kind == wanted.kind and not (wanted.required and not c.required)]

@@ -25,7 +25,7 @@ from spark.statements.ways import WAYS
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.log.commit_reader import newest_first
+from streamhouse_spark.log.commit_reader import iter_records_backwards
 from streamhouse_spark.log.lifecycle.replace_table import find_replaced_table
 
 CONFLICT = "conflict"
@@ -208,7 +208,7 @@ class Lakehouse:
         already: one that takes another's place begins a moment before.
         """
         table = self.table(name)
-        times = {record.number: record.time_ms for record in newest_first(table.storage, table.refresh())}
+        times = {record.number: record.time_ms for record in iter_records_backwards(table.storage, table.refresh())}
         former = find_replaced_table(table.storage, table.world, table.path, table.uuid)
         if former is not None and times.get(number, 0) < former.dropped.time_ms:
             return None

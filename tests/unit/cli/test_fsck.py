@@ -51,7 +51,7 @@ def test_a_partition_that_had_them_is_dropped(table):
     append_elsewhere(table, "de")
     assert table.drop_partition({"land": "de"}).rows == 8
     newest = table.open_lake().newest()
-    assert (newest.dropped_rows, newest.dropped_others) == (8, 3)
+    assert (newest.dropped_rows, newest.dropped_without_offsets) == (8, 3)
     assert table.refresh().num_rows == table.to_arrow().num_rows == 5
     assert problems(table) == []
     retier(table)
@@ -77,14 +77,14 @@ def test_rows_that_are_missing_are_seen_beside_others(table):
 
 
 def test_offsets_that_are_there_twice_or_too_early_are_seen(table, monkeypatch):
-    known = fsck.offset_file
+    known = fsck.read_offset_file
     name = {}
 
     def read(files, location, uuid):
         found = known(files, location, uuid)
         return OffsetFile(found.location, found.bucket, name.setdefault("first", found.runs))
 
-    monkeypatch.setattr(fsck, "offset_file", read)
+    monkeypatch.setattr(fsck, "read_offset_file", read)
     assert any("has 5 offsets twice" in problem for problem in problems(table))
     monkeypatch.undo()
     monkeypatch.setattr(type(table.state), "first_offset", lambda *_: 3)

@@ -30,7 +30,7 @@ def days(text: str) -> int:
 
 
 def expired(unit: str, value: object, now: str, *, kept: int = 1, zone: str = "UTC") -> bool:
-    return AutoPartition("p", 0, unit, kept, zone).are_expired([(value,)], at(now))
+    return AutoPartition("p", 0, unit, kept, zone).all_expired([(value,)], at(now))
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_a_segment_expires_with_all_its_partitions():
     rule = AutoPartition("day", 1, "DAY", 0, "UTC")
     now = at("2026-03-02T00:00")
     old, new = ("de", "20260301"), ("de", "20260302")
-    assert rule.are_expired([old, ("fr", "20260201")], now)
-    assert not rule.are_expired([old, new], now)
-    assert not rule.are_expired([old, ("de", None)], now)
-    assert not rule.are_expired(None, now)
-    assert not rule.are_expired([], now)
+    assert rule.all_expired([old, ("fr", "20260201")], now)
+    assert not rule.all_expired([old, new], now)
+    assert not rule.all_expired([old, ("de", None)], now)
+    assert not rule.all_expired(None, now)
+    assert not rule.all_expired([], now)
 
 
 def test_defaults_and_spelling():

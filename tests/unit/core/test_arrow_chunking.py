@@ -34,7 +34,7 @@ def no_large_arrays(monkeypatch):
 
     def concat(arrays, *args, **options):
         found = real(arrays, *args, **options)
-        assert _is_fixed(found.type) or int(arrow_chunking.row_bytes(found).sum()) <= 3 * SLICE_BYTES
+        assert _is_fixed(found.type) or int(arrow_chunking.estimate_row_bytes(found).sum()) <= 3 * SLICE_BYTES
         return found
 
     monkeypatch.setattr(pa, "concat_arrays", concat)
@@ -239,8 +239,11 @@ def test_rows_are_never_fewer_bytes_than_their_arrays_have():
     rows = pa.Table.from_pylist(given(range(40)))
     for column in rows.columns:
         (chunk,) = column.chunks
-        assert int(arrow_chunking.row_bytes(chunk).sum()) >= chunk.nbytes - 40
-        assert arrow_chunking.row_bytes(chunk.slice(7, 9)).tolist() == arrow_chunking.row_bytes(chunk).tolist()[7:16]
+        assert int(arrow_chunking.estimate_row_bytes(chunk).sum()) >= chunk.nbytes - 40
+        assert (
+            arrow_chunking.estimate_row_bytes(chunk.slice(7, 9)).tolist()
+            == arrow_chunking.estimate_row_bytes(chunk).tolist()[7:16]
+        )
 
 
 def test_rows_have_the_bytes_of_their_values():
@@ -257,7 +260,7 @@ def test_rows_have_the_bytes_of_their_values():
         "pair": pa.array([{"a": text, "b": 1} for text in texts]),
     }
     rows = pa.table(columns)
-    expected = sum(map(arrow_chunking.row_bytes, rows.columns), start=np.zeros(50, np.int64))
+    expected = sum(map(arrow_chunking.estimate_row_bytes, rows.columns), start=np.zeros(50, np.int64))
     assert arrow_chunking.table_row_bytes(rows).tolist() == expected.tolist()
     batch = rows.combine_chunks().to_batches()[0]
     assert arrow_chunking.table_row_bytes(batch.slice(3, 20)).tolist() == expected[3:23].tolist()
@@ -266,7 +269,7 @@ def test_rows_have_the_bytes_of_their_values():
 
 def test_a_few_large_rows_do_not_hide_behind_many_small_ones():
     rows = pa.table({"v": ["s"] * 500 + ["l" * 300] * 5})
-    parts = list(arrow_chunking.slices(rows))
+    parts = list(arrow_chunking.slice_by_size(rows))
     assert pa.concat_tables(parts) == rows
     assert max(part.nbytes for part in parts) <= SLICE_BYTES
 
@@ -280,10 +283,10 @@ def test_slices_are_the_cuts_row_by_row_however_rows_are_counted(monkeypatch, st
     columns = {"v": ["é" * int(n) for n in lengths], "n": np.arange(300)}
     rows = pa.table(columns)
     chunked = pa.concat_tables([rows.slice(at, 37) for at in range(0, 300, 37)])
-    parts = list(arrow_chunking.slices(chunked))
+    parts = list(arrow_chunking.slice_by_size(chunked))
     assert pa.concat_tables(parts).equals(rows)
     assert [part.num_rows for part in parts] == [
-        end - start for start, end in arrow_chunking.cuts(arrow_chunking.table_row_bytes(rows))
+        end - start for start, end in arrow_chunking.cut_by_size(arrow_chunking.table_row_bytes(rows))
     ]
 
 
@@ -293,7 +296,7 @@ def test_rows_are_counted_one_by_one_only_near_a_cut(monkeypatch):
     monkeypatch.setattr(arrow_chunking, "table_row_bytes", lambda rows: counted.append(rows.num_rows) or real(rows))
     monkeypatch.setattr(arrow_chunking, "STEP_ROWS", 10)
     rows = pa.table({"n": np.arange(1000)})
-    assert len(list(arrow_chunking.slices(rows, 4000))) == 2
+    assert len(list(arrow_chunking.slice_by_size(rows, 4000))) == 2
     assert sum(counted) == 10
     assert not arrow_chunking.may_have_large_row(rows)
     monkeypatch.setattr(arrow_chunking, "ROW_BYTES_MAX", 70)
@@ -302,7 +305,7 @@ def test_rows_are_counted_one_by_one_only_near_a_cut(monkeypatch):
 
 def test_words_of_a_dictionary_count_as_often_as_they_stand_there():
     rows = pa.table({"word": pa.array(["w" * 300] * 50).dictionary_encode()})
-    assert max(part.num_rows for part in arrow_chunking.slices(rows)) == 1
+    assert max(part.num_rows for part in arrow_chunking.slice_by_size(rows)) == 1
 
 
 class TestBlanks:

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import CorruptDataError, OffsetRange
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 
 offset_lists = st.lists(st.integers(0, 400), unique=True).map(sorted)
 
 
-def _of(offsets: list[int]) -> OffsetRuns:
-    return OffsetRuns.of(np.array(offsets, np.int64))
+def _of(offsets: list[int]) -> OffsetSet:
+    return OffsetSet.of(np.array(offsets, np.int64))
 
 
 @given(offset_lists)
 def test_text_keeps_every_offset(offsets: list[int]) -> None:
-    runs = OffsetRuns.from_text(_of(offsets).to_text(), where="f")
+    runs = OffsetSet.from_text(_of(offsets).to_text(), where="f")
     assert runs.offsets().tolist() == offsets
     assert runs.num_rows == len(offsets)
 
@@ -42,28 +42,28 @@ def test_offsets_of_rows(offsets: list[int], data: st.DataObject) -> None:
 @given(offset_lists, st.integers(0, 400))
 def test_concat_joins_what_touches(offsets: list[int], cut: int) -> None:
     parts = [_of([o for o in offsets if o < cut]), _of([o for o in offsets if o >= cut])]
-    joined = OffsetRuns.concat(parts)
+    joined = OffsetSet.concat(parts)
     assert joined.offsets().tolist() == offsets
     assert len(joined.starts) == len(_of(offsets).starts)
 
 
 def test_concat_out_of_order() -> None:
     with pytest.raises(ValueError, match="out of order"):
-        OffsetRuns.concat([_of([5, 6]), _of([6, 7])])
+        OffsetSet.concat([_of([5, 6]), _of([6, 7])])
 
 
 def test_dense_and_range() -> None:
-    runs = OffsetRuns.dense(10, 5)
+    runs = OffsetSet.dense(10, 5)
     assert runs.range == OffsetRange(10, 15)
     assert json.loads(runs.to_text()) == {"version": 1, "rows": 5, "start": 10}
-    assert OffsetRuns.dense(3, 0).num_rows == 0
+    assert OffsetSet.dense(3, 0).num_rows == 0
 
 
 def test_large_offsets_and_scattered_rows_stay_small() -> None:
     offsets = np.arange(0, 3_000_000, 3, dtype=np.int64) + 2**40
-    text = OffsetRuns.of(offsets).to_text()
+    text = OffsetSet.of(offsets).to_text()
     assert len(text) < 1_000
-    assert np.array_equal(OffsetRuns.from_text(text, where="f").offsets(), offsets)
+    assert np.array_equal(OffsetSet.from_text(text, where="f").offsets(), offsets)
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_large_offsets_and_scattered_rows_stay_small() -> None:
 )
 def test_damaged_text(text: str) -> None:
     with pytest.raises(CorruptDataError, match="footer of some file"):
-        OffsetRuns.from_text(text, where="some file")
+        OffsetSet.from_text(text, where="some file")
 
 
 @given(offset_lists, offset_lists)
 def test_sets(first, second):
-    one, other = (OffsetRuns.of(np.array(offsets, np.int64)) for offsets in (first, second))
+    one, other = (OffsetSet.of(np.array(offsets, np.int64)) for offsets in (first, second))
     both = sorted(set(first) & set(second))
     assert one.common(other).offsets().tolist() == both
     assert bool(one.common(other)) == bool(both)
-    rest = OffsetRuns.of(np.array(sorted(set(second) - set(first)), np.int64))
-    assert OffsetRuns.union([rest, one]) == OffsetRuns.of(np.array(sorted({*first, *second}), np.int64))
+    rest = OffsetSet.of(np.array(sorted(set(second) - set(first)), np.int64))
+    assert OffsetSet.union([rest, one]) == OffsetSet.of(np.array(sorted({*first, *second}), np.int64))
     if both:
         with pytest.raises(ValueError, match="overlap"):
-            OffsetRuns.union([one, other])
+            OffsetSet.union([one, other])

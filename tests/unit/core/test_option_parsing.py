@@ -121,7 +121,7 @@ def test_a_rejected_secret_is_not_shown():
     [("startingofsets", "startingOffsets"), ("STARTINGOFFSETS", "startingOffsets"), ("zzz", None)],
 )
 def test_nearest(name, near):
-    assert values.nearest(name, ["startingOffsets", "endingOffsets"]) == near
+    assert values.find_nearest(name, ["startingOffsets", "endingOffsets"]) == near
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from streamhouse_spark.core.python_values import (
     iso_date,
     iso_timestamp,
     python_date,
-    python_rows,
     python_timestamp,
-    python_value,
-    python_values,
+    to_python,
+    to_python_list,
+    to_python_rows,
     to_ticks,
 )
 
@@ -51,7 +51,7 @@ def test_texts_are_those_of_python_within_its_years(days, micros):
     ],
 )
 def test_texts_beyond_are_those_of_java(value, text):
-    assert python_value(value) == text
+    assert to_python(value) == text
     assert from_text(text, value.type).equals(value)
     assert is_beyond_python(pa.array([value], value.type))
     assert first_beyond_python(pa.array([None, pa.scalar(0, value.type), value], value.type)).equals(value)
@@ -60,7 +60,7 @@ def test_texts_beyond_are_those_of_java(value, text):
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_a_text_comes_back(days, micros):
     for value in (pa.scalar(days, DATE), pa.scalar(micros, NTZ), pa.scalar(micros, UTC)):
-        found = python_value(value)
+        found = to_python(value)
         text = found if isinstance(found, str) else found.isoformat().replace("+00:00", "Z")
         assert from_text(text, value.type).equals(value)
         assert to_ticks(value).as_py() == (days if value.type == DATE else micros)
@@ -90,9 +90,9 @@ def test_rows_keep_what_python_has():
     far, near = pa.scalar(2**31 - 1, DATE), dt.date(2026, 1, 31)
     rows = pa.table({"d": pa.array([far, near, None], DATE), "n": [1, 2, 3]})
     expected = [{"d": "+5881580-07-11", "n": 1}, {"d": near, "n": 2}, {"d": None, "n": 3}]
-    assert python_rows(rows) == python_rows(rows.to_batches()[0]) == expected
-    assert python_values(rows.column("d")) == ["+5881580-07-11", near, None]
-    assert python_rows(rows.slice(1)) == expected[1:]
+    assert to_python_rows(rows) == to_python_rows(rows.to_batches()[0]) == expected
+    assert to_python_list(rows.column("d")) == ["+5881580-07-11", near, None]
+    assert to_python_rows(rows.slice(1)) == expected[1:]
     assert not is_beyond_python(rows.slice(1).column("d"))
     assert not is_beyond_python(rows.column("n"))
     assert not is_beyond_python(pa.array([None], DATE))

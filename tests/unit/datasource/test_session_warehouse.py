@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
-from streamhouse_spark.datasource.session_warehouse import catalog_connection
+from streamhouse_spark.datasource.session_warehouse import connect_catalog
 
 
 class Conf:
@@ -26,10 +26,10 @@ def test_it_has_the_settings_of_the_catalog(monkeypatch):
     """Else a store that they lead to is looked for elsewhere."""
     monkeypatch.setenv(WAREHOUSE_VARIABLE, "/elsewhere")
     there = {"streamhouse__s3.endpoint": "http://127.0.0.1:9", "other__s3.region": "x"}
-    connection = catalog_connection(Session(streamhouse__warehouse="s3://b/wh", **there))
+    connection = connect_catalog(Session(streamhouse__warehouse="s3://b/wh", **there))
     assert (connection.location, connection.settings) == ("s3://b/wh", (("s3.endpoint", "http://127.0.0.1:9"),))
 
 
 def test_a_session_without_the_catalog_has_none():
     with pytest.raises(InvalidOptionError, match="has no catalog streamhouse; make it with"):
-        catalog_connection(Session(other__warehouse="/wh"))
+        connect_catalog(Session(other__warehouse="/wh"))

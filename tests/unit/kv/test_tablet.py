@@ -17,7 +17,7 @@ from streamhouse_spark.kv.lmdb import tablet_files
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, evict, list_cached_tablets
 from streamhouse_spark.kv.tablet import ITEMS_PER_STEP, Tablet
-from streamhouse_spark.kv.tablet_registry import close_tablets, tablet
+from streamhouse_spark.kv.tablet_registry import close_tablets, open_tablet
 
 IDENTITY = {"key": [1]}
 MAP_BYTES = 1 << 20
@@ -401,15 +401,15 @@ class TestOfAProcess:
         close_tablets()
 
     def test_one_object_for_a_bucket(self):
-        assert tablet("url", "a" * 32, 0, IDENTITY) is tablet("url", "a" * 32, 0, IDENTITY)
-        assert tablet("url", "a" * 32, 1, IDENTITY) is not tablet("url", "a" * 32, 0, IDENTITY)
+        assert open_tablet("url", "a" * 32, 0, IDENTITY) is open_tablet("url", "a" * 32, 0, IDENTITY)
+        assert open_tablet("url", "a" * 32, 1, IDENTITY) is not open_tablet("url", "a" * 32, 0, IDENTITY)
 
     def test_opening_evicts(self, monkeypatch):
-        tablet("url", "a" * 32, 0, IDENTITY).apply({b"a": b"1"}, 0, 1)
+        open_tablet("url", "a" * 32, 0, IDENTITY).apply({b"a": b"1"}, 0, 1)
         close_tablets()
         monkeypatch.setenv("STREAMHOUSE_CACHE_BYTES_MAX", "1")
-        tablet("url", "a" * 32, 1, IDENTITY)
-        assert tablet("url", "a" * 32, 0, IDENTITY).applied == 0
+        open_tablet("url", "a" * 32, 1, IDENTITY)
+        assert open_tablet("url", "a" * 32, 0, IDENTITY).applied == 0
 
     def test_the_limit_is_a_number(self, monkeypatch):
         monkeypatch.setenv("STREAMHOUSE_CACHE_BYTES_MAX", "10GB")

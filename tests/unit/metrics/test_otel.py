@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import streamhouse_spark as sh
 from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, MissingExtraError, StorageError, Warehouse
-from streamhouse_spark.metrics.metrics import Measure, process_measures
+from streamhouse_spark.metrics.metrics import Metric, process_metrics
 from streamhouse_spark.metrics.otel import export_until_exit
 from streamhouse_spark.metrics.prometheus import as_prometheus
 from streamhouse_spark.serve import overview
@@ -61,7 +61,7 @@ def test_the_commits_of_a_process(collected, tmp_path):
     assert after["streamhouse_commits", ()] - before["streamhouse_commits", ()] == 2
     assert after["streamhouse_commit_failures", ()] == before["streamhouse_commit_failures", ()]
     assert ("streamhouse_store_requests", (("kind", "puts"),)) in after
-    assert {name for name, _ in after} == {one.name for one in process_measures()}
+    assert {name for name, _ in after} == {one.name for one in process_metrics()}
 
 
 def test_a_service(collected):
@@ -101,9 +101,9 @@ def test_a_server(collected, tmp_path, monkeypatch):
 
 def test_names_and_numbers_are_those_of_prometheus(collected):
     measures = [
-        Measure("streamhouse_a", "A.", "counter", ("kind",), [(("x",), 1.0), (("y",), 2.0)]),
-        Measure("streamhouse_b_seconds", "B.", "gauge", (), [((), 0.5)]),
-        Measure("streamhouse_none", "None yet.", "gauge", ("table",), []),
+        Metric("streamhouse_a", "A.", "counter", ("kind",), [(("x",), 1.0), (("y",), 2.0)]),
+        Metric("streamhouse_b_seconds", "B.", "gauge", (), [((), 0.5)]),
+        Metric("streamhouse_none", "None yet.", "gauge", ("table",), []),
     ]
     with export_until_exit(lambda: measures, collected.provider):
         found = {key: value for key, value in collected().items() if key[0][:13] in ("streamhouse_a", "streamhouse_b")}
@@ -121,7 +121,7 @@ def test_a_source_that_fails_takes_nothing_from_the_others(collected, caplog):
     def failing():
         if caplog.text or fails:
             raise StorageError("the store is away")
-        return [Measure("streamhouse_x", "X.", "gauge", (), [((), 1)])]
+        return [Metric("streamhouse_x", "X.", "gauge", (), [((), 1)])]
 
     fails = []
     with export_until_exit(failing, collected.provider):

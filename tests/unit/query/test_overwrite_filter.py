@@ -11,7 +11,7 @@ import pytest
 
 from streamhouse_spark.core.python_values import to_ticks
 from streamhouse_spark.query.overwrite_filter import ConditionOverwriteFilter, PartitionOverwriteFilter
-from streamhouse_spark.query.predicates import Bounds, exactly, may_match
+from streamhouse_spark.query.predicates import Bounds, constant_bounds, may_match
 from streamhouse_spark.query.projection import parse_filter
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -69,14 +69,14 @@ def test_files_of_other_partitions_are_left_out(values):
     column = pa.array(values)
     chosen = PartitionOverwriteFilter.of(pa.table({"a": column}), fields("a"))
     for value in column:
-        assert may_match(chosen.node, {"a": exactly(to_ticks(value).as_py())})
+        assert may_match(chosen.node, {"a": constant_bounds(to_ticks(value).as_py())})
     if None not in values:
-        assert not may_match(chosen.node, {"a": exactly(None)})
+        assert not may_match(chosen.node, {"a": constant_bounds(None)})
     if values == [1, 2, None]:
-        assert not may_match(chosen.node, {"a": exactly(3)})
+        assert not may_match(chosen.node, {"a": constant_bounds(3)})
 
 
 def test_many_partitions_are_looked_for_everywhere():
     chosen = PartitionOverwriteFilter.of(pa.table({"a": list(range(300))}), fields("a"))
-    assert may_match(chosen.node, {"a": exactly(1000)})
+    assert may_match(chosen.node, {"a": constant_bounds(1000)})
     assert chosen.mask(pa.table({"a": [299, 300]})).tolist() == [True, False]

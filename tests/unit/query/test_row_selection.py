@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.query.row_selection import live, live_parts, select_matching_rows, without
+from streamhouse_spark.query.row_selection import copy_live_rows, drop_rows, select_matching_rows, slice_live_rows
 
 NUM_ROWS = 4000
 ROWS = pa.record_batch({
@@ -45,7 +45,7 @@ def test_the_others_are_left_in_their_order(places, start):
     dropped = np.zeros(NUM_ROWS, np.bool_)
     dropped[list(places)] = True
     batch, dropped = ROWS.slice(start), dropped[start:]
-    found = without(batch, dropped)
+    found = drop_rows(batch, dropped)
     found.validate(full=True)
     assert found.schema == ROWS.schema
     assert found.to_pylist() == [row for row, gone in zip(batch.to_pylist(), dropped, strict=True) if not gone]
@@ -59,7 +59,7 @@ def test_live_rows_that_a_filter_wants_are_chosen_at_once(places):
     assert found.schema == ROWS.schema
     expected = [row for i, row in enumerate(ROWS.to_pylist()) if i not in set(places) and (row["maybe"] or 0) > 5]
     assert found.to_pylist() == expected
-    assert live(ROWS, gone).equals(without(ROWS, np.isin(np.arange(NUM_ROWS), gone)))
+    assert copy_live_rows(ROWS, gone).equals(drop_rows(ROWS, np.isin(np.arange(NUM_ROWS), gone)))
 
 
 MANY = pa.record_batch({"id": range(20_000)})
@@ -67,14 +67,14 @@ MANY = pa.record_batch({"id": range(20_000)})
 
 @pytest.mark.parametrize("places", [[], [0], [7], [9, 10, 11], [0, 19_999], range(5_000, 9_000), range(20_000)])
 def test_long_parts_between_deleted_rows_are_not_copied(places):
-    parts = live_parts(MANY, np.array(places, np.int64))
+    parts = slice_live_rows(MANY, np.array(places, np.int64))
     assert pa.Table.from_batches(parts, MANY.schema)["id"].to_pylist() == sorted(set(range(20_000)) - set(places))
     assert {part.column(0).buffers()[1].address for part in parts} <= {MANY.column(0).buffers()[1].address}
 
 
 def test_rows_between_many_deleted_ones_are_better_copied():
-    assert live_parts(MANY, np.arange(0, 20_000, 400)) is None
-    assert live_parts(MANY.slice(0, 0), np.zeros(0, np.int64)) == []
+    assert slice_live_rows(MANY, np.arange(0, 20_000, 400)) is None
+    assert slice_live_rows(MANY.slice(0, 0), np.zeros(0, np.int64)) == []
 
 
 def test_a_filter_that_is_no_condition_is_told():

@@ -11,7 +11,7 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.planner import ScanRequest, plan_scan
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 
 DAY = dt.date(2026, 1, 1)
@@ -62,10 +62,10 @@ def test_other_buckets_are_not_planned(wh, given, buckets_max):
     table = wh.create_table("t", "k BIGINT, n INT", buckets=BUCKETS, properties={"bucket.key": "k"})
     table.append([{"k": n, "n": n} for n in range(400)])
     projection = Projection.of(table.state.schema, None, parse_filter(given))
-    sources = plan_pin(table, take_latest_snapshot(table.state), ScanRequest.of(projection))
+    sources = plan_scan(table, take_latest_snapshot(table.state), ScanRequest.of(projection))
     assert 1 <= len(sources.pieces) <= buckets_max
     tier(table)
-    sources = plan_pin(table, take_latest_snapshot(table.refresh()), ScanRequest.of(projection))
+    sources = plan_scan(table, take_latest_snapshot(table.refresh()), ScanRequest.of(projection))
     assert sources.lake is not None
     assert 1 <= len({file.bucket for file in sources.lake.files}) <= buckets_max
 

@@ -11,8 +11,8 @@ from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.read import historical_schema
-from streamhouse_spark.read.historical_schema import state_of_time
-from streamhouse_spark.schema.schema_log import SchemaChange, append_schemas, first_after
+from streamhouse_spark.read.historical_schema import state_as_of
+from streamhouse_spark.schema.schema_log import SchemaChange, append_schema_change, first_after
 
 LAKES = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 HOUR_MS = 3_600_000
@@ -95,7 +95,7 @@ def test_properties_that_speak_of_a_later_column(wh, clock):
     table.add_columns("late INT")
     table.alter_properties({"table.statistics.columns": "late"})
     table.append([{"id": 2, "late": 5}])
-    state = state_of_time(table, table.state, then)
+    state = state_as_of(table, table.state, then)
     assert (state.version, state.schema.names) == (table.state.schema_changes[0].commit - 1, ("id",))
     assert table.to_arrow(as_of_timestamp_ms=then).to_pylist() == [{"id": 1}]
 
@@ -158,10 +158,10 @@ def test_a_copy_of_a_version_has_no_earlier_columns(wh, clock):
 
 
 def test_the_first_change_after_a_time():
-    changes = append_schemas((), 1, 1, 5, 100)
+    changes = append_schema_change((), 1, 1, 5, 100)
     assert changes == ()
     for number, time_ms in ((1, 100), (2, 200), (3, 200)):
-        changes = append_schemas(changes, number, number + 1, 10 * number, time_ms)
+        changes = append_schema_change(changes, number, number + 1, 10 * number, time_ms)
 
     def commit(now_ms: int, timestamp_ms: int) -> int | None:
         found = first_after(changes, now_ms, timestamp_ms)

@@ -10,7 +10,7 @@ import pytest
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core import fork_safety
 from streamhouse_spark.read import log_poller
-from streamhouse_spark.read.log_poller import LOCAL, REMOTE, LogPoller, Pace, lookout_of
+from streamhouse_spark.read.log_poller import LOCAL, REMOTE, LogPoller, Pace, poller_of
 
 QUIET = {"table.datalake.enabled": "false"}
 
@@ -46,7 +46,7 @@ class Following:
 
     def __init__(self, table, clock):
         self.table, self.clock = table, clock
-        self.lookout = lookout_of(table)
+        self.lookout = poller_of(table)
         self.state = table.refresh()
 
     def __call__(self) -> bool:
@@ -95,9 +95,9 @@ def test_several_followers_ask_as_often_as_one(table, clock, counted, world):
 def test_tables_and_clocks_have_lookouts_of_their_own(table, counted, clock, other_process):
     warehouse = Warehouse("wh", storage=counted, world=table.world)
     other = warehouse.create_table("other", "id INT", properties=QUIET)
-    assert lookout_of(other) is not lookout_of(table)
-    kept = lookout_of(table)
-    assert lookout_of(table) is kept
+    assert poller_of(other) is not poller_of(table)
+    kept = poller_of(table)
+    assert poller_of(table) is kept
     name = (table.storage.url, table.uuid, id(table.world.clock))
     assert name in log_poller._POLLERS._pollers
     del kept
@@ -105,9 +105,9 @@ def test_tables_and_clocks_have_lookouts_of_their_own(table, counted, clock, oth
 
 
 def test_a_child_looks_for_itself(table):
-    kept = lookout_of(table)
+    kept = poller_of(table)
     log_poller._POLLERS.renew_in_child()
-    assert lookout_of(table) is not kept
+    assert poller_of(table) is not kept
     assert fork_safety  # renewals are registered there
 
 

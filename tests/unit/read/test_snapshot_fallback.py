@@ -14,7 +14,7 @@ from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.arrow_reader import make_partitions
 from streamhouse_spark.datasource.read.partitions import read_plan
-from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.planner import ScanRequest, plan_scan
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.union_read import plan_union
 from streamhouse_spark.warehouse.preview import first_rows
@@ -110,6 +110,6 @@ def test_a_snapshot_of_the_recorded_number_is_the_recorded_one(table):
     """Paimon gives numbers again that another engine rolled back."""
     pin = take_latest_snapshot(table.refresh())
     other = replace(pin, lake=replace(pin.lake, offsets={0: 1}))
-    assert plan_pin(table, pin, ScanRequest(COLUMNS)).lake is not None
+    assert plan_scan(table, pin, ScanRequest(COLUMNS)).lake is not None
     with pytest.raises(SnapshotExpiredError, match="rolled the lake back"):
-        plan_pin(table, other, ScanRequest(COLUMNS))
+        plan_scan(table, other, ScanRequest(COLUMNS))

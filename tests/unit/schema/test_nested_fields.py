@@ -13,7 +13,7 @@ from streamhouse_spark.schema.nested_fields import (
     change_nested_fields,
     have_same_fields,
     join_path,
-    paths,
+    list_field_paths,
     split_path,
 )
 
@@ -27,7 +27,7 @@ def after(**changes):
 
 
 def test_fields_are_counted_in_the_order_of_the_type():
-    assert paths(KIND) == [
+    assert list_field_paths(KIND) == [
         ("a",),
         ("l",),
         ("l", "element", "x"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from streamhouse_spark import SchemaMismatchError, Table, Warehouse
 from streamhouse_spark.schema import conversion
-from streamhouse_spark.schema.row_conversion import coerce, first_repeated_key
+from streamhouse_spark.schema.row_conversion import convert_to_schema, first_repeated_key
 from streamhouse_spark.schema.table_schema import TableSchema
 
 UTC = dt.UTC
@@ -46,12 +46,12 @@ ALL_VALUES = {
 
 def one(ddl, rows):
     """The only column of the result."""
-    return coerce(rows, TableSchema.of(ddl), table="sales.orders").column(0)
+    return convert_to_schema(rows, TableSchema.of(ddl), table="sales.orders").column(0)
 
 
 def refused(ddl, rows):
     with pytest.raises(SchemaMismatchError) as error:
-        coerce(rows, TableSchema.of(ddl), table="sales.orders")
+        convert_to_schema(rows, TableSchema.of(ddl), table="sales.orders")
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -59,13 +59,13 @@ def refused(ddl, rows):
 def test_rows_in_the_schema_pass_through_without_a_copy():
     schema = TableSchema.of("a bigint not null, b string")
     table = pa.table({"a": [1, 2], "b": ["x", None]}, schema=schema.arrow)
-    assert coerce(table, schema, table="t") is table
+    assert convert_to_schema(table, schema, table="t") is table
 
 
 def test_only_the_fields_nullability_differs_means_no_copy_of_the_values():
     schema = TableSchema.of("a bigint not null")
     table = pa.table({"a": [1, 2]})
-    result = coerce(table, schema, table="t")
+    result = convert_to_schema(table, schema, table="t")
     assert result.schema.equals(schema.arrow, check_metadata=True)
     assert result.column(0).chunk(0).buffers()[1].address == table.column(0).chunk(0).buffers()[1].address
 
@@ -73,11 +73,11 @@ def test_only_the_fields_nullability_differs_means_no_copy_of_the_values():
 def test_metadata_of_the_rows_is_left_behind():
     schema = TableSchema.of("a bigint")
     table = pa.table({"a": [1]}).replace_schema_metadata({"pandas": "{}"})
-    assert coerce(table, schema, table="t").schema.metadata is None
+    assert convert_to_schema(table, schema, table="t").schema.metadata is None
 
 
 def test_dicts_of_every_type():
-    result = coerce([ALL_VALUES, {}], ALL_TYPES, table="t")
+    result = convert_to_schema([ALL_VALUES, {}], ALL_TYPES, table="t")
     assert result.schema.equals(ALL_TYPES.arrow, check_metadata=True)
     first, second = result.to_pylist()
     assert first == {**ALL_VALUES, "m": [("k", 1)]}
@@ -98,8 +98,8 @@ def test_dicts_of_every_type():
     ids=["table", "batch", "reader", "reordered", "upper case", "polars", "dicts"],
 )
 def test_every_form_of_rows_gives_the_same_table(form):
-    expected = coerce([ALL_VALUES] * 3, ALL_TYPES, table="t")
-    result = coerce(form(expected), ALL_TYPES, table="t")
+    expected = convert_to_schema([ALL_VALUES] * 3, ALL_TYPES, table="t")
+    result = convert_to_schema(form(expected), ALL_TYPES, table="t")
     if result.column("m").null_count:
         expected = expected.set_column(14, expected.field("m"), pa.nulls(3, expected.field("m").type))
     assert result.equals(expected)
@@ -127,7 +127,7 @@ def test_pandas_frames():
         "id bigint not null, amount decimal(10,2), name string, kind string, at timestamp, day date, count int, "
         "tags array<string>, props map<string,int>, small int",
     )
-    result = coerce(frame, schema, table="t").to_pylist()
+    result = convert_to_schema(frame, schema, table="t").to_pylist()
     assert result[0] == {
         "id": 1,
         "amount": decimal.Decimal("1.50"),
@@ -148,7 +148,7 @@ def test_pandas_frames():
 @pytest.mark.parametrize("rows", [[], pa.table({}), pd.DataFrame(), pl.DataFrame()])
 def test_no_rows_are_an_empty_table(rows):
     schema = TableSchema.of("a bigint not null, b string")
-    result = coerce(rows, schema, table="t")
+    result = convert_to_schema(rows, schema, table="t")
     assert result.num_rows == 0
     assert result.schema.equals(schema.arrow)
 
@@ -386,7 +386,7 @@ def test_what_are_no_rows_is_refused(rows, message):
 @given(st.lists(st.fixed_dictionaries({}, optional={"a": st.integers(-(2**63), 2**63 - 1), "b": st.text()})))
 def test_dicts_come_out_as_they_went_in(rows):
     schema = TableSchema.of("a bigint, b string")
-    assert coerce(rows, schema, table="t").to_pylist() == [{"a": r.get("a"), "b": r.get("b")} for r in rows]
+    assert convert_to_schema(rows, schema, table="t").to_pylist() == [{"a": r.get("a"), "b": r.get("b")} for r in rows]
 
 
 @given(

@@ -11,7 +11,7 @@ import pytest
 from kit.variants import readable_rows
 from streamhouse_spark import CorruptDataError, SchemaMismatchError
 from streamhouse_spark.schema import ddl, nested_fields
-from streamhouse_spark.schema.row_conversion import coerce
+from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 from streamhouse_spark.schema.variant import (
     VARIANT,
@@ -20,7 +20,7 @@ from streamhouse_spark.schema.variant import (
     holds_variant,
     is_struct,
     is_variant,
-    with_whole_parts,
+    without_null_parts,
 )
 from streamhouse_spark.schema.variant_values import BYTES_MAX, decode_variant, encode_variant
 
@@ -30,7 +30,7 @@ ONE = encode_variant({"a": 1})
 
 
 def rows_of(*values: object) -> pa.Table:
-    return coerce([{"id": i, "v": value} for i, value in enumerate(values)], SCHEMA, table="t")
+    return convert_to_schema([{"id": i, "v": value} for i, value in enumerate(values)], SCHEMA, table="t")
 
 
 class TestType:
@@ -52,8 +52,8 @@ class TestType:
         assert isinstance(from_arrow_type(VARIANT), VariantType)
 
     def test_it_has_no_fields_inside(self):
-        assert nested_fields.paths(VARIANT) == []
-        assert nested_fields.paths(pa.struct([("a", VARIANT), ("b", pa.int32())])) == [("a",), ("b",)]
+        assert nested_fields.list_field_paths(VARIANT) == []
+        assert nested_fields.list_field_paths(pa.struct([("a", VARIANT), ("b", pa.int32())])) == [("a",), ("b",)]
         assert ddl.type_name(pa.list_(VARIANT)) == "array<variant>"
 
     @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ class TestRows:
         large = pa.struct([("metadata", pa.large_binary()), ("value", pa.binary_view())])
         for kind in (VARIANT, PLAIN, large):
             given = pa.table({"id": pa.array([1, 2], pa.int32()), "v": pa.array([ONE, None], kind)})
-            found = coerce(given, SCHEMA, table="t")
+            found = convert_to_schema(given, SCHEMA, table="t")
             assert [row["v"] for row in readable_rows(found)] == [{"a": 1}, None]
-            assert coerce(given.slice(1), SCHEMA, table="t")["v"].null_count == 1
+            assert convert_to_schema(given.slice(1), SCHEMA, table="t")["v"].null_count == 1
 
     @pytest.mark.parametrize(
         ("value", "message"),
@@ -141,7 +141,7 @@ class TestRows:
     def test_arrow_values_that_are_none(self, kind, value, message):
         given = pa.table({"id": pa.array([1], pa.int32()), "v": pa.array([value], kind)})
         with pytest.raises(SchemaMismatchError, match=message):
-            coerce(given, SCHEMA, table="t")
+            convert_to_schema(given, SCHEMA, table="t")
 
     @pytest.mark.parametrize("part", ["value", "metadata"])
     @pytest.mark.parametrize("wrong", [None, b"", b"\x02\x00"])
@@ -152,25 +152,25 @@ class TestRows:
         for first in range(4):
             table = pa.table({"id": pa.array(range(5 - first), pa.int32()), "v": given.slice(first)})
             with pytest.raises(SchemaMismatchError, match=f"column 'v' of t has no variant in row {3 - first} of"):
-                coerce(table, SCHEMA, table="t")
+                convert_to_schema(table, SCHEMA, table="t")
         assert first_malformed(pa.chunked_array([pa.array([ONE, None], VARIANT)] * 2)) is None
         assert first_malformed(pa.chunked_array([], VARIANT)) is None
 
     def test_a_variant_is_no_struct(self):
         given = pa.table({"id": pa.array([1], pa.int32()), "v": pa.array([ONE], VARIANT)})
         with pytest.raises(SchemaMismatchError, match="with variant_get"):
-            coerce(given, TableSchema.of("id int, v struct<value:binary,metadata:binary>"), table="t")
+            convert_to_schema(given, TableSchema.of("id int, v struct<value:binary,metadata:binary>"), table="t")
 
     def test_a_struct_of_required_fields_of_these_names_stays_one(self):
         schema, required = TableSchema.of(pa.schema([("v", PLAIN)])), pa.struct([f.with_nullable(False) for f in PLAIN])
-        found = coerce(pa.table({"v": pa.array([ONE, None], required)}), schema, table="t")
+        found = convert_to_schema(pa.table({"v": pa.array([ONE, None], required)}), schema, table="t")
         assert found["v"].to_pylist() == [ONE, None]
         assert found.schema.field("v").type.equals(PLAIN)
 
     def test_parquet_takes_them_with_nulls_of_any_kind(self):
         rows = pa.table({"v": pa.chunked_array([pa.nulls(2, VARIANT), pa.array([ONE, None], VARIANT)])})
         sink = io.BytesIO()
-        pq.write_table(with_whole_parts(rows), sink)
+        pq.write_table(without_null_parts(rows), sink)
         found = pq.read_table(io.BytesIO(sink.getvalue()))
         assert found["v"].to_pylist() == [None, None, ONE, None]
         assert is_variant(found.schema.field("v").type)

@@ -65,7 +65,7 @@ def test_a_client_goes_on_behind_each_event(table):
 
 def test_a_client_that_reads_nothing_makes_one_event(table, monkeypatch):
     made = []
-    monkeypatch.setattr(followers, "row_texts", lambda rows: made.append(rows.num_rows) or [])
+    monkeypatch.setattr(followers, "encode_row_texts", lambda rows: made.append(rows.num_rows) or [])
     list(islice(tail_events(table.tail("earliest", include_metadata=True, until_ms=0)), 1))
     assert len(made) == 1
 

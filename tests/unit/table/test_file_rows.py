@@ -17,7 +17,7 @@ from kit.rows import ids
 from kit.tables import require_verified, tier
 from property.stream_driver import Query
 from streamhouse_spark import Transaction, Warehouse
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -29,7 +29,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.lake.parquet.reader import offset_file
+from streamhouse_spark.lake.parquet.reader import read_offset_file
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.checkpoint import as_stored
@@ -41,7 +41,7 @@ from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.delete_filter import require_undeleted
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_executor import read_batches
-from streamhouse_spark.read.scan_tasks import FileRowsScanTask, ScanPlan, piece_from_json
+from streamhouse_spark.read.scan_tasks import FileRowsScanTask, ScanPlan, task_from_json
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partitions_table import partition_table
 from streamhouse_spark.table.rollback import rollback_to_version
@@ -79,7 +79,7 @@ def table(request, engine):
 
 def names_of(table):
     files = StorageFiles(table.storage)
-    return [files.name_of(at) for at in table.open_lake().named_files(table.refresh().lake.snapshot_id)]
+    return [files.name_of(at) for at in table.open_lake().list_named_files(table.refresh().lake.snapshot_id)]
 
 
 def numbers_in(table, name):
@@ -101,7 +101,7 @@ def expired(table, store, world):
 
 
 def runs(position):
-    return OffsetRuns.dense(position, 1)
+    return OffsetSet.dense(position, 1)
 
 
 def replaced(table, engine, store):
@@ -287,7 +287,7 @@ class TestStatement:
         tier(table)
         assert table.drop_partition({"region": "eu"}).rows == 3
         assert table.refresh().lake.dropped_rows == 5, "two that were deleted, and three that went with the partition"
-        assert table.state.lake.dropped_others == 2
+        assert table.state.lake.dropped_without_offsets == 2
         assert ids(table.to_arrow()) == engine.ids(table) == [1, 5, 7]
         require_verified(table)
         assert tier(table).snapshots == ()
@@ -331,7 +331,9 @@ class TestStatement:
         assert ids(table.to_arrow()) == engine.ids(table) == [n for n in range(30) if n % 5 != 3]
         lake = table.open_lake()
         at = [split.location for split in lake.plan_read().splits]
-        assert [offset_file(lake.place.files_at(one), one, lake.place.spec.writers) for one in at] == [None] * len(at)
+        assert [read_offset_file(lake.place.files_at(one), one, lake.place.spec.writers) for one in at] == [None] * len(
+            at
+        )
         assert sum(partition_table(table)["lake_rows"].to_pylist()) == 24
 
     def test_older_versions_keep_deleted_adopted_rows(self, table):
@@ -436,14 +438,14 @@ class TestConflicts:
 
 def delete_after(table, happens):
     """Delete a row while `happens` runs after the rows are read and before their places are resolved."""
-    right = row_deletion.places_of_rows
+    right = row_deletion.locate_row_ids
 
     def places(*args):
         happens()
         return right(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_deletion, "places_of_rows", places)
+        patch.setattr(row_deletion, "locate_row_ids", places)
         patch.setattr(row_deletion, "_CONFLICTS_MAX", 0)
         table.delete(where=[("id", "=", 1)])
 
@@ -665,7 +667,7 @@ class TestHistory:
             assert changes(table, number, number) == own
         chosen = plan_changes(table, table.state, before + 1, newest, Pruning())
         piece = next(piece for piece in chosen.pieces if isinstance(piece.rows, FileRowsScanTask))
-        assert piece_from_json(piece.to_json()).to_json() == piece.to_json()
+        assert task_from_json(piece.to_json()).to_json() == piece.to_json()
         middle = before + 2
         net = changes(table, before + 1, middle, is_net=True)
         deleted = [(number, "delete") for number in (1, 4, 9)]

@@ -15,7 +15,7 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.lake.tiering import record_snapshot
-from streamhouse_spark.log.commit_reader import find_partition_drop, newest_first
+from streamhouse_spark.log.commit_reader import find_partition_drop, iter_records_backwards
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.delete_vectors import PartitionDropRows
 from streamhouse_spark.table import partitions
@@ -101,7 +101,7 @@ class TestDroppedPartition:
         between = table.refresh().version
         table.drop_partition(EU)
         require_told(table, between, [0, 2, 4, 6, 8, 10])
-        assert table.refresh().lake.dropped_others == 5
+        assert table.refresh().lake.dropped_without_offsets == 5
         rollback_to_version(table, between)
         assert ids(table.to_arrow()) == [*range(9), 10]
 
@@ -183,7 +183,7 @@ class TestDroppedPartition:
 
     def test_a_record_with_files_has_a_name_that_older_versions_refuse(self, table):
         table.drop_partition(EU)
-        record = next(newest_first(table.storage, table.refresh()))
+        record = next(iter_records_backwards(table.storage, table.refresh()))
         action = find_partition_drop(record.actions)
         assert action.to_json()["type"] == "dropped-file-rows"
         assert PartitionDropRows.from_json(action.to_json()) == action

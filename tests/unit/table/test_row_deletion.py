@@ -10,7 +10,7 @@ import pytest
 from kit.rows import ids, rows
 from kit.tables import TableCase
 from streamhouse_spark import Transaction
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.log.commits import delete_vectors
@@ -28,7 +28,7 @@ TABLE = TableCase("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"], 
 
 
 def runs(*offsets):
-    return OffsetRuns.union([OffsetRuns.dense(offset, 1) for offset in offsets])
+    return OffsetSet.union([OffsetSet.dense(offset, 1) for offset in offsets])
 
 
 class TestReads:

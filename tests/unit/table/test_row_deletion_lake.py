@@ -18,7 +18,7 @@ from kit.row_replacement import replace_rows
 from kit.rows import ids, rows
 from kit.tables import require_verified, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError, Table
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.model.values import CompactReport
@@ -259,7 +259,7 @@ def test_a_row_that_went_with_its_partition_meanwhile(table, other_process):
     read = ReadVersion.of(table.refresh())
     ((bucket, log),) = [(b, log) for b, log in table.state.buckets.items() if log.end]
     other_process().table("d.t").drop_partition({"day": 0})
-    commit_deletion(table, {bucket: OffsetRuns.dense(0, 1)}, read)
+    commit_deletion(table, {bucket: OffsetSet.dense(0, 1)}, read)
     assert ids(table.to_arrow()) == [1, 2, 4, 5]
     assert oldest_waiting_ms(table.refresh()) is not None
     assert tier(table).snapshots == ()

@@ -14,7 +14,7 @@ from kit.tables import tier
 from kit.warehouses import open_warehouse
 from streamhouse_spark import CommitConflictError
 from streamhouse_spark.config.properties import ADOPTED
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.table import overwrite, rollback, row_deletion
 from streamhouse_spark.table.rollback import rollback_to_version
@@ -136,7 +136,7 @@ def test_a_look_opens_no_file_where_all_are_ours(table, store, clock):
     table.append([row(20)])
     tier(table)
     with remote.measured() as cost:
-        row_deletion.commit_deletion(mine, {0: OffsetRuns.dense(1, 1)}, read)
+        row_deletion.commit_deletion(mine, {0: OffsetSet.dense(1, 1)}, read)
     is_adopted = ADOPTED in table.state.properties
     assert any(key.endswith(".parquet") for key in cost.keys) == is_adopted
     assert cost.depth <= (13 if is_adopted else 10), cost

@@ -10,7 +10,7 @@ from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, S
 from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.read.union_read import read_pin
+from streamhouse_spark.read.union_read import read_snapshot_rows
 
 TABLE = TableCase("t", "id BIGINT NOT NULL", properties={"table.datalake.enabled": "false"})
 
@@ -118,9 +118,9 @@ def test_a_read_under_way_ends_well_and_its_files_go_after_the_grace(table, cloc
     pin = take_latest_snapshot(table.refresh())
     table.overwrite(rows(1))
     projection = Projection.of(table.state.schema, None, None)
-    assert read_pin(table, pin, projection).num_rows == 40_000
+    assert read_snapshot_rows(table, pin, projection).num_rows == 40_000
     table.maintain()
-    assert read_pin(table, pin, projection).num_rows == 40_000
+    assert read_snapshot_rows(table, pin, projection).num_rows == 40_000
     clock.advance(GRACE_MS + 1000)
     deleted = table.maintain().cleaned.deleted
     assert [key for key in deleted if key.endswith(".arrow")]

@@ -16,7 +16,7 @@ from faults.extreme_refresh import ADDED, answer, between, compiled, groups_of, 
 from faults.extreme_refresh import refresh as refresh_view
 from kit.warehouses import new_store
 from property.test_kept_extremes import OTHER, in_shares
-from streamhouse_spark.kv.tablet_registry import tablet
+from streamhouse_spark.kv.tablet_registry import open_tablet
 from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.table.refresh_commit import RefreshStep, next_step
 from streamhouse_spark.views import delta_range as between_module
@@ -107,7 +107,7 @@ def kept_after(storage, number):
 def stored_keys(storage):
     """Key of a group → what this host has of it."""
     view = opened(storage, 300)[1]
-    found = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": min_max_cache._FORMAT})
+    found = open_tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": min_max_cache._FORMAT})
     items: list[tuple[bytes, bytes]] = []
     found.scan(items.extend)
     return dict(items)

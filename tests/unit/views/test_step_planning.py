@@ -10,9 +10,9 @@ from interop.foreign_iceberg import NAME, adopted, appended, rewritten, row
 from kit.tables import tier
 from streamhouse_spark.core.paths import checkpoint_key, commit_key
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints
-from streamhouse_spark.log.commits.history import newest_within, state_at
+from streamhouse_spark.log.commits.history import find_newest_within, state_at
 from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
-from streamhouse_spark.table.refresh_commit import RefreshStep, source_version, why_whole
+from streamhouse_spark.table.refresh_commit import RefreshStep, full_refresh_reason, source_version
 from streamhouse_spark.views.local_changes import max_num_rows
 from streamhouse_spark.views.step_planning import allocate_ends, allocate_rows, choose_step, covers
 
@@ -77,7 +77,7 @@ def test_the_newest_state_that_is_within(wh, num_cleaned):
             table.storage.delete(checkpoint_key(table.uuid, number))
     kept = [state for state in states if state.version > (-(-num_cleaned // 40) * 40 or 1) - 1]
     for most in (0, 1, 2, 7, 100, 101, 200, now.num_rows - 1):
-        found, beyond = newest_within(table.log, table.storage, now, lambda s, most=most: s.num_rows <= most)
+        found, beyond = find_newest_within(table.log, table.storage, now, lambda s, most=most: s.num_rows <= most)
         expected = [state for state in kept if state.num_rows <= most]
         assert (found.version if found else None) == (expected[-1].version if expected else None)
         assert beyond.version == (expected[-1].version + 1 if expected else kept[0].version)
@@ -91,7 +91,7 @@ def test_the_newest_state_that_is_within(wh, num_cleaned):
 def to_newest(sources, old=None, number=1):
     states = {name: source.refresh() for name, source in sources.items()}
     new = tuple(source_version(name, state) for name, state in states.items())
-    return RefreshStep(number, old, Lineage(new, why_whole(old, sources, states)))
+    return RefreshStep(number, old, Lineage(new, full_refresh_reason(old, sources, states)))
 
 
 def walked(step_rows, *tables, old=None):

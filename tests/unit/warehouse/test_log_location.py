@@ -34,7 +34,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.framing import decode_frame
 from streamhouse_spark.log.lifecycle import log_locations, names
 from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
-from streamhouse_spark.log.lifecycle.log_locations import LogLocationResolver, log_settings, new_table_uuid
+from streamhouse_spark.log.lifecycle.log_locations import LogLocationResolver, create_table_uuid, log_settings
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.routing import make_routing_storage
@@ -265,7 +265,7 @@ class TestElsewhere:
         before = files(fast)
         Path(wh.url, "streamhouse.json").unlink()
         with pytest.raises(CorruptDataError, match="was the warehouse deleted"):
-            new_table_uuid(wh.storage, World(), {"table.log.location": str(fast)})
+            create_table_uuid(wh.storage, World(), {"table.log.location": str(fast)})
         assert files(fast) == before
 
     def test_a_location_of_another_table_is_noticed(self, wh, table, keyed):
@@ -302,7 +302,7 @@ class TestRequests:
     def test_other_tables_cost_nothing_more(self, made, memory, hot, world):
         path, plain, remote = TablePath("plain", "t"), RemoteStorage(memory), RemoteStorage(memory)
         with plain.measured() as before:
-            log = CommitLog(plain, names.first_look(plain, path).uuid, world)
+            log = CommitLog(plain, names.resolve_first(plain, path).uuid, world)
             assert log.refresh().num_rows == 1
             Table(plain, {}, path, log, world).append([{"id": 2}])
         with remote.measured() as cost:

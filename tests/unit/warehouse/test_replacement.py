@@ -42,7 +42,7 @@ def staged(wh):
 
 def unsettled(monkeypatch):
     """The process dies behind the commit point, before the name's pointer moves."""
-    monkeypatch.setattr(replace_table, "settle", lambda *_: None)
+    monkeypatch.setattr(replace_table, "update_replaced_name", lambda *_: None)
 
 
 def test_the_name_means_the_new_table(wh, old, other_process):

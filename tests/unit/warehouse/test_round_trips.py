@@ -15,7 +15,14 @@ from streamhouse_spark.log.commits.bootstrap import LEAP_AFTER
 from streamhouse_spark.log.commits.checkpoint import HINT_EVERY, HINT_FIRST
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.prefetch import FIRST, WINDOW, Prefetch, ReadsMany, at_once, delete_all
+from streamhouse_spark.storage.prefetch import (
+    FIRST,
+    WINDOW,
+    Prefetch,
+    ReadsMany,
+    delete_all,
+    map_with_store_concurrency,
+)
 from streamhouse_spark.warehouse import listing
 from streamhouse_spark.warehouse.table_batch import open_all
 
@@ -353,4 +360,6 @@ class TestReadAhead:
         assert isinstance(remote, ReadsMany)
         assert not isinstance(memory, ReadsMany)
         for storage in (memory, remote):
-            assert list(at_once(storage, lambda n: n * n, list(range(20)))) == [n * n for n in range(20)]
+            assert list(map_with_store_concurrency(storage, lambda n: n * n, list(range(20)))) == [
+                n * n for n in range(20)
+            ]

@@ -143,7 +143,7 @@ class TestCleaning:
             return commit(log, plan, **kwargs)
 
         if first == "clean":
-            monkeypatch.setattr(renaming, "free", lambda *_: True)
+            monkeypatch.setattr(renaming, "free_name", lambda *_: True)
             monkeypatch.setattr(type(table.log), "commit", late)
             with pytest.raises(TableNotFoundError):
                 wh.undrop_table(NAME)

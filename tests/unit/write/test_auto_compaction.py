@@ -97,10 +97,10 @@ def test_a_thread_that_finds_a_merge_under_way_leaves_it_to_a_later_write(wareho
 def test_what_another_process_has_just_merged_is_not_merged_again(warehouse, table, merges, monkeypatch):
     other = warehouse.table("d.t")
     with monkeypatch.context() as patch:
-        patch.setattr(auto_compaction, "inline_merge_due", lambda _: False)
+        patch.setattr(auto_compaction, "is_inline_merge_due", lambda _: False)
         add(table, EVERY)
         add(other, 1)
-    assert compaction.inline_merge_due(table.state)
+    assert compaction.is_inline_merge_due(table.state)
     assert other.merge_inline() == EVERY + 1
     add(other, 1)
     auto_compaction.merge_if_due(table, table.state)
@@ -161,7 +161,7 @@ class TestBehindTheCall:
         return Warehouse("merging", storage=MemoryStorage(), world=world).create_table("t", "id INT")
 
     def finish(self, table):
-        table.world.after_calls.finish((table.storage.url, table.uuid))
+        table.world.post_commit_executor.finish((table.storage.url, table.uuid))
 
     def test_an_append_does_not_wait_for_a_merge(self, table, merges):
         merges.stop()
@@ -212,7 +212,7 @@ class TestBehindTheCall:
         assert merges.began.wait(240)
         child = os.fork()
         if child == 0:
-            is_free = table.world.after_calls._under_way == {}
+            is_free = table.world.post_commit_executor._under_way == {}
             os._exit(0 if is_free else 1)
         assert os.waitpid(child, 0)[1] == 0
         merges.go_on()

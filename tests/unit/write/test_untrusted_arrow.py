@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import SchemaMismatchError
-from streamhouse_spark.write.file_readers import CsvOptions, rows_of_body
+from streamhouse_spark.write.file_readers import CsvOptions, read_body
 from streamhouse_spark.write.untrusted_arrow import IpcLimits, require_readable, require_sound
 
 LIMITS = IpcLimits(rows=1_000, bytes=1 << 20)
@@ -37,7 +37,7 @@ def written(rows, *, compression=None, as_file=False):
 
 
 def read(body, limits=LIMITS):
-    return rows_of_body(body, "arrow", CsvOptions(), limits)
+    return read_body(body, "arrow", CsvOptions(), limits)
 
 
 def strings(*offsets, data=b"abc"):
@@ -118,7 +118,7 @@ def test_names_that_are_no_text(inner):
     with pytest.raises(SchemaMismatchError, match="a name that is no UTF-8"):
         read(body)
     with pytest.raises(SchemaMismatchError, match="a name that is no UTF-8"):
-        rows_of_body(b"\xff\xfe,b\n1,2\n", "csv", CsvOptions())
+        read_body(b"\xff\xfe,b\n1,2\n", "csv", CsvOptions())
 
 
 def test_a_type_that_is_nested_too_deep():

@@ -23,8 +23,8 @@ from streamhouse_spark.schema.constraints.check_constraint import Check
 from streamhouse_spark.schema.default_functions import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
 from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
-from streamhouse_spark.schema.identity import Identity, refuse_given
-from streamhouse_spark.schema.row_conversion import coerce
+from streamhouse_spark.schema.identity import Identity, reject_identity_values
+from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 
@@ -56,7 +56,7 @@ class RowRules:
         if not (properties.checks or properties.generated or properties.identity or has_sizes or limited):
             return None
         fields = [field.remove_metadata() for field in spark_versions.arrow_schema_of(columns)]
-        coerce(pa.schema(fields).empty_table(), schema, table=table.name, older=state.schemas)
+        convert_to_schema(pa.schema(fields).empty_table(), schema, table=table.name, older=state.schemas)
         return cls(table.name, schema, properties.checks, properties.generated, properties.identity, limited)
 
     def find_rejected_rows(self, rows: pa.Table) -> dict[int, str]:
@@ -83,15 +83,15 @@ class RowRules:
             return
         for check in self.checks:
             reason = f"its row is in breach of constraint '{check.name}' CHECK ({check.text})"[:_REASON_CHARS_MAX]
-            for place in places[_true_positions(check.in_breach(stored))].tolist():
+            for place in places[_true_positions(check.find_violations(stored))].tolist():
                 reasons.setdefault(place, reason)
 
     def _convert_for_storage(self, new_rows: pa.Table) -> pa.Table:
         """Return rows as they would be stored, without identity values. Raises `SchemaMismatchError` if one cannot be
         stored.
         """
-        coerced = coerce(new_rows, self.schema, table=self.table)
-        refuse_given(self.identity, coerced, self.table)
+        coerced = convert_to_schema(new_rows, self.schema, table=self.table)
+        reject_identity_values(self.identity, coerced, self.table)
         rows = fill_generated_columns(self.generated, coerced, self.table)
         check_paimon_values(self.table, {name: rows.column(name) for name in self.limited_columns})
         return rows

@@ -20,7 +20,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.delete_filter import has_lost_rows
-from streamhouse_spark.read.offset_range_scan import binlog_pieces, plan_ranges
+from streamhouse_spark.read.offset_range_scan import plan_binlog_tasks, plan_ranges
 from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.read.scan_tasks import ScanPlan, ViewScanTask
 from streamhouse_spark.read.union_read import plan_union
@@ -111,5 +111,5 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
 
 def plan_view(table: TableHandle, state: TableState, suffix: str) -> ScanPlan:
     """Plan a read of a whole system view."""
-    pieces = binlog_pieces(state) if suffix == BINLOG else (ViewScanTask(suffix),)
+    pieces = plan_binlog_tasks(state) if suffix == BINLOG else (ViewScanTask(suffix),)
     return ScanPlan(table.name, table.uuid, state.schema, pieces)

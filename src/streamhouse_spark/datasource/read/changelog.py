@@ -16,11 +16,11 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.change_feed.commit_changes import (
     ChangesPlan,
-    in_changelog,
-    last_before,
+    commits_between,
+    last_commit_before,
+    plan_changelog_rows,
     plan_changes,
-    plan_told,
-    range_of_times,
+    with_changelog_types,
 )
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_tasks import ChangesScanTask
@@ -36,13 +36,13 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
     ranges = _requested_offsets(state, options)
     last, end_ms = state.version, options.ending_timestamp_ms
     if end_ms is not None:
-        last = last_before(table.storage, state, end_ms * 1000)
+        last = last_commit_before(table.storage, state, end_ms * 1000)
     if options.starting_timestamp_ms is None or not options.fail_on_data_loss:
-        plan = plan_told(table, state, last)
+        plan = plan_changelog_rows(table, state, last)
     else:
         start_us = options.starting_timestamp_ms * 1000
-        first, _ = range_of_times(table.storage, state, start_us, None, includes=(True, True))
-        plan = in_changelog(plan_changes(table, state, first, last, Pruning()))
+        first, _ = commits_between(table.storage, state, start_us, None, includes=(True, True))
+        plan = with_changelog_types(plan_changes(table, state, first, last, Pruning()))
     if options.starting_timestamp_ms is not None and not options.fail_on_data_loss:
         plan = replace(plan, pieces=tuple(_restrict_to_times(plan.pieces, options.starting_timestamp_ms * 1000)))
     return plan if ranges is None else replace(plan, pieces=tuple(_restrict_to_offsets(plan.pieces, ranges)))

@@ -16,7 +16,7 @@ from streamhouse_spark.config.spark_options import (
 )
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.log.archive.pages import change_starts
+from streamhouse_spark.log.archive.pages import first_change_offsets
 from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.read.archive_scan import ArchiveTimeIndex
 from streamhouse_spark.read.read_snapshot import offset_at
@@ -78,7 +78,7 @@ def resolve_starting_offsets(
     if timestamp_ms is not None:
         return _resolve_timestamp(state, timestamp_ms, "startingTimestamp", storage, strict=strict)
     _require_buckets(state, spec, "startingOffsets")
-    starts = change_starts(state)
+    starts = first_change_offsets(state)
     return {
         bucket: _resolve_starting_offset(state, bucket, log, spec, starts[bucket])
         for bucket, log in state.buckets.items()

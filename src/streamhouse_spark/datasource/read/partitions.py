@@ -13,7 +13,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_tasks import BinlogScanTask, ScanPlan, ViewScanTask
-from streamhouse_spark.read.split_planning import parts
+from streamhouse_spark.read.split_planning import split_plan
 from streamhouse_spark.schema.conversion import Conversion
 from streamhouse_spark.table.system_views import BINLOG, open_view
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -33,8 +33,8 @@ class TablePartition(InputPartition):
 
 
 def make_partitions(plan: ScanPlan, parallelism: int | None = None) -> list[InputPartition]:
-    """Split the plan into Spark partitions with `parts`."""
-    return [TablePartition(part) for part in parts(plan, parallelism)]
+    """Split the plan into Spark partitions with `split_plan`."""
+    return [TablePartition(part) for part in split_plan(plan, parallelism)]
 
 
 def read_plan(

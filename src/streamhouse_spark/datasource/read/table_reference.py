@@ -20,8 +20,8 @@ from streamhouse_spark.log.segments.metadata_columns import (
     with_fields,
 )
 from streamhouse_spark.read.binlog import binlog_schema
-from streamhouse_spark.read.historical_schema import state_of_time
-from streamhouse_spark.read.previous_table import table_of_time
+from streamhouse_spark.read.historical_schema import state_as_of
+from streamhouse_spark.read.previous_table import table_as_of
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, open_view
 
@@ -90,8 +90,8 @@ def _schema_as_of(table: TableHandle, as_of_ms: int | None) -> TableSchema:
     """Return the schema of a current read, or of a read as of a time."""
     if as_of_ms is None:
         return table.state.schema
-    source_table, state = table_of_time(table, table.state, as_of_ms)
-    return state_of_time(source_table, state, as_of_ms).schema
+    source_table, state = table_as_of(table, table.state, as_of_ms)
+    return state_as_of(source_table, state, as_of_ms).schema
 
 
 def resolve_stream_target(table: TableHandle, suffix: str | None, options: StreamReadOptions) -> ReadTarget:

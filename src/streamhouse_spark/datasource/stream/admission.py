@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit
-from streamhouse_spark.read.offset_range_scan import row_bytes
+from streamhouse_spark.read.offset_range_scan import estimate_row_bytes
 
 BATCH_ROWS_MIN = 1000
 BATCH_BYTES_MIN = 1 << 20
@@ -101,7 +101,7 @@ def _estimate_bytes(state: TableState, bucket: int, offsets: OffsetRange) -> int
     log = state.buckets[bucket]
     hot = sum(s.memory_bytes * len(s.offsets.intersect(offsets)) // s.num_rows for s in log.segments)
     first = log.segments[0].base_offset if log.segments else log.end
-    return hot + len(offsets.intersect(OffsetRange(0, first))) * row_bytes(state, bucket)
+    return hot + len(offsets.intersect(OffsetRange(0, first))) * estimate_row_bytes(state, bucket)
 
 
 def _count_rows_within(state: TableState, bucket: int, offsets: OffsetRange, share_bytes: int) -> int:
@@ -109,7 +109,7 @@ def _count_rows_within(state: TableState, bucket: int, offsets: OffsetRange, sha
     log = state.buckets[bucket]
     rows, left = 0, share_bytes
     first = log.segments[0].base_offset if log.segments else log.end
-    parts = [(offsets.intersect(OffsetRange(0, first)), row_bytes(state, bucket))]
+    parts = [(offsets.intersect(OffsetRange(0, first)), estimate_row_bytes(state, bucket))]
     parts += [(offsets.intersect(s.offsets), max(1, s.memory_bytes // s.num_rows)) for s in log.segments]
     for part, per_row_bytes in parts:
         fitting = min(len(part), left // per_row_bytes)

@@ -17,11 +17,11 @@ from streamhouse_spark.datasource.read.offset_resolution import resolve_starting
 from streamhouse_spark.datasource.stream.stream_offset import BootstrapPosition, StreamOffset
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.archive.pages import change_starts
+from streamhouse_spark.log.archive.pages import first_change_offsets
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.history import require_kept, state_with_snapshots
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import LogSplit, snapshot_split
+from streamhouse_spark.log.segments.scan import LogSplit, plan_snapshot
 from streamhouse_spark.read.scan_tasks import StartScanTask
 from streamhouse_spark.storage.base import Storage
 
@@ -55,7 +55,7 @@ def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
     """
     if not state.primary_key or options.starting_offsets != FULL or options.starting_timestamp_ms is not None:
         return False
-    return any(start > state.first_offset(bucket) for bucket, start in change_starts(state).items())
+    return any(start > state.first_offset(bucket) for bucket, start in first_change_offsets(state).items())
 
 
 def find_bootstrap_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
@@ -72,7 +72,7 @@ def find_bootstrap_files(table: TableHandle, newest: TableState, begin: StreamOf
         except SnapshotExpiredError as error:
             raise _expired_error(table.name, error) from error
         snapshots = _snapshots_at(state, begin)
-    splits = [snapshot_split(newest, snapshot) for snapshot in snapshots or ()]
+    splits = [plan_snapshot(newest, snapshot) for snapshot in snapshots or ()]
     files = [replace(split, offsets=s.offsets, segments=(s,)) for split in splits for s in split.segments]
     if snapshots is None or len(files) != begin.rows.num_files:
         raise CorruptDataError(

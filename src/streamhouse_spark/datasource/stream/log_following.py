@@ -29,9 +29,9 @@ from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE,
 from streamhouse_spark.log.segments.row_ids import first_row_id
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read.delete_filter import partition_drops_as_of, require_undeleted
-from streamhouse_spark.read.offset_range_scan import range_pieces
+from streamhouse_spark.read.offset_range_scan import plan_range_tasks
 from streamhouse_spark.read.scan_tasks import ArchiveScanTask, LogScanTask
-from streamhouse_spark.schema.evolution import is_stored_alike, require_same_columns
+from streamhouse_spark.schema.evolution import has_same_storage, require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SEGMENTS_MAX: Final = 1_000
@@ -131,7 +131,7 @@ def plan_backlog(
     starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in state.buckets}
     ranges = {b: OffsetRange(o, state.buckets[b].end) for b, o in starts.items() if o < state.buckets[b].end}
     dropped = None if tells_changes and state.primary_key else partition_drops_as_of(state, state.version)
-    pieces = range_pieces(state, ranges, fail_on_data_loss=strict, dropped=dropped)
+    pieces = plan_range_tasks(state, ranges, fail_on_data_loss=strict, dropped=dropped)
     splits: dict[int, LogSplit] = {}
     for piece in pieces:
         if not isinstance(piece, LogScanTask):
@@ -219,7 +219,7 @@ def _describe_layouts(
                 continue
             column = query_schema.column(column_name)
             at = places.get(column.id)
-            if at is not None and not is_stored_alike(written.columns[at], column):
+            if at is not None and not has_same_storage(written.columns[at], column):
                 raise InvalidOptionError(
                     f"a stream of {name} begins with rows whose column '{column_name}' had another type when they were "
                     f"written, which real-time mode cannot read; {CATCH_UP_ADVICE}"

@@ -36,7 +36,7 @@ from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.datasource.worker_errors import ErrorBoundary
 from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.archive.pages import change_starts
+from streamhouse_spark.log.archive.pages import first_change_offsets
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
@@ -51,7 +51,7 @@ from streamhouse_spark.read.delete_filter import (
 from streamhouse_spark.read.offset_range_scan import plan_ranges
 from streamhouse_spark.read.planner import Pruning, prune_tasks
 from streamhouse_spark.read.scan_tasks import ChangesScanTask, ScanPlan, StartScanTask
-from streamhouse_spark.read.split_planning import binlog_parts, parts
+from streamhouse_spark.read.split_planning import split_binlog, split_plan
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.system_views import BINLOG
@@ -251,17 +251,17 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         state = self._apply_deletions(table, state, begin, final)
         first = self._bootstrap_tasks(table, state, begin, final)
         if self._is_binlog:
-            earliest = change_starts(state)
+            earliest = first_change_offsets(state)
             extended_ranges = {
                 b: OffsetRange(max(r.start - 1, min(r.start, earliest[b])), r.end) for b, r in ranges.items()
             }
             strict = self._options.fail_on_data_loss
             plan = plan_ranges(table, state, extended_ranges, self._table_columns, fail_on_data_loss=strict)
-            bootstrap_parts = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
-            return bootstrap_parts + binlog_parts(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
+            bootstrap_parts = split_plan(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
+            return bootstrap_parts + split_binlog(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
         strict = self._options.fail_on_data_loss
         plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=strict, dropped=dropped)
-        return parts(replace(plan, pieces=(*first, *prune_tasks(state, plan.pieces, pruning), *deleted)))
+        return split_plan(replace(plan, pieces=(*first, *prune_tasks(state, plan.pieces, pruning), *deleted)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
@@ -390,10 +390,10 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         """
         if begin.history is None or not self._reports_deletions(state) or not has_lost_rows(state):
             return ()
-        from streamhouse_spark.read.change_feed.commit_changes import plan_deleted  # imports the lake modules
+        from streamhouse_spark.read.change_feed.commit_changes import plan_deletions  # imports the lake modules
 
         first = max(position_commit(begin), last_truncation(state)) + 1
-        return plan_deleted(table, state, first, position_commit(end), begin.offsets)
+        return plan_deletions(table, state, first, position_commit(end), begin.offsets)
 
     def _bootstrap_tasks(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
@@ -443,7 +443,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         if consumer_id is None:
             return
         if self._consumer_moved_ms is None or now_ms - self._consumer_moved_ms >= CONSUMER_MOVE_MS:
-            move_consumer(table.log, consumer_id, offsets, table.require_there)
+            move_consumer(table.log, consumer_id, offsets, table.require_not_dropped)
             self._consumer_moved_ms = now_ms
 
 

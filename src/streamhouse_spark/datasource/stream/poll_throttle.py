@@ -12,7 +12,7 @@ from typing import Final
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.log_poller import lookout_of
+from streamhouse_spark.read.log_poller import poller_of
 
 SPIN_MS: Final = 50
 """Time within which Spark polls again if the query has nothing else to do."""
@@ -27,7 +27,7 @@ class PollThrottle:
         self.table = table
         self.state = state
         self._clock = table.world.clock
-        self._poller = lookout_of(table)
+        self._poller = poller_of(table)
         self._resolved_ms = self._polled_ms = self._clock.boot_ms()
         self._was_quiet = previous is not None and previous.state is state
 

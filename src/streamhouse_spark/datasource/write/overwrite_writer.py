@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.arrow_groupby import distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.filter_parsing import Filter, parse_filter
 from streamhouse_spark.query.overwrite_filter import (
-    Choose,
     ConditionOverwriteFilter,
+    OverwriteFilterFactory,
     PartitionOverwriteFilter,
     partitions_of,
 )
@@ -23,9 +23,9 @@ from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.rewrite_validation import (
-    of_partitions,
-    require_chosen,
+    limit_to_partitions,
     require_deletable,
+    require_matching_rows,
     require_partitioned,
     require_partitioned_by,
 )
@@ -60,14 +60,16 @@ class ReplacedPart:
         """Return the distinct partitions of a task's new rows. With a condition, check that the rows match it and
         return none.
 
-        Raises as `require_chosen`.
+        Raises as `require_matching_rows`.
         """
         if self.condition is None:
             return partitions_of(rows, self.fields)
-        require_chosen(ConditionOverwriteFilter.of(self.condition, schema), rows.select(list(schema.names)), table)
+        require_matching_rows(
+            ConditionOverwriteFilter.of(self.condition, schema), rows.select(list(schema.names)), table
+        )
         return rows.schema.empty_table().select([])
 
-    def choose(self, state: TableState, partitions_by_task: Iterable[pa.Table | None]) -> Choose:
+    def choose(self, state: TableState, partitions_by_task: Iterable[pa.Table | None]) -> OverwriteFilterFactory:
         """Choose the rows to replace by the partitions that the tasks collected. Raises `CommitConflictError` if the
         table's partitioning changed since `bind`.
         """
@@ -76,15 +78,15 @@ class ReplacedPart:
         new_partitions = [partitions for partitions in partitions_by_task if partitions is not None]
         require_partitioned_by(state, self.fields)
         none = partitions_of(state.schema.arrow.empty_table(), self.fields)
-        choice = PartitionOverwriteFilter(distinct(pa.concat_tables([none, *new_partitions])), self.fields)
+        choice = PartitionOverwriteFilter(distinct_rows(pa.concat_tables([none, *new_partitions])), self.fields)
         return lambda _: choice
 
     @staticmethod
-    def _condition_filter(condition: Filter, state: TableState) -> Choose:
+    def _condition_filter(condition: Filter, state: TableState) -> OverwriteFilterFactory:
         def choose(schema: TableSchema) -> ConditionOverwriteFilter:
             return ConditionOverwriteFilter.of(condition, schema)
 
-        return of_partitions(choose, state) if state.primary_key else choose
+        return limit_to_partitions(choose, state) if state.primary_key else choose
 
 
 def parse_replace_where(table: TableHandle, text: str) -> ReplacedPart:

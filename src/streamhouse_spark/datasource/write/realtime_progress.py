@@ -19,8 +19,8 @@ from streamhouse_spark.log.commits.actions import Action, Append, ForgetTransact
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint, HistoryRelation
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import find_stored_version, name_sum
-from streamhouse_spark.log.lifecycle.names import other_table
-from streamhouse_spark.log.progress_ids import place_id, places_of, record_of
+from streamhouse_spark.log.lifecycle.names import find_other_table
+from streamhouse_spark.log.progress_ids import place_id, record_of, select_progress_ids
 from streamhouse_spark.table.table import Table
 
 
@@ -51,10 +51,10 @@ class RealTimeBatch:
         places = [place_id(self._mark.app_id, self.rows.source, bucket) for bucket in range(num_buckets)]
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            self.table.require_there(state)
+            self.table.require_not_dropped(state)
             if self._require_all_before(state):
                 return (Append((), ()),)
-            left = places_of({self._mark.app_id}, state.transactions)
+            left = select_progress_ids({self._mark.app_id}, state.transactions)
             past = [place for place in places if name_sum(place) in state.past_transactions]
             return (*((ForgetTransactions((*left, *past)),) if left or past else ()), Append((), ()))
 
@@ -75,7 +75,7 @@ class RealTimeBatch:
         """
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            self.table.require_there(state)
+            self.table.require_not_dropped(state)
             return (Append((), ()),)
 
         ended = self.rows.mark(self.app_id, self.number + 1)
@@ -103,7 +103,7 @@ class RealTimeBatch:
         verb = "upsert" if state.primary_key else "append"
         entry = f"Transaction({mark.app_id!r}, {mark.version}, {mark.owner!r})"
         go_on = f"to go on without the rows of earlier batches, first run Table.{verb}([], transaction={entry})"
-        other = other_table(self.table.storage, self.table.path, self.table.uuid) if stored is None else None
+        other = find_other_table(self.table.storage, self.table.path, self.table.uuid) if stored is None else None
         if other is not None:
             raise TableNotFoundError(
                 f"batch {self.number} of stream {mark.app_id}: table {name} has none of its earlier batches, and the "

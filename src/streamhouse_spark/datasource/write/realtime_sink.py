@@ -26,7 +26,7 @@ from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWri
 from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage, format_counts, require_planned
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint
-from streamhouse_spark.log.progress_ids import places_of
+from streamhouse_spark.log.progress_ids import select_progress_ids
 from streamhouse_spark.log.segments.writer import StagedSegment
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX
 from streamhouse_spark.storage.request_metrics import METER
@@ -98,7 +98,7 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         """Return the stored offset of each source bucket."""
         app_id = self._options.app_id or self._rows.query_id
         transactions = self._open_table().refresh().transactions
-        versions = {place: transactions[place].version for place in places_of({app_id}, transactions)}
+        versions = {place: transactions[place].version for place in select_progress_ids({app_id}, transactions)}
         offsets = {
             place.rpartition("/")[2]: version for place, version in versions.items() if self._is_of_source(place)
         }

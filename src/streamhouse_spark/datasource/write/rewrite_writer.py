@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.datasource.worker_memory import release_memory_after
 from streamhouse_spark.datasource.write.row_delta_schema import KIND, read_name
 from streamhouse_spark.datasource.write.staging_writer import (
@@ -27,9 +27,9 @@ from streamhouse_spark.datasource.write.staging_writer import (
 from streamhouse_spark.kv.read_version import READING, ReadVersion
 from streamhouse_spark.log.commits.delete_vectors import FileRows
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
-from streamhouse_spark.log.segments.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
-from streamhouse_spark.read.lake_row_ids import Places, names_at, require_named
-from streamhouse_spark.schema.identity import refuse_given
+from streamhouse_spark.log.segments.row_ids import NO_PLACE, Int64Array, offsets_by_bucket, positions_by_file
+from streamhouse_spark.read.lake_row_ids import RowLocations, file_names_at, require_row_ids
+from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.table.row_deletion import commit_rewrite
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -40,14 +40,14 @@ _READ_ID: Final = read_name(ROW_ID.name)
 class ReadRows:
     """Rows that a task read, by their row ids."""
 
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     """Bucket → offsets."""
-    of_files: Mapping[int, OffsetRuns]
+    of_files: Mapping[int, OffsetSet]
     """Index of a lake file in the snapshot that was read → positions."""
 
     @classmethod
     def of(cls, ids: Int64Array) -> ReadRows:
-        return cls(places_of(ids), file_places_of(ids))
+        return cls(offsets_by_bucket(ids), positions_by_file(ids))
 
     @classmethod
     def merged(cls, parts: Sequence[ReadRows]) -> ReadRows:
@@ -91,15 +91,15 @@ class LogRewriteWriter(DataSourceArrowWriter):
         rows = pa.Table.from_batches([first, *iterator])  # parts are bounded in size
         kinds = rows[KIND]
         inserted, updated = (rows.filter(pc.equal(kinds, kind)) for kind in ("insert", "update"))
-        refuse_given(self._plan.identity, inserted, self._plan.table)
+        reject_identity_values(self._plan.identity, inserted, self._plan.table)
         new = pa.concat_tables([updated, inserted]).drop_columns([KIND, _READ_ID])
         staged = self._plan.message(iter(new.to_batches()), num_updated=updated.num_rows)
         old = _read_ids(rows.filter(pc.not_equal(kinds, "insert")))
-        require_named(self._plan.table, old)
+        require_row_ids(self._plan.table, old)
         return RewriteCommitMessage(staged, ReadRows.of(old), ReadRows.of(_read_ids(updated)))
 
     def _require_no_identity_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        refuse_given(self._plan.identity, batch, self._plan.table)
+        reject_identity_values(self._plan.identity, batch, self._plan.table)
         return batch
 
     @release_memory_after
@@ -116,8 +116,10 @@ class LogRewriteWriter(DataSourceArrowWriter):
         if staged is None and not old.rows and not old.of_files:
             return
         table.log.require_history([self._read.history], READING)
-        names = names_at(table, table.state, self._read, old.of_files)
-        of_old, of_updated = (Places(part.rows, _positions_by_file(part.of_files, names)) for part in (old, updated))
+        names = file_names_at(table, table.state, self._read, old.of_files)
+        of_old, of_updated = (
+            RowLocations(part.rows, _positions_by_file(part.of_files, names)) for part in (old, updated)
+        )
         commit_rewrite(table, of_old, staged, self._read, of_updated)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -133,13 +135,13 @@ def _read_ids(rows: pa.Table) -> Int64Array:
     return ids
 
 
-def _positions_by_file(places: Mapping[int, OffsetRuns], names: Mapping[int, str]) -> FileRows:
+def _positions_by_file(places: Mapping[int, OffsetSet], names: Mapping[int, str]) -> FileRows:
     return {names[place]: positions for place, positions in places.items()}
 
 
-def _merge_ranges(parts: Iterable[Mapping[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
-    runs_by_place: dict[int, list[OffsetRuns]] = {}
+def _merge_ranges(parts: Iterable[Mapping[int, OffsetSet]]) -> dict[int, OffsetSet]:
+    runs_by_place: dict[int, list[OffsetSet]] = {}
     for rows in parts:
         for place, runs in rows.items():
             runs_by_place.setdefault(place, []).append(runs)
-    return {place: OffsetRuns.merged(runs) for place, runs in runs_by_place.items()}
+    return {place: OffsetSet.merged(runs) for place, runs in runs_by_place.items()}

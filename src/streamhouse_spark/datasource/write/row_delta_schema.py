@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from streamhouse_spark.schema.reserved_names import INTERNAL, require_unlike
+from streamhouse_spark.schema.reserved_names import INTERNAL, require_distinct_names
 from streamhouse_spark.schema.table_schema import TableSchema
 
 KIND: Final = f"{INTERNAL}kind"
@@ -29,6 +29,8 @@ def make_row_delta_schema(schema: TableSchema, identity: Iterable[pa.Field]) -> 
     Raises `SchemaMismatchError` for an older table that has a column with a name that is now reserved.
     """
     read = [pa.field(read_name(field.name), field.type) for field in identity]
-    require_unlike(schema.names, [KIND, *(f.name for f in read)], "what an UPDATE, DELETE or MERGE makes of rows")
+    require_distinct_names(
+        schema.names, [KIND, *(f.name for f in read)], "what an UPDATE, DELETE or MERGE makes of rows"
+    )
     columns = [pa.field(column.name, column.type) for column in schema.columns]
     return pa.schema([pa.field(KIND, pa.string(), nullable=False), *read, *columns])

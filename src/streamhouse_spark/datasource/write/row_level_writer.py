@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import WriteOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.datasource.worker_memory import release_memory_after
 from streamhouse_spark.datasource.write.row_delta_schema import KIND, read_name
 from streamhouse_spark.datasource.write.staging_writer import (
@@ -80,7 +80,7 @@ class RowLevelPlan:
             return
         row = int(np.argmax(differs))
         changes = (
-            f"{name} = {python_value(a[row])!r} would become {python_value(b[row])!r}"
+            f"{name} = {to_python(a[row])!r} would become {to_python(b[row])!r}"
             for name, a, b in zip(self.key, before, after, strict=True)
         )
         raise SchemaMismatchError(

@@ -15,7 +15,7 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.log.commits.actions import Action, SetSchema
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.evolution import describe_later_column
-from streamhouse_spark.schema.nested_fields import Path, find_missing_fields, had_before, join_path
+from streamhouse_spark.schema.nested_fields import Path, find_missing_fields, had_field, join_path
 from streamhouse_spark.table.alter import make_alter_actions
 from streamhouse_spark.table.table import Table
 
@@ -58,7 +58,7 @@ def _make_add_columns(
             )
     fields = [missing for field in frame.fields for missing in _new_fields(state, field)]
     if not new and not fields:
-        table.require_there(state)
+        table.require_not_dropped(state)
         return ()
     added = frame_columns(StructType(new)) if new else None
     return make_alter_actions(table, state, Alteration(added, columns=ColumnChanges(fields=tuple(fields))))
@@ -73,7 +73,7 @@ def _new_fields(state: TableState, field: StructField) -> list[tuple[Path, pa.Da
     missing_fields = find_missing_fields(column.type, frame_column.type)
     older = [(c.type, c.inner_ids) for schema in state.schemas.values() for c in schema.columns if c.id == column.id]
     for path, _ in missing_fields:
-        if had_before(path, column.type, column.inner_ids, older):
+        if had_field(path, column.type, column.inner_ids, older):
             raise SchemaMismatchError(
                 f"field '{join_path((column.name, *path))}' of the rows is not in {state.name}, which had one of "
                 "that name before: mergeSchema does not add it; write the rows by the fields there are, or add it with "

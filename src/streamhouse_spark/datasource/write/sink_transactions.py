@@ -22,7 +22,7 @@ from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 from streamhouse_spark.log.commits.idempotency import IN_REAL_TIME
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
-from streamhouse_spark.log.lifecycle.names import other_table
+from streamhouse_spark.log.lifecycle.names import find_other_table
 from streamhouse_spark.log.progress_ids import place_id, read_at
 from streamhouse_spark.table.table import Table
 
@@ -98,7 +98,7 @@ def is_first_under_reused_name(table: Table, batch: Transaction) -> bool:
     """
     if _has_query(table.state, batch) or _has_query(table.refresh(), batch):
         return False
-    other = other_table(table.storage, table.path, table.uuid)
+    other = find_other_table(table.storage, table.path, table.uuid)
     if other is not None and batch.version > 0:
         entry = f"Transaction({batch.app_id!r}, {batch.version - 1}, {batch.owner!r})"
         raise TableNotFoundError(

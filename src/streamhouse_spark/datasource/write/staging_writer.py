@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.arrow_groupby import distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint
@@ -27,7 +27,7 @@ from streamhouse_spark.log.staging import (
     BucketRouter,
     RowStager,
     StagedRows,
-    inline_total,
+    inline_bytes_total,
     merge_staged_rows,
 )
 from streamhouse_spark.schema.constraints.check_constraint import Check
@@ -129,7 +129,7 @@ class StagingPlan:
         for chunk in iter_chunks(batches):
             rows, missing = convert_rows(chunk, schema, table=self.table)
             if self.replaced is not None:
-                rows = stager.completed(rows)  # partitions may be generated
+                rows = stager.fill_generated(rows)  # partitions may be generated
                 partitions.append(self.replaced.partitions_of_rows(rows, self.schema, self.table))
             updated = min(num_updated, rows.num_rows)
             parts.append(stager.stage(rows, missing, updated))
@@ -166,7 +166,7 @@ def format_counts(segments: Sequence[StagedSegment], num_requests: int) -> str:
 
 def concat_partitions(partitions: Sequence[pa.Table]) -> pa.Table | None:
     """Merge the results of `ReplacedPart.partitions_of_rows` for the chunks of a task."""
-    return distinct(pa.concat_tables(partitions)) if partitions and partitions[0].num_columns else None
+    return distinct_rows(pa.concat_tables(partitions)) if partitions and partitions[0].num_columns else None
 
 
 def make_stager(
@@ -259,7 +259,7 @@ def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -
         if segment.inline_rows is not None:
             inline[segment.segment.bucket].append(segment)
     inline_bytes = sum(len(s.inline_rows or b"") for bucket_segments in inline.values() for s in bucket_segments)
-    fits = inline_bytes <= inline_total(INLINE_BYTES_MAX, table.num_buckets)
+    fits = inline_bytes <= inline_bytes_total(INLINE_BYTES_MAX, table.num_buckets)
     if fits and all(len(bucket_segments) == 1 for bucket_segments in inline.values()):
         return staged
     if staged.schema_id not in table.state.schemas:

@@ -46,7 +46,7 @@ from streamhouse_spark.kv.change_staging import PreparedChanges
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 from streamhouse_spark.log.commits.idempotency import require_writable
-from streamhouse_spark.log.commits.object_existence import is_to_be_looked_for, require_stored
+from streamhouse_spark.log.commits.object_existence import must_check_stored, require_stored
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
@@ -60,12 +60,12 @@ from streamhouse_spark.log.staging import (
     merge_staged_rows,
     schema_changed_error,
 )
-from streamhouse_spark.query.overwrite_filter import Choose
+from streamhouse_spark.query.overwrite_filter import OverwriteFilterFactory
 from streamhouse_spark.schema.conversion import refuse_column
 from streamhouse_spark.schema.default_functions import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults, same_defaults, without_defaults
-from streamhouse_spark.schema.identity import Identity, refuse_given
-from streamhouse_spark.schema.row_conversion import coerce
+from streamhouse_spark.schema.identity import Identity, reject_identity_values
+from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -161,7 +161,7 @@ class KeyedStagingPlan:
         plan = replace(plan, missing=frozenset(c.id for c in plan.row_schema.columns if c.name.casefold() not in names))
         plain = pa.schema([f.remove_metadata() for f in frame_schema])
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # pandas is not loaded
-        coerce(empty, without_defaults(plan.row_schema), table=table.name, older=state.schemas)
+        convert_to_schema(empty, without_defaults(plan.row_schema), table=table.name, older=state.schemas)
         for column in plan.row_schema.columns:
             if not column.nullable and column.default is None and column.name.casefold() not in names:
                 refuse_column(
@@ -266,23 +266,25 @@ class KeyedStagingPlan:
         if numbers is None:
             return intents
         kinds = intents.column(0).to_numpy()
-        refuse_given(self.identity, intents.filter(pa.array(kinds == _UPSERT)), self.table)
-        return numbers.filled(intents, kinds == _DELETE)
+        reject_identity_values(self.identity, intents.filter(pa.array(kinds == _UPSERT)), self.table)
+        return numbers.fill_numbers(intents, kinds == _DELETE)
 
     def _make_intents(self, rows: pa.Table) -> pa.Table:
         """Return each row's effect on its key followed by all table columns, null where they do not apply."""
         if self.row_kind_column is None:
-            upserts = coerce(rows, self._filled_schema, table=self.table)
+            upserts = convert_to_schema(rows, self._filled_schema, table=self.table)
             return _add_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
         words = _REWRITING_KINDS if self.write.rewrites else _KINDS
         kinds = _parse_kinds(rows.column(self.row_kind_column), words, self.table, self.row_kind_column)
         rows = rows.drop_columns([self.row_kind_column])
         upserted = np.flatnonzero((kinds == _UPSERT) | (kinds == _UPDATE))
         deleted = np.flatnonzero(kinds == _DELETE)
-        upserts = coerce(arrow_chunking.take_rows(rows, upserted, distinct=True), self._filled_schema, table=self.table)
+        upserts = convert_to_schema(
+            arrow_chunking.take_rows(rows, upserted, distinct=True), self._filled_schema, table=self.table
+        )
         keys = [name for name in rows.column_names if (c := self.schema.find(name)) is not None and c.name in self.key]
         key_schema = without_defaults(self.schema.select(self.key))
-        deletes = coerce(
+        deletes = convert_to_schema(
             arrow_chunking.take_rows(rows.select(keys), deleted, distinct=True), key_schema, table=self.table
         )
         rows_by_kind = pa.concat_tables(
@@ -302,7 +304,7 @@ def commit_intents(
     *,
     transaction: Transaction | None,
     read: ReadVersion | None = None,
-    choose: Choose | None = None,
+    choose: OverwriteFilterFactory | None = None,
 ) -> BucketOffsets:
     """Turn the tasks' staged intents, in task order, into changes and commit them. See `Table.upsert`.
 
@@ -324,7 +326,7 @@ def commit_intents(
         )
     segments = staged.segments if staged else ()
     uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
-    if staged is not None and uuids and is_to_be_looked_for(table.storage, staged.staged_ms):
+    if staged is not None and uuids and must_check_stored(table.storage, staged.staged_ms):
         require_stored(table.storage, table.state, uuids)
     offsets = _commit_staged(
         table, plan, segments, complete_preparations(messages), transaction, read=read, choose=choose
@@ -350,7 +352,7 @@ def _commit_staged(
     transaction: Transaction | None,
     *,
     read: ReadVersion | None,
-    choose: Choose | None,
+    choose: OverwriteFilterFactory | None,
 ) -> BucketOffsets:
     intents = plan.intents(table, segments)
     for attempt in range(_COMMIT_TRIES_MAX):

@@ -14,7 +14,7 @@ from streamhouse_spark.datasource.spark_schema import split_defaults
 from streamhouse_spark.errors import SchemaMismatchError, TableNotFoundError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.defaults import without_defaults
-from streamhouse_spark.schema.row_conversion import coerce
+from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -57,4 +57,4 @@ def require_fitting_columns(frame: StructType, state: TableState, name: str) -> 
             )
     schema = pa.schema([f.remove_metadata() for f in frame_schema])
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)  # pandas is not loaded
-    coerce(empty, without_defaults(state.schema), table=name, older=state.schemas)
+    convert_to_schema(empty, without_defaults(state.schema), table=name, older=state.schemas)

@@ -65,8 +65,8 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.lifecycle.warehouse_identity import warehouse_moved_error
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import at_once, delete_all
-from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot, fill, slot_of_bytes
+from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
+from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot, ensure_stored, slot_for_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -295,7 +295,7 @@ class FileCatalog(MetastoreCatalog):
             lambda: self._storage.list(floors_prefix(key)),
             lambda: self._storage.list_names(f"{key}/metadata/"),
         ]
-        floor_files, names = at_once(self._storage, lambda look: look(), looks)
+        floor_files, names = map_with_store_concurrency(self._storage, lambda look: look(), looks)
         floors = sorted((int(info.key.rpartition("/")[2]), info) for info in floor_files)
         cutoff_ms = self._storage.now_ms() - grace_ms
         safe_floor = max((number for number, info in floors if info.modified_ms <= cutoff_ms), default=0)
@@ -306,7 +306,7 @@ class FileCatalog(MetastoreCatalog):
         delete_all(self._storage, expired_keys)
         if newest.number > max((number for number, _ in floors), default=1):
             with suppress(StorageError):  # the next call retries
-                fill(self._storage, floor_key(key, newest.number), b"")
+                ensure_stored(self._storage, floor_key(key, newest.number), b"")
         delete_all(self._storage, [info.key for number, info in floors if number < safe_floor])
         return expired_keys
 
@@ -367,14 +367,14 @@ class FileCatalog(MetastoreCatalog):
 
         Raises `StorageRefusedError` if the slot is empty and the store rejects writes of this process.
         """
-        slot = slot_of_bytes(self._storage, version_key, data)
+        slot = slot_for_bytes(self._storage, version_key, data)
         refusals = 0
         for attempt in range(PUT_ATTEMPTS_MAX):
             if attempt:
                 self._world.clock.sleep_ms(100 * 2**attempt * (0.5 + self._world.ids.jitter()))
             put = slot.take(data)
             if put.outcome in (PutOutcome.WON, PutOutcome.LOST):
-                return put.is_won()
+                return put.won()
             if put.outcome is PutOutcome.NOT_DURABLE:
                 break
             refusals += isinstance(put.failure, StorageRefusedError)

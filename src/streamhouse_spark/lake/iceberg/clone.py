@@ -116,7 +116,7 @@ def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, ne
             f"snapshot {snapshot.snapshot_id} of {metadata.location} has no offsets of table {old}, which its log says "
             "that it has: the lake's metadata is another's, or damaged; restore it"
         )
-    absent, absent_without_offsets = offsets.dropped_rows, offsets.dropped_others
+    absent, absent_without_offsets = offsets.dropped_rows, offsets.dropped_without_offsets
     text = offsets_text(
         new,
         offsets.offsets,

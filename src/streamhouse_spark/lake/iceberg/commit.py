@@ -36,7 +36,7 @@ from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round, forget_cached_version
 from streamhouse_spark.lake.iceberg.offsets import find_commit
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change, SnapshotBuilder
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
 """Table property: rounds planned before this store time must not commit, because orphan removal may have deleted their
@@ -117,7 +117,7 @@ def _validate_change(table: Table, validate: Validation) -> Change:
         lambda: changes.append(validate(table.metadata)),
         partial(table.io.fetch, head.manifest_list),
     ]
-    for _ in at_once(table.io.files.storage, lambda step: step(), steps):
+    for _ in map_with_store_concurrency(table.io.files.storage, lambda step: step(), steps):
         pass
     return changes[0]
 

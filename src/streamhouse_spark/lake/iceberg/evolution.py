@@ -50,7 +50,7 @@ from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.schema import iceberg_transform, iceberg_type, nested_field_finder, nested_field_ids
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema import partition_fields as own
-from streamhouse_spark.schema.nested_fields import count
+from streamhouse_spark.schema.nested_fields import count_fields
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
@@ -197,7 +197,7 @@ def _migrate_struct(
     fields = []
     for column in after:
         field = field_of_id.get(inner.get(next(ids), -1))
-        own = [next(ids) for _ in range(count(column.type))]
+        own = [next(ids) for _ in range(count_fields(column.type))]
         if field is None:
             kind = iceberg_type(column.type, new_ids)
             fields.append(ice.NestedField(next(new_ids), column.name, kind, required=False))

@@ -16,7 +16,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.commit_validation import require_deletes_resolved
@@ -32,7 +32,7 @@ from streamhouse_spark.lake.model.pending_deletes import PendingDeletes, Rewritt
 from streamhouse_spark.lake.model.values import LakeFile, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.file_writer import may_hold
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.lake.parquet.reader import offset_file, read_deleted_positions
+from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_offset_file
 from streamhouse_spark.lake.parquet.rewritten_rows import Positions, find_equal_rows, read_rows_at
 from streamhouse_spark.log.commits.delete_vectors import FileRows, union_deleted_file_rows
 
@@ -155,7 +155,7 @@ def _find_rewritten_rows(
 
 
 def _has_offsets(place: IcebergTableBinding, location: str) -> bool:
-    return offset_file(place.files_at(location), location, place.spec.writers) is not None
+    return read_offset_file(place.files_at(location), location, place.spec.writers) is not None
 
 
 def _group_rows_by_file(
@@ -167,12 +167,12 @@ def _group_rows_by_file(
         at = task.file.file_path
         if not any(may_hold(at, bucket, runs.range) for bucket, runs in left.items() if runs):
             continue
-        own = offset_file(place.files_at(at), at, place.spec.writers)
-        if own is None or not (hit := own.runs.common(left.get(own.bucket, OffsetRuns.dense(0, 0)))):
+        own = read_offset_file(place.files_at(at), at, place.spec.writers)
+        if own is None or not (hit := own.runs.common(left.get(own.bucket, OffsetSet.dense(0, 0)))):
             continue
         left[own.bucket] = left[own.bucket].without(hit)
         deleted = read_deleted_positions(place.files_at(at), at, describe_live_file(task, table, ()).deletes)
-        rows_of_file[name] = OffsetRuns.of(np.setdiff1d(own.runs.rows_at(hit), deleted))
+        rows_of_file[name] = OffsetSet.of(np.setdiff1d(own.runs.rows_at(hit), deleted))
     require_deletes_resolved(str(place.spec.path), left, moved.foreign)
     return {name: runs for name, runs in rows_of_file.items() if runs}
 

@@ -26,7 +26,7 @@ from streamhouse_spark.lake.metadata_cache import prefetch_metadata
 from streamhouse_spark.lake.metadata_errors import find_damaged_file
 from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 _DAMAGE = (
     ValueError,
@@ -144,7 +144,7 @@ class StorageFileIO(FileIO):
         def store(file: tuple[str, bytes]) -> None:
             _StorageOutput(file[0], self.files).store(file[1])
 
-        for _ in at_once(self.files.storage, store, list(written.items())):
+        for _ in map_with_store_concurrency(self.files.storage, store, list(written.items())):
             pass
 
     def delete(self, location: str | InputFile | OutputFile) -> None:

@@ -24,7 +24,7 @@ from pyiceberg.types import DateType, PrimitiveType, TimestampType, TimestamptzT
 
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import ticks_of
+from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.schema import (
     PartitionPaths,
@@ -195,5 +195,5 @@ class _Part:
         return self.own.values(column)
 
     def encoded(self, value: pa.Scalar) -> bytes | None:
-        ticks = ticks_of(value)
+        ticks = scalar_to_ticks(value)
         return None if ticks is None else to_bytes(self.type, ticks)

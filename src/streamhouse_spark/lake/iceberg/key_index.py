@@ -11,7 +11,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
-from streamhouse_spark.core.python_values import ticks_of
+from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.keys.changelog_merge import KeySet
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
@@ -97,7 +97,7 @@ class KeyedFilter:
         for position, (name, values) in self._partitions.items():
             field_type = self._file_spec.partition_types[position]
             distinct = rows.column(name).unique()
-            parts = (ticks_of(value) for value in distinct)
+            parts = (scalar_to_ticks(value) for value in distinct)
             values.update(None if value is None else to_bytes(field_type, value) for value in parts)
 
     def probe(self) -> KeyIndexProbe | None:

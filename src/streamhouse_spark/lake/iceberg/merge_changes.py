@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
@@ -59,7 +59,7 @@ def write_changes(
     candidates = [file for file in live if chosen.may_contain_keys(file, tail.keys)]
     probe = chosen.probe()
     older = files_ahead([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
-    hits = list(in_parallel(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
+    hits = list(parallel_map(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
     is_matched = np.zeros(len(tail.keys), np.bool_)
     deletes = [
         write_deletes(

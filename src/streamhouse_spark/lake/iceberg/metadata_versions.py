@@ -18,9 +18,9 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
-from streamhouse_spark.log.commits.sequence_search import last_reached
+from streamhouse_spark.log.commits.sequence_search import find_last_result
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, map_with_store_concurrency
 
 DROPPED: Final = 10**20 - 1
 FLOOR_CHECK_AFTER_MS: Final = 60_000
@@ -172,7 +172,7 @@ def _find_version_and_floor(
 
     started_ms = world.clock.boot_ms()
     reads: list[Callable[[], int]] = [lambda: newest_floor(storage, key), expect]
-    floor, _ = at_once(storage, lambda ask: ask(), reads)
+    floor, _ = map_with_store_concurrency(storage, lambda ask: ask(), reads)
     latest = _find_newest_from(ahead, key, _skip_to_hint(ahead, key, start))
     if world.clock.boot_ms() - started_ms > FLOOR_CHECK_AFTER_MS:
         floor = newest_floor(storage, key)
@@ -203,7 +203,7 @@ def _find_newest_from(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes
             return None
 
     data = read(start)
-    return None if data is None else last_reached(read, start, data)
+    return None if data is None else find_last_result(read, start, data)
 
 
 class _KnownVersions:

@@ -131,5 +131,5 @@ def describe_snapshot(snapshot: AnySnapshot, lake_offsets: LakeOffsets | None) -
     if lake_offsets is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
     offsets, starts = dict(lake_offsets.offsets), dict(lake_offsets.starts)
-    counts = lake_offsets.dropped_rows, lake_offsets.history, lake_offsets.dropped_others
+    counts = lake_offsets.dropped_rows, lake_offsets.history, lake_offsets.dropped_without_offsets
     return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *counts)

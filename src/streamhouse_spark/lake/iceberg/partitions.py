@@ -15,7 +15,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.lake.file_skipping import column_bounds
 from streamhouse_spark.lake.iceberg.schema import bucket_of, to_own_field
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics
-from streamhouse_spark.query.predicates import Node, exactly, may_match
+from streamhouse_spark.query.predicates import Node, constant_bounds, may_match
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -96,7 +96,7 @@ class PartitionFilter:
             for position, _, column, part in self._parts(spec):
                 value = partition[position]
                 if part.transform == "identity" or value is None:
-                    bounds[column.name] = exactly(value)
+                    bounds[column.name] = constant_bounds(value)
                 else:
                     stats = ColumnStatistics(*_project_column(part, value, value, column), null_count=0, nan_count=0)
                     bounds[column.name] = column_bounds(stats, column.type, num_rows=1)

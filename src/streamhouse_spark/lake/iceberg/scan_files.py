@@ -20,7 +20,7 @@ from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source, is_s
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.schema.evolution import is_stored_alike
+from streamhouse_spark.schema.evolution import has_same_storage
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
@@ -143,7 +143,7 @@ def _columns_never_changed(before: Column, column: Column) -> bool:
     """Return whether a column of another schema of the table is unrelated to the column or identical to it."""
     if before.name.casefold() != column.name.casefold() and before.id != column.id:
         return True
-    return (before.id, before.name) == (column.id, column.name) and is_stored_alike(before, column)
+    return (before.id, before.name) == (column.id, column.name) and has_same_storage(before, column)
 
 
 def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any) -> bool:

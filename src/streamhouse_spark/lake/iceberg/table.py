@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.commit_validation import LogRange
@@ -79,7 +79,7 @@ class IcebergLake(LakeTable):
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
-    def one_look(self) -> AbstractContextManager[None]:
+    def cache_metadata_for_round(self) -> AbstractContextManager[None]:
         return cache_metadata_for_round()
 
     def newest(self) -> LakeSnapshot | None:
@@ -133,7 +133,7 @@ class IcebergLake(LakeTable):
     def delete_rows(
         self,
         context: WriteContext,
-        rows: Mapping[int, OffsetRuns],
+        rows: Mapping[int, OffsetSet],
         added: Sequence[LakeFile],
         *,
         with_older: bool,
@@ -203,12 +203,12 @@ class IcebergLake(LakeTable):
 
         return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node, buckets)
 
-    def named_files(self, snapshot_id: int) -> Sequence[str]:
+    def list_named_files(self, snapshot_id: int) -> Sequence[str]:
         from streamhouse_spark.lake.iceberg.external_row_deletes import list_data_files
 
         return list_data_files(self.place, snapshot_id)
 
-    def read_placed(
+    def read_with_offsets(
         self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         if self.place.spec.primary_key:
@@ -217,7 +217,7 @@ class IcebergLake(LakeTable):
                 "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
                 "failOnDataLoss=false to skip them"
             )
-        return super().read_placed(bucket, offsets, node, snapshot_id=snapshot_id)
+        return super().read_with_offsets(bucket, offsets, node, snapshot_id=snapshot_id)
 
     def missing_metadata(self, recorded: int) -> str | None:
         return self.place.missing_metadata(recorded)

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.commit_validation import (
     LogRange,
@@ -30,7 +30,7 @@ from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.pending_deletes import RewrittenRows
 from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
-from streamhouse_spark.lake.parquet.reader import offset_file, read_deleted_positions
+from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_offset_file
 
 
 def write_context(place: IcebergTableBinding) -> WriteContext:
@@ -95,7 +95,7 @@ def commit_round(
         offsets = newest_offsets(metadata, place.spec.table_uuid)
         require_offsets(metadata.location, offsets, expected)
         rows, without_offsets = (
-            (offsets.dropped_rows, offsets.dropped_others) if offsets and not is_truncated else (0, 0)
+            (offsets.dropped_rows, offsets.dropped_without_offsets) if offsets and not is_truncated else (0, 0)
         )
         owner, absent = place.spec.table_uuid, num_deleted + rows
         history = place.spec.history
@@ -115,7 +115,7 @@ def commit_round(
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     snapshot_offsets = own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier))
     counts = (
-        (snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_others)
+        (snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_without_offsets)
         if snapshot_offsets is not None
         else ()
     )
@@ -156,13 +156,13 @@ def require_written(
 
 # -- deleted rows of a table without a primary key -----------------------------------------------------------------
 
-_NONE = OffsetRuns.dense(0, 0)
+_NONE = OffsetSet.dense(0, 0)
 
 
 def write_row_deletes(
     place: IcebergTableBinding,
     context: WriteContext,
-    rows: Mapping[int, OffsetRuns],
+    rows: Mapping[int, OffsetSet],
     added: Sequence[LakeFile],
     *,
     with_older: bool,
@@ -180,7 +180,7 @@ def write_row_deletes(
     written: list[LakeFile] = []
     for file in _candidate_files(place, context, rows, added, with_older=with_older):
         access = place.files_at(file.location)
-        own = offset_file(access, file.location, place.spec.writers)
+        own = read_offset_file(access, file.location, place.spec.writers)
         if own is None:
             foreign = file.location
             continue
@@ -201,7 +201,7 @@ def write_row_deletes(
 def _candidate_files(
     place: IcebergTableBinding,
     context: WriteContext,
-    rows: Mapping[int, OffsetRuns],
+    rows: Mapping[int, OffsetSet],
     added: Sequence[LakeFile],
     *,
     with_older: bool,

@@ -102,13 +102,13 @@ def virtual_key(state: TableState, real: IcebergMetadata | None, epoch: int, gen
     return virtual_location(state.table_uuid, epoch, f"{name}-{generation}")
 
 
-def lake_as_virtual(storage: Storage, state: TableState, real: IcebergMetadata, key: str) -> IcebergMetadata:
+def make_virtual_identity(storage: Storage, state: TableState, real: IcebergMetadata, key: str) -> IcebergMetadata:
     """Return a version of the lake with the identity of the virtual table of this key. Writes nothing."""
     at = StorageFiles(storage).location_of(key)
     return IcebergMetadata(real.location, _place_snapshot_log(real.metadata, at, state.table_uuid))
 
 
-def newest_document(lake: IcebergLake) -> IcebergMetadata | None:
+def read_latest_metadata(lake: IcebergLake) -> IcebergMetadata | None:
     """Return the latest version of the lake table, or None before the first. Raises `LakeMismatchError` for another
     table's.
     """

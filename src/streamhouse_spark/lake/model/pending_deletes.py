@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.delete_vectors import Deletion
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class RewrittenRows:
     """Deleted rows that are in no file with offsets anymore."""
 
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     """Bucket → offsets."""
     foreign: str | None
     """A file without offsets that may hold some of them."""
@@ -27,7 +27,7 @@ class RewrittenRows:
 class LogRowReader(Protocol):
     """The log as a source of deleted rows."""
 
-    def read(self, rows: Mapping[int, OffsetRuns]) -> tuple[pa.Table, Mapping[int, OffsetRuns]]:
+    def read(self, rows: Mapping[int, OffsetSet]) -> tuple[pa.Table, Mapping[int, OffsetSet]]:
         """Return the rows that the log still has, in the table's columns, and the offsets of the rest.
 
         Rows of dropped partitions are in neither, as far as known: no file of the lake holds them.

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection, LakeSnapshot, LakeSplit, MergedFiles
 
 SPLIT_BYTES_TARGET = 128 << 20
@@ -55,7 +55,7 @@ class ScanFile:
     """See `LakeSplit.field_names`."""
     num_deleted: int | None = 0
     """Number of stored rows that are deleted or replaced; None if only a read can tell."""
-    gone: OffsetRuns | None = None
+    gone: OffsetSet | None = None
     """Positions of further rows to leave out, which the snapshot still has. Some may already be deleted there."""
 
     @property

@@ -52,8 +52,8 @@ class LakeSnapshot:
     """A snapshot of the lake table. It holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
     ``starts`` are the offsets of the last truncation that the lake knows of, empty without one. Deleted rows and those
-    of dropped partitions are missing: ``dropped_rows`` counts them, ``dropped_others`` those of dropped partitions
-    without offsets.
+    of dropped partitions are missing: ``dropped_rows`` counts them, ``dropped_without_offsets`` those of dropped
+    partitions without offsets.
     """
 
     id: int
@@ -63,7 +63,7 @@ class LakeSnapshot:
     dropped_rows: int = 0
     history: HistoryPoint | None = field(default=None, compare=False)
     """The log's latest record with rows at the time of tiering; None in older snapshots."""
-    dropped_others: int = 0
+    dropped_without_offsets: int = 0
 
     @property
     def told(self) -> int:

@@ -24,7 +24,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, AdoptionCandidate
@@ -308,7 +308,7 @@ def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, ro
     num_misplaced = int(np.count_nonzero(buckets != bucket))
     if num_misplaced:
         place = int(np.flatnonzero(buckets != bucket)[0])
-        example = {name: python_value(rows.column(name)[place]) for name in spec.bucket_key}
+        example = {name: to_python(rows.column(name)[place]) for name in spec.bucket_key}
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has {num_misplaced} rows of "
             f"other buckets, for example {example} of bucket {int(buckets[place])}; copy its rows into a new table"

@@ -34,7 +34,7 @@ from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader,
 from streamhouse_spark.lake.paimon.merge_tree_files import describe_keyed_file
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.timestamp_correction import next_snapshot_time_ms
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 ATTEMPTS_MAX = 20
 MANIFESTS_MIN_TO_MERGE = 30
@@ -110,7 +110,7 @@ def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Va
         lambda: changes.append(validate(table)),
         lambda: MetadataReader(table, PaimonFiles(place.files)).expect_lists(table.snapshot),
     ]
-    for _ in at_once(place.storage, lambda step: step(), steps):
+    for _ in map_with_store_concurrency(place.storage, lambda step: step(), steps):
         pass
     return changes[0]
 
@@ -118,7 +118,7 @@ def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Va
 def _publish(place: PaimonTableBinding, snapshot: Snapshot) -> None:
     """Write the hints for a snapshot that was just put, and check that no other writer has replaced it."""
     steps = (place.snapshots.write_hints, place.snapshots.require_not_replaced)
-    for _ in at_once(place.storage, lambda step: step(snapshot), steps):
+    for _ in map_with_store_concurrency(place.storage, lambda step: step(snapshot), steps):
         pass
 
 
@@ -130,7 +130,7 @@ def _write_metadata(place: PaimonTableBinding, written: Mapping[str, bytes]) -> 
         with place.storage.create(place.files.key_of(location)) as sink:
             sink.write(data)
 
-    for _ in at_once(place.storage, write, list(written.items())):
+    for _ in map_with_store_concurrency(place.storage, write, list(written.items())):
         pass
     cache_metadata(place.storage, {place.files.key_of(location): data for location, data in written.items()})
 

@@ -10,7 +10,7 @@ to the writer's, and:
   writer may still remove from the lake stay in the log.
 * **The log forgets individually deleted rows** only after such a snapshot has dropped them (`wait_until_durable`).
 * **A replaced latest snapshot of ours is noticed**, because the lake then holds less than the log has recorded. If no
-  file of the lake has the missing rows, they are tiered again (`was_replaced`).
+  file of the lake has the missing rows, they are tiered again (`is_replaced`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from streamhouse_spark.lake.parquet.reader import owner_of
 
 
 def find_durable(place: PaimonTableBinding) -> LakeSnapshot | None:
-    """Return a durable snapshot as `LakeTable.durable` does. Commits an empty snapshot if the latest one holds rows
-    that are not durable yet.
+    """Return a durable snapshot as `LakeTable.find_durable` does. Commits an empty snapshot if the latest one holds
+    rows that are not durable yet.
     """
     table = _find_own_table(place)
     if table is None or table.snapshot is None:
@@ -79,7 +79,9 @@ def seal_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
 
 
 def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
-    """Wait as `LakeTable.settle` does. Commits an empty snapshot unless there is one, or another successor."""
+    """Wait as `LakeTable.wait_until_durable` does. Commits an empty snapshot unless there is one, or another
+    successor.
+    """
     # Read the successor first: if the snapshot is still ours afterwards, the successor was built on it.
     above = place.snapshots.find(snapshot.id + 1)
     stored = place.snapshots.find(snapshot.id)
@@ -94,7 +96,7 @@ def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> Lak
 
 
 def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
-    """Decide as `LakeTable.was_replaced` does."""
+    """Decide as `LakeTable.is_replaced` does."""
     table = _find_own_table(place)
     if table is None or table.snapshot is None:
         return False

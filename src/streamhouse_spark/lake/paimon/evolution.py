@@ -42,7 +42,7 @@ from streamhouse_spark.lake.paimon.schema import (
     paimon_type,
 )
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.schema.nested_fields import count, is_widening
+from streamhouse_spark.schema.nested_fields import count_fields, is_widening
 from streamhouse_spark.schema.table_schema import Column
 
 _LIST_OPTIONS = ("bucket-key",)
@@ -178,7 +178,7 @@ def _migrate_type(
             fields = []
             for column in after:
                 field = field_of_id.get(inner.get(next(ids), -1))
-                own = iter([next(ids) for _ in range(count(column.type))])
+                own = iter([next(ids) for _ in range(count_fields(column.type))])
                 if field is None:
                     fields.append(DataField(next(new_ids), column.name, paimon_type(column.type, new_ids)))
                 else:

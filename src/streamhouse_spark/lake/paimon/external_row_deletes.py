@@ -18,7 +18,7 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.commit_validation import require_deletes_resolved
@@ -41,7 +41,7 @@ from streamhouse_spark.lake.parquet.reader import OffsetFile
 from streamhouse_spark.lake.parquet.rewritten_rows import Positions, find_equal_rows, read_rows_at
 from streamhouse_spark.log.commits.delete_vectors import FileRows, union_deleted_file_rows
 
-_NO_ROWS = OffsetRuns.dense(0, 0)
+_NO_ROWS = OffsetSet.dense(0, 0)
 
 
 def list_data_files(place: PaimonTableBinding, table: PaimonTable, snapshot_id: int) -> Sequence[str]:
@@ -50,7 +50,7 @@ def list_data_files(place: PaimonTableBinding, table: PaimonTable, snapshot_id: 
     return sorted(map(reader.location, reader.live_entries(place.snapshots.require(snapshot_id, table.snapshot))))
 
 
-def mark_of(place: PaimonTableBinding, snapshot_id: int) -> str | None:
+def snapshot_mark(place: PaimonTableBinding, snapshot_id: int) -> str | None:
     """Return a unique name of a snapshot, or None if it has expired.
 
     The name changes if another writer renames its snapshot over it, or takes its number after a rollback.
@@ -193,7 +193,7 @@ class _SnapshotFiles:
         values = zip(entry.partition.values, spec.partition_fields, strict=True)
         partition = tuple(encode_field(value, field) for value, field in values)
         sequences = OffsetRange(entry.file.min_sequence_number, entry.file.max_sequence_number + 1)
-        return ExternalFileRewrite(self.split(name), entry.bucket, partition, sequences, OffsetRuns.of(positions))
+        return ExternalFileRewrite(self.split(name), entry.bucket, partition, sequences, OffsetSet.of(positions))
 
     def read_offsets_of(self, names: Collection[str]) -> Iterator[tuple[str, OffsetFile | None]]:
         """Return the offsets of files, from their footers."""
@@ -255,10 +255,10 @@ def _group_rows_by_file(before: _SnapshotFiles, moved: RewrittenRows) -> FileRow
         if own is None or not (hit := own.runs.common(left.get(own.bucket, _NO_ROWS))):
             continue
         left[own.bucket] = left[own.bucket].without(hit)
-        deleted[name] = OffsetRuns.of(own.runs.rows_at(hit))
+        deleted[name] = OffsetSet.of(own.runs.rows_at(hit))
     require_deletes_resolved(str(before.place.spec.path), left, moved.foreign)
     return deleted
 
 
-def _may_hold_rows(name: str, rows: Mapping[int, OffsetRuns]) -> bool:
+def _may_hold_rows(name: str, rows: Mapping[int, OffsetSet]) -> bool:
     return any(may_hold(name, bucket, runs.range) for bucket, runs in rows.items() if runs)

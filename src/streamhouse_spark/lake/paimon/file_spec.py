@@ -18,7 +18,7 @@ from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS, file_schema
 from streamhouse_spark.lake.paimon.table_binding import store_of
@@ -175,7 +175,7 @@ def encoded_scalar(value: pa.Scalar, field: DataField, role: str) -> bytes | Non
         return encode_field(value.as_py(), field)
     except (OverflowError, ValueError) as error:
         raise LakeMismatchError(
-            f"column '{field.name}' of the {role} has the value {python_value(value)}, and Paimon's Python library has "
+            f"column '{field.name}' of the {role} has the value {to_python(value)}, and Paimon's Python library has "
             "the years 1 to 9999; delete the rows with it (write them into a table with an Iceberg lake first, if you "
             "need them), and the next round goes on"
         ) from error

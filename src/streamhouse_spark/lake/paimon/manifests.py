@@ -12,7 +12,7 @@ from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
 from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.uris import plain_location
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
@@ -100,7 +100,7 @@ class MetadataReader:
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> Iterable[list[ManifestEntry]]:
         """Return the entries of each manifest, in order."""
         self._files.expect((f"{self._folder}/{manifest.file_name}", manifest.file_size or 0) for manifest in manifests)
-        return in_parallel(self.entries, manifests)
+        return parallel_map(self.entries, manifests)
 
     def location(self, entry: ManifestEntry) -> str:
         if entry.file.external_path:

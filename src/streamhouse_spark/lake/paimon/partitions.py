@@ -10,7 +10,7 @@ import pyarrow as pa
 from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
 from pypaimon.table.row.generic_row import GenericRow
 
-from streamhouse_spark.query.predicates import Bounds, Node, exactly, may_match, to_comparable, to_plan_value
+from streamhouse_spark.query.predicates import Bounds, Node, constant_bounds, may_match, to_comparable, to_plan_value
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
@@ -53,7 +53,9 @@ class PartitionFilter:
             columns = (
                 (self._columns.get(field.id), value) for field, value in zip(partition.fields, values, strict=True)
             )
-            bounds = {column.name: exactly(to_plan_value(value)) for column, value in columns if column is not None}
+            bounds = {
+                column.name: constant_bounds(to_plan_value(value)) for column, value in columns if column is not None
+            }
             self._known[values] = may_match(self._node, bounds)
         return self._known[values]
 

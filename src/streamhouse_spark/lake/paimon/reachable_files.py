@@ -15,19 +15,19 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
 from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
-from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 
 def list_history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
     """Return the contiguous snapshots up to the latest one, oldest first. ``listed`` has the numbers of a listing."""
     older = [number for number in (place.snapshots.ids() if listed is None else listed) if number < newest.id]
-    read = {s.id: s for s in at_once(place.storage, place.snapshots.find, older) if s is not None}
+    read = {s.id: s for s in map_with_store_concurrency(place.storage, place.snapshots.find, older) if s is not None}
     snapshots = [newest]
     while snapshots[-1].id > 1 and (
         below := read.get(snapshots[-1].id - 1) or place.snapshots.find(snapshots[-1].id - 1)
@@ -39,7 +39,7 @@ def list_history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[i
 def find_strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
     """Return snapshots below a gap, which a delayed writer put after their numbers had expired. They do not count."""
     below = [number for number in (place.snapshots.ids() if listed is None else listed) if number < oldest.id]
-    return [s for s in at_once(place.storage, place.snapshots.find, below) if s is not None]
+    return [s for s in map_with_store_concurrency(place.storage, place.snapshots.find, below) if s is not None]
 
 
 def list_tag_and_branch_snapshots(place: PaimonTableBinding) -> list[Snapshot]:
@@ -53,7 +53,7 @@ def list_tag_and_branch_snapshots(place: PaimonTableBinding) -> list[Snapshot]:
         lambda: storage.list_names(f"{location}/branch/"),
         place.snapshots.tags,
     ]
-    changelogs, branch_names, tags = at_once(storage, lambda look: look(), looks)
+    changelogs, branch_names, tags = map_with_store_concurrency(storage, lambda look: look(), looks)
     if changelogs:
         raise LakeMismatchError(
             f"lake table {place.location} has changelogs retained by another engine; expire its snapshots and remove "
@@ -62,7 +62,7 @@ def list_tag_and_branch_snapshots(place: PaimonTableBinding) -> list[Snapshot]:
     branches = [SnapshotManager(storage, f"{location}/branch/{name}") for name in branch_names]
     of_branches = (branch.find(snapshot_id) for branch in branches for snapshot_id in branch.ids())
     of_their_tags = (branch.snapshot_of_tag(name) for branch in branches for name in branch.tags())
-    of_tags = at_once(storage, place.snapshots.snapshot_of_tag, tags)
+    of_tags = map_with_store_concurrency(storage, place.snapshots.snapshot_of_tag, tags)
     return [snapshot for snapshot in (*of_tags, *of_their_tags, *of_branches) if snapshot is not None]
 
 
@@ -172,7 +172,7 @@ class _CachingReader(MetadataReader):
 
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[list[ManifestEntry]]:
         missing = [manifest for manifest in manifests if manifest.file_name not in self._remembered]
-        for manifest, entries in zip(missing, in_parallel(self.entries, missing), strict=True):
+        for manifest, entries in zip(missing, parallel_map(self.entries, missing), strict=True):
             self._remembered[manifest.file_name] = entries
         return [self._remembered[manifest.file_name] for manifest in manifests]
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.lake.file_access import offset_files
 from streamhouse_spark.lake.model.data_files import DeletedRows
 from streamhouse_spark.lake.model.pending_deletes import RewrittenRows
@@ -30,11 +30,11 @@ from streamhouse_spark.lake.parquet.compaction import write_groups
 from streamhouse_spark.lake.parquet.copy_on_write import FileRewrite, rewrite_without_rows
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-_NO_ROWS: Final = OffsetRuns.dense(0, 0)
+_NO_ROWS: Final = OffsetSet.dense(0, 0)
 
 
 def rewrite_files_without(
-    place: PaimonTableBinding, context: WriteContext, rows: Mapping[int, OffsetRuns]
+    place: PaimonTableBinding, context: WriteContext, rows: Mapping[int, OffsetSet]
 ) -> tuple[list[LakeFile], RewrittenRows]:
     """Rewrite the files of the latest snapshot that have rows at these offsets, without these rows.
 
@@ -71,7 +71,7 @@ def _file_to_rewrite(file: FileRewrite, spec: PaimonFileSpec) -> LakeFile:
 
 
 def _find_touched_files(
-    place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]
+    place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetSet]
 ) -> tuple[list[FileRewrite], RewrittenRows]:
     """Find the files that have some of the rows. Reads only footers of files that can have some by their names."""
     reader = MetadataReader(table, PaimonFiles(place.files))
@@ -98,7 +98,7 @@ def _find_touched_files(
     return touched, RewrittenRows(moved, foreign)
 
 
-def _may_hold_rows(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]) -> bool:
+def _may_hold_rows(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetSet]) -> bool:
     """Return whether a file of another engine may be of a bucket with some of the rows."""
     is_bucketed = spec.num_buckets != UNAWARE_BUCKETS and entry.total_buckets == spec.num_buckets
     return not is_bucketed or entry.bucket in rows

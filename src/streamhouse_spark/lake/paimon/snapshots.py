@@ -32,9 +32,9 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.timestamp_correction import own_ms
-from streamhouse_spark.log.commits.sequence_search import last_reached
+from streamhouse_spark.log.commits.sequence_search import find_last_result
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import Prefetch, at_once
+from streamhouse_spark.storage.prefetch import Prefetch, map_with_store_concurrency
 from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, Slot
 
 _SEEN_MAX: Final = 1024
@@ -89,7 +89,7 @@ class SnapshotManager:
             current = find(hint)  # prefetched with the hint, so it may have been put since
         if current is None:
             current = self._newest_listed() or find(1)
-        newest = None if current is None else last_reached(find, current.id, current)
+        newest = None if current is None else find_last_result(find, current.id, current)
         if newest is not None:
             _seen.note(self._storage.url, self._table_key, newest.id)
         return newest
@@ -200,7 +200,7 @@ class SnapshotManager:
         )
         put = slot.take(snapshot_text(snapshot))
         self._require_known_outcome(snapshot, put)
-        if not put.is_won():
+        if not put.won():
             return False
         self._require_counts(snapshot)
         _seen.note(self._storage.url, self._table_key, snapshot.id)
@@ -237,7 +237,7 @@ class SnapshotManager:
             (self.tag_key(COMMIT_USER), text),
             (self.consumer_key, consumer_text(snapshot.id)),
         ]
-        for _ in at_once(self._storage, put, hints):
+        for _ in map_with_store_concurrency(self._storage, put, hints):
             pass
 
     @property

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.commit_validation import LogRange
 from streamhouse_spark.lake.model.change_detection import LakeVersion
@@ -32,9 +32,9 @@ from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.external_row_deletes import (
     adds_only_own_files,
     list_data_files,
-    mark_of,
     retains_external_files,
     rewrite_external_files,
+    snapshot_mark,
 )
 from streamhouse_spark.lake.paimon.maintenance.compaction import compact_log
 from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_keyed
@@ -87,7 +87,7 @@ class PaimonLake(LakeTable):
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
-    def one_look(self) -> AbstractContextManager[None]:
+    def cache_metadata_for_round(self) -> AbstractContextManager[None]:
         return cache_metadata_for_round()
 
     def newest(self) -> LakeSnapshot | None:
@@ -118,11 +118,11 @@ class PaimonLake(LakeTable):
     def metadata_problems(self) -> Iterator[str]:
         return find_metadata_problems(self.place)
 
-    def durable(self) -> LakeSnapshot | None:
+    def find_durable(self) -> LakeSnapshot | None:
         self.place.require_home("settling snapshots")
         return find_durable(self.place)
 
-    def was_replaced(self, snapshot_id: int) -> bool:
+    def is_replaced(self, snapshot_id: int) -> bool:
         return was_replaced(self.place, snapshot_id)
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
@@ -173,7 +173,7 @@ class PaimonLake(LakeTable):
     def delete_rows(
         self,
         context: WriteContext,
-        rows: Mapping[int, OffsetRuns],
+        rows: Mapping[int, OffsetSet],
         added: Sequence[LakeFile],  # noqa: ARG002 - files of a round lack deleted rows
         *,
         with_older: bool,
@@ -187,10 +187,10 @@ class PaimonLake(LakeTable):
     def keeps_files(self, older: int, newer: int) -> bool:
         return retains_external_files(self.place, older, newer)
 
-    def adds_no_others(self, older: int, newer: int) -> bool:
+    def adds_only_own_rows(self, older: int, newer: int) -> bool:
         return adds_only_own_files(self.place, older, newer)
 
-    def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
+    def wait_until_durable(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         self.place.require_home("settling snapshots")
         return wait_until_durable(self.place, snapshot)
 
@@ -248,11 +248,11 @@ class PaimonLake(LakeTable):
         files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)
         return LakeScan(describe_past_snapshot(self.place, snapshot), how, files, columns_same_by_name(table, how))
 
-    def named_files(self, snapshot_id: int) -> Sequence[str]:
+    def list_named_files(self, snapshot_id: int) -> Sequence[str]:
         return list_data_files(self.place, self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
 
-    def mark_of(self, snapshot_id: int) -> str | None:
-        return mark_of(self.place, snapshot_id)
+    def snapshot_mark(self, snapshot_id: int) -> str | None:
+        return snapshot_mark(self.place, snapshot_id)
 
     def metadata_table(self, name: str) -> pa.Table:
         table = self.place.find()

@@ -32,7 +32,7 @@ from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch
-from streamhouse_spark.storage.put_if_absent import slot_of_bytes
+from streamhouse_spark.storage.put_if_absent import slot_for_bytes
 
 ATTEMPTS_MAX = 5
 _SCHEMAS_AHEAD = 3
@@ -264,7 +264,7 @@ class PaimonTableBinding:
         """Store the ``schema`` under its id, unless another has that id: the next read shows which one it was."""
         self.forget_cached_table()
         data = JSON.to_json(schema, indent=2).encode()
-        slot_of_bytes(self.storage, self.schema_key(schema.id), data).take(data).is_won()
+        slot_for_bytes(self.storage, self.schema_key(schema.id), data).take(data).won()
 
     def _read_schema(self, schema_id: int, ahead: Prefetch) -> PaimonSchema | None:
         key = self.schema_key(schema_id)

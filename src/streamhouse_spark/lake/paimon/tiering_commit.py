@@ -78,7 +78,7 @@ def commit_round(
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, added)
         rows, without_offsets = (
-            (offsets.dropped_rows, offsets.dropped_others) if offsets and not is_truncated else (0, 0)
+            (offsets.dropped_rows, offsets.dropped_without_offsets) if offsets and not is_truncated else (0, 0)
         )
         owner, absent = place.spec.table_uuid, num_deleted + rows
         history = place.spec.history
@@ -127,7 +127,7 @@ def carry_offsets(
     offsets = offsets_at(place, snapshot) if snapshot is not None else None
     ranges = (offsets.offsets, offsets.starts) if offsets else ({}, {})
     dropped_rows += offsets.dropped_rows if offsets else 0
-    without_offsets = dropped_without_offsets + (offsets.dropped_others if offsets else 0)
+    without_offsets = dropped_without_offsets + (offsets.dropped_without_offsets if offsets else 0)
     history, owner = offsets.history if offsets else None, place.spec.table_uuid
     text = offsets_text(
         owner, *ranges, dropped_rows=dropped_rows, history=history, dropped_without_offsets=without_offsets
@@ -140,7 +140,7 @@ def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnap
     if snapshot_offsets is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
     offsets, starts = dict(snapshot_offsets.offsets), dict(snapshot_offsets.starts)
-    counts = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_others
+    counts = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_without_offsets
     return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *counts)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
@@ -44,7 +44,7 @@ def write_files(
     bucket: int,
     offsets: OffsetRange,
     batches: Iterable[tuple[int, pa.RecordBatch]],
-    deleted: OffsetRuns | None = None,
+    deleted: OffsetSet | None = None,
 ) -> list[LakeFile]:
     """Write a log range of a bucket, (base offset, rows) in offset order, as data files. They are durable on return.
 
@@ -59,13 +59,13 @@ def write_files(
             next_offset += batch.num_rows
             live, live_offsets = _exclude_deleted(batch, OffsetRange(base_offset, next_offset), deleted)
             for key, rows, positions in splitter.split(live):
-                writer.add(key, rows, OffsetRuns.of(live_offsets if positions is None else live_offsets[positions]))
+                writer.add(key, rows, OffsetSet.of(live_offsets if positions is None else live_offsets[positions]))
         _require_next(context, bucket, offsets.end, next_offset)
         return writer.close()
 
 
 def _exclude_deleted(
-    batch: pa.RecordBatch, offsets: OffsetRange, deleted: OffsetRuns | None
+    batch: pa.RecordBatch, offsets: OffsetRange, deleted: OffsetSet | None
 ) -> tuple[pa.RecordBatch, Int64Array]:
     """Return the rows at these offsets that are not deleted, with their offsets."""
     numbers = np.arange(offsets.start, offsets.end, dtype=np.int64)
@@ -73,7 +73,7 @@ def _exclude_deleted(
         return batch, numbers
     dropped = np.zeros(len(numbers), np.bool_)
     dropped[deleted_here.offsets() - offsets.start] = True
-    return row_selection.without(batch, dropped), numbers[~dropped]
+    return row_selection.drop_rows(batch, dropped), numbers[~dropped]
 
 
 def rewrite_files(
@@ -97,7 +97,7 @@ def rewrite_files(
             done[file.location] = position + batch.num_rows
             runs = file.runs.rows(position, position + batch.num_rows)
             for key, rows, positions in splitter.split(batch):
-                writer.add(key, rows, runs if positions is None else OffsetRuns.of(runs.offsets()[positions]))
+                writer.add(key, rows, runs if positions is None else OffsetSet.of(runs.offsets()[positions]))
         return writer.close()
 
 
@@ -138,7 +138,7 @@ def write_lanes(
             for key, rows, positions in splitter.split(batch):
                 own, their = (row_offsets, lanes) if positions is None else (row_offsets[positions], lanes[positions])
                 for lane, chosen in group_positions(their):
-                    writer.add(key, rows.take(pa.array(chosen)), OffsetRuns.of(own[chosen]), lane)
+                    writer.add(key, rows.take(pa.array(chosen)), OffsetSet.of(own[chosen]), lane)
         return writer.close()
 
 
@@ -260,7 +260,7 @@ class _BucketWriter:
             file.abandon(exc)
         self._waiting.clear()
 
-    def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetRuns | None, lane: int = 0) -> None:
+    def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetSet | None, lane: int = 0) -> None:
         """Add rows to the file of a partition, or to that of its ``lane``."""
         file = self._waiting.pop((key, lane), None) or self._open(key, lane)
         self._waiting[key, lane] = file  # the most recently used is last

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids, World
-from streamhouse_spark.core.concurrency import THREADS_MAX, in_parallel
+from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
@@ -179,7 +179,7 @@ def _is_worthwhile(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> 
         yield CompactGroup(run[0][1].bucket, tuple(o for _, o in run), tuple(f for f, _ in run))
 
 
-def in_this_process(storage: Storage, settings: Mapping[str, str], world: World) -> RunGroups:
+def make_local_runner(storage: Storage, settings: Mapping[str, str], world: World) -> RunGroups:
     """Return a function that rewrites groups in this process, as `write_groups` does."""
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[Rewritten]:
@@ -192,7 +192,7 @@ def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R])
     """Rewrite groups in this process. On a remote store small groups are written concurrently."""
     are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
     threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
-    return list(in_parallel(write, groups, threads_max=threads))
+    return list(parallel_map(write, groups, threads_max=threads))
 
 
 def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:

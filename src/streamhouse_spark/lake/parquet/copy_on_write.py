@@ -9,15 +9,15 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter, rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, places_within, read_split
-from streamhouse_spark.query.row_selection import live
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, deleted_places_within, read_split
+from streamhouse_spark.query.row_selection import copy_live_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class FileRewrite:
 
     split: LakeSplit
     offsets: OffsetFile
-    gone: OffsetRuns
+    gone: OffsetSet
 
     @property
     def size_bytes(self) -> int:
         return self.split.size_bytes
 
     @property
-    def kept(self) -> OffsetRuns:
+    def kept(self) -> OffsetSet:
         return self.offsets.runs.without(self.gone)
 
 
@@ -53,9 +53,9 @@ def rewrite_without_rows(
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
         for batch in read_split(files, file.split, projection):
-            deleted = places_within(numbers, position, batch.num_rows)
+            deleted = deleted_places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
-            yield remaining, live(batch, deleted)
+            yield remaining, copy_live_rows(batch, deleted)
 
     written = rewrite_files(context, spec, files, ids, remaining.bucket, remaining.runs.range, batches())
     if sum(written_file.num_rows for written_file in written) != remaining.runs.num_rows:
@@ -76,7 +76,7 @@ class ExternalFileRewrite:
     partition: PartitionKey
     sequences: OffsetRange
     """Sequence numbers of its rows in the lake's manifest, which include those of the remaining rows."""
-    gone: OffsetRuns
+    gone: OffsetSet
 
     @property
     def size_bytes(self) -> int:
@@ -108,9 +108,9 @@ def rewrite_without_positions(
     try:
         position = 0
         for batch in read_split(files_at(where), file.split, projection):
-            deleted = places_within(numbers, position, batch.num_rows)
+            deleted = deleted_places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
-            written.add(splitter.cast_to_file_types(live(batch, deleted)), None)
+            written.add(splitter.cast_to_file_types(copy_live_rows(batch, deleted)), None)
             if written.row_group_is_full:
                 written.write_row_group()
     except BaseException as error:

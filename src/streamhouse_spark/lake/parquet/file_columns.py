@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
-from streamhouse_spark.schema.nested_fields import join_path, parts_of, paths
-from streamhouse_spark.schema.type_promotion import Fitting, make_cast
-from streamhouse_spark.schema.variant import as_variant, has_its_fields, is_variant
+from streamhouse_spark.schema.nested_fields import child_fields, join_path, list_field_paths
+from streamhouse_spark.schema.type_promotion import ColumnCast, make_cast
+from streamhouse_spark.schema.variant import as_variant, has_variant_fields, is_variant
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -95,12 +95,12 @@ def _nested_names(name: str | None, field_names: FieldNames) -> FieldNames:
 
 def _make_column_cast(
     stored: pa.Field, target: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
-) -> Fitting:
+) -> ColumnCast:
     """Return the function that casts a file's column to the table's type. ``ids`` are the nested field ids of a column
     that changed inside, ``names`` their names in a file without ids.
     """
     if is_variant(target) and not stored.type.equals(target):
-        if not has_its_fields(stored.type):
+        if not has_variant_fields(stored.type):
             raise LakeMismatchError(
                 f"lake file {location} has parts of the VARIANT column '{stored.name}' in columns of their own "
                 f"({stored.type}), which are not read here; rewrite the file without shredding"
@@ -115,7 +115,7 @@ def _make_column_cast(
     own = _nested_ids(stored.type)
     if None in own:
         by_path = {path: field_id for field_id, path in names}
-        own = [by_path.get(join_path(path)) for path in paths(stored.type)]
+        own = [by_path.get(join_path(path)) for path in list_field_paths(stored.type)]
     if None in own:
         raise LakeMismatchError(
             f"lake file {location} was written by another engine without the ids of the fields inside column "
@@ -127,7 +127,7 @@ def _make_column_cast(
 def _nested_ids(data_type: pa.DataType) -> list[int | None]:
     """Return the ids of nested struct fields of a file's column, parents first."""
     field_ids_inside: list[int | None] = []
-    for child in parts_of(data_type):
+    for child in child_fields(data_type):
         if pa.types.is_struct(data_type):
             field_id = (child.metadata or {}).get(FIELD_ID)
             field_ids_inside.append(None if field_id is None else int(field_id))

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
@@ -21,7 +21,7 @@ from streamhouse_spark.lake.parquet.reader import (
     OFFSETS_KEY,
     SORTED_BY_KEY,
 )
-from streamhouse_spark.schema.variant import with_whole_parts
+from streamhouse_spark.schema.variant import without_null_parts
 
 ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_BYTES_MAX = 192 << 20
@@ -193,7 +193,7 @@ class PartitionFile:
         self._num_buffered = 0
         self._num_rows = 0
         self.buffered_bytes = 0
-        self._runs: list[OffsetRuns] = []
+        self._runs: list[OffsetSet] = []
         self._stack = ExitStack()
         self._sink: CountingWriter | None = None
         self._writer: pq.ParquetWriter | None = None
@@ -212,7 +212,7 @@ class PartitionFile:
     def row_group_is_full(self) -> bool:
         return self._num_buffered >= ROW_GROUP_ROWS_MAX or self.buffered_bytes >= ROW_GROUP_BYTES_MAX
 
-    def add(self, rows: pa.RecordBatch, runs: OffsetRuns | None) -> int:
+    def add(self, rows: pa.RecordBatch, runs: OffsetSet | None) -> int:
         """Add rows; ``runs`` are their offsets, if they have any.
 
         Returns the number of bytes that these rows add to the buffer.
@@ -225,14 +225,14 @@ class PartitionFile:
         if runs is not None:
             self._runs.append(runs)
         if len(self._runs) >= 64:
-            self._runs = [OffsetRuns.concat(self._runs)]
+            self._runs = [OffsetSet.concat(self._runs)]
         return num_bytes
 
     def write_row_group(self) -> int:
         """Write the buffered rows as a row group. Returns the number of bytes freed."""
         if not self._rows:
             return 0
-        table = with_whole_parts(pa.Table.from_batches(self._rows, schema=self._spec.file_schema))
+        table = without_null_parts(pa.Table.from_batches(self._rows, schema=self._spec.file_schema))
         self._open_writer().write_table(table, row_group_size=table.num_rows)
         written_bytes = self.buffered_bytes
         self._rows.clear()
@@ -258,7 +258,7 @@ class PartitionFile:
             key_ids = field_ids(self._spec.file_schema, self._context.primary_key)
             described[SORTED_BY_KEY] = field_ids_text(key_ids)
         elif self._runs:
-            runs = OffsetRuns.concat(self._runs)
+            runs = OffsetSet.concat(self._runs)
             offsets, described[OFFSETS_KEY] = runs.range, runs.to_text()
         writer = self._open_writer()
         assert self._sink is not None

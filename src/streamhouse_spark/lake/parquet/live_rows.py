@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
-from streamhouse_spark.lake.parquet.reader import FilesAt, num_rows_in, offset_file, read_deleted_positions
+from streamhouse_spark.lake.parquet.reader import FilesAt, num_rows_in, read_deleted_positions, read_offset_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,11 @@ class LiveRows:
     location: str
     bucket: int | None
     """None for a file whose rows have no offsets."""
-    rows: OffsetRuns
+    rows: OffsetSet
     """Offsets, or positions in the file."""
 
 
-def live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> list[LiveRows]:
+def read_live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> list[LiveRows]:
     """Return the live rows of the files of these splits, from footers and position deletes.
 
     ``writers`` are the tables whose files have offsets. Raises `SnapshotExpiredError`, `CorruptDataError`.
@@ -29,21 +29,23 @@ def live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collectio
 
     def of_file(split: LakeSplit) -> LiveRows:
         files = files_at(split.location)
-        own = offset_file(files, split.location, writers) if parse_file_offsets(split.location) is not None else None
-        deleted = OffsetRuns.of(read_deleted_positions(files, split.location, split.position_deletes))
+        own = (
+            read_offset_file(files, split.location, writers) if parse_file_offsets(split.location) is not None else None
+        )
+        deleted = OffsetSet.of(read_deleted_positions(files, split.location, split.position_deletes))
         if own is None:
-            positions = OffsetRuns.dense(0, num_rows_in(files, split.location))
+            positions = OffsetSet.dense(0, num_rows_in(files, split.location))
             return LiveRows(split.location, None, positions.without(deleted))
-        offsets = own.runs.without(OffsetRuns.of(own.runs.offsets()[deleted.offsets()])) if deleted else own.runs
+        offsets = own.runs.without(OffsetSet.of(own.runs.offsets()[deleted.offsets()])) if deleted else own.runs
         return LiveRows(split.location, own.bucket, offsets)
 
-    return list(in_parallel(of_file, list({split.location: split for split in splits}.values())))
+    return list(parallel_map(of_file, list({split.location: split for split in splits}.values())))
 
 
-def rows_by_bucket(files: Iterable[LiveRows]) -> dict[int, OffsetRuns]:
+def group_by_bucket(files: Iterable[LiveRows]) -> dict[int, OffsetSet]:
     """Return bucket → offsets of the files whose rows have offsets."""
-    parts: dict[int, list[OffsetRuns]] = {}
+    parts: dict[int, list[OffsetSet]] = {}
     for file in files:
         if file.bucket is not None:
             parts.setdefault(file.bucket, []).append(file.rows)
-    return {bucket: OffsetRuns.merged(runs) for bucket, runs in parts.items()}
+    return {bucket: OffsetSet.merged(runs) for bucket, runs in parts.items()}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.core.uris import plain_location, plain_root, same_directory_above
+from streamhouse_spark.core.uris import find_same_parent_directory, plain_location, plain_root
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 from streamhouse_spark.storage.remote.byte_ranges import stretches
@@ -76,7 +76,7 @@ class StorageFiles:
             if plain.startswith(root):
                 return plain[len(root) :]
         root_path = self.storage.local_path("") if plain.startswith("/") and "/../" not in plain else None
-        alias = same_directory_above(plain, root_path) if root_path is not None else None
+        alias = find_same_parent_directory(plain, root_path) if root_path is not None else None
         if alias is None:
             return None
         self._aliases.append(f"{alias}/")

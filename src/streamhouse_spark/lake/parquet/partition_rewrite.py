@@ -15,7 +15,7 @@ from streamhouse_spark.lake.model.values import LakeDropReport, LakeFile, LakePr
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_split
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, read_offset_file, read_split
 from streamhouse_spark.query.partition_match import PartitionMatches
 
 ATTEMPTS_MAX: Final = 20
@@ -109,7 +109,7 @@ def find_first_retained(
         return num_rows, None
     if not below:
         return 0, None
-    file_offsets = offset_file(files_at(location), location, writers)
+    file_offsets = read_offset_file(files_at(location), location, writers)
     if file_offsets is None:
         return num_rows, None
     return file_offsets.runs.rows_below(below.get(file_offsets.bucket, 0)), file_offsets

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.arrow_chunking import combine_small_chunks, take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import (
     CorruptDataError,
@@ -100,8 +100,8 @@ def _read(
         chosen = opened.row_groups(columns, node)
         deleted = opened.find_deleted_places(files, chosen, deleted_before)
         for place, rows in opened.rows(columns, chosen, threads=whole):
-            dropped = places_within(deleted, place, rows.num_rows)
-            parts = row_selection.live_parts(rows, dropped)
+            dropped = deleted_places_within(deleted, place, rows.num_rows)
+            parts = row_selection.slice_live_rows(rows, dropped)
             if filter is not None and parts is None:
                 yield from row_selection.select_matching_rows(
                     pa.Table.from_batches([rows]), filter, dropped
@@ -109,7 +109,7 @@ def _read(
             elif filter is not None and parts:
                 yield from row_selection.select_matching_rows(pa.Table.from_batches(parts), filter).to_batches()
             elif parts is None:
-                yield row_selection.live(rows, dropped)
+                yield row_selection.copy_live_rows(rows, dropped)
             elif parts:
                 yield from parts
 
@@ -345,7 +345,7 @@ def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
     return True
 
 
-def places_within(deleted: Positions, place: int, num_rows: int) -> Positions:
+def deleted_places_within(deleted: Positions, place: int, num_rows: int) -> Positions:
     """Return the places of deleted rows within ``num_rows`` rows that start at ``place``."""
     first, last = deleted.searchsorted([place, place + num_rows])
     return deleted[first:last] - place
@@ -360,10 +360,10 @@ class OffsetFile:
 
     location: str
     bucket: int
-    runs: OffsetRuns
+    runs: OffsetSet
 
 
-def offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
+def read_offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
     """Read the file's footer. Returns None for a file of another engine, or of a table that is not in ``writers``."""
     with _open_file(files, location) as file:
         metadata = file.metadata.metadata or {}
@@ -372,7 +372,7 @@ def offset_file(files: FileAccess, location: str, writers: Collection[str]) -> O
     writer = str(metadata.get(TABLE_KEY.encode(), b""), "utf-8", "replace")
     if bucket is None or runs_text is None or writer not in writers:
         return None
-    runs = OffsetRuns.from_text(runs_text, where=location)
+    runs = OffsetSet.from_text(runs_text, where=location)
     if runs.num_rows != num_rows:
         raise CorruptDataError(
             f"lake file {location} has {num_rows} rows and {runs.num_rows} offsets; restore it, "
@@ -399,14 +399,14 @@ def read_offsets(
     parts = [(file, file.runs.within(offsets)) for file in candidates if file.bucket == bucket]
     parts = [(file, runs) for file, runs in parts if runs.num_rows]
     runs = [runs for _, runs in parts]
-    if not (may_lack and OffsetRuns.merged(runs).num_rows == sum(part.num_rows for part in runs)):
+    if not (may_lack and OffsetSet.merged(runs).num_rows == sum(part.num_rows for part in runs)):
         _require_cover(runs, bucket, offsets)
     if locations is not None:
         parts = [(file, runs) for file, runs in parts if file.location in locations]
     return read_in_offset_order(files_at, parts, offsets, projection)
 
 
-def _require_cover(parts: Sequence[OffsetRuns], bucket: int, offsets: OffsetRange) -> None:
+def _require_cover(parts: Sequence[OffsetSet], bucket: int, offsets: OffsetRange) -> None:
     starts = np.concatenate([np.zeros(0, np.int64), *(p.starts for p in parts)])
     lengths = np.concatenate([np.zeros(0, np.int64), *(p.lengths for p in parts)])
     order = np.argsort(starts)
@@ -424,7 +424,7 @@ def _require_cover(parts: Sequence[OffsetRuns], bucket: int, offsets: OffsetRang
 
 
 def read_in_offset_order(
-    files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], offsets: OffsetRange, projection: LakeProjection
+    files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetSet]], offsets: OffsetRange, projection: LakeProjection
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """Read rows of several files, each row from one file, in the order of their ``offsets``."""
     waiting = sorted(parts, key=lambda part: part[1].range.start)
@@ -443,7 +443,7 @@ def read_in_offset_order(
 
 
 def _read_window(
-    pieces: list[tuple[OffsetRuns, RowCursor]],
+    pieces: list[tuple[OffsetSet, RowCursor]],
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
     offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
@@ -459,7 +459,7 @@ def _read_window(
 class RowCursor:
     """Takes rows of a stream a few at a time; ``runs`` are their offsets."""
 
-    def __init__(self, runs: OffsetRuns, rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+    def __init__(self, runs: OffsetSet, rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         self.runs = runs
         self._schema = schema
         self._rows = rows
@@ -478,7 +478,7 @@ class RowCursor:
         return pa.Table.from_batches(tables, schema=self._schema)
 
 
-def _make_cursor(files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> RowCursor:
+def _make_cursor(files: FileAccess, file: OffsetFile, runs: OffsetSet, projection: LakeProjection) -> RowCursor:
     """Return a cursor over the rows of a file at these offsets."""
     first, last = file.runs.rows_of(runs.range)
     return RowCursor(runs, _read_rows_between(files, file.location, projection, first, last), projection.schema.arrow)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
@@ -18,7 +18,7 @@ Positions = npt.NDArray[np.int64]
 
 
 def read_rows_at(
-    files_at: FilesAt, files: Mapping[str, LakeSplit], runs_at: Mapping[str, OffsetRuns], projection: LakeProjection
+    files_at: FilesAt, files: Mapping[str, LakeSplit], runs_at: Mapping[str, OffsetSet], projection: LakeProjection
 ) -> pa.Table:
     """Read the rows at positions of whole files, each under its name, without those deleted there.
 

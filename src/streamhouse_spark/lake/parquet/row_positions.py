@@ -10,11 +10,17 @@ import pyarrow as pa
 
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OpenedSplit, Positions, open_split, places_within
+from streamhouse_spark.lake.parquet.reader import (
+    NO_POSITIONS,
+    OpenedSplit,
+    Positions,
+    deleted_places_within,
+    open_split,
+)
 from streamhouse_spark.lake.parquet.row_groups import RowGroups
 from streamhouse_spark.query.predicates import ALWAYS_TRUE
 from streamhouse_spark.query.row_mask import RowMask
-from streamhouse_spark.query.row_selection import without
+from streamhouse_spark.query.row_selection import drop_rows
 
 Numbers = npt.NDArray[np.int64]
 
@@ -39,7 +45,7 @@ def read_numbered(
             chosen = _groups_to_read(opened, projection, mask, chosen)
         deleted_places = opened.find_deleted_places(files, chosen, deleted)
         for place, batch in opened.rows(columns, chosen):
-            dropped = places_within(deleted_places, place, batch.num_rows)
+            dropped = deleted_places_within(deleted_places, place, batch.num_rows)
             possible = None if mask is None else mask.wanted(batch)
             if possible is None and not len(dropped):
                 yield chosen.numbers(place, batch.num_rows), batch
@@ -47,7 +53,7 @@ def read_numbered(
             is_live = np.ones(batch.num_rows, np.bool_) if possible is None else possible
             is_live[dropped] = False
             if is_live.any():
-                yield chosen.numbers(place, batch.num_rows)[is_live], without(batch, ~is_live)
+                yield chosen.numbers(place, batch.num_rows)[is_live], drop_rows(batch, ~is_live)
 
 
 def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_chunking import one_array, take_rows
+from streamhouse_spark.core.arrow_chunking import combine_chunks, take_rows
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys
 from streamhouse_spark.keys.keyed_batch import sort_by_key
@@ -91,7 +91,7 @@ class MergedRows:
             yield parts[0]
             return
         rows = pa.Table.from_batches(parts, self._projection.schema.arrow)
-        keys = encode_keys([one_array(rows.column(place)) for place in self._key_places])
+        keys = encode_keys([combine_chunks(rows.column(place)) for place in self._key_places])
         order, is_first = sort_by_key(keys)
         ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
         yield from take_rows(rows, order[ends], distinct=True).to_batches()

@@ -40,7 +40,7 @@ class SortOrder:
     terms: tuple[tuple[str, ...], ...]
 
     def __str__(self) -> str:
-        """Return the order as ``order_by`` text, for `parse_order`."""
+        """Return the order as ``order_by`` text, for `parse_sort_order`."""
         texts = (", ".join(_quote_name(name) for name in term) for term in self.terms)
         return ", ".join(
             text if len(term) == 1 else f"zorder({text})" for term, text in zip(self.terms, texts, strict=True)
@@ -56,7 +56,7 @@ class SortOrder:
         return hashlib.sha256(str(ids).encode()).hexdigest()[:8]
 
 
-def parse_order(text: str, schema: TableSchema) -> SortOrder:
+def parse_sort_order(text: str, schema: TableSchema) -> SortOrder:
     """Parse ``a, zorder(b, c)``. Raises `SchemaMismatchError` for an unknown column; `InvalidOptionError` for an
     unordered or repeated column, and for none or too many.
     """

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import (
@@ -37,7 +37,7 @@ from streamhouse_spark.lake.formats import file_spec_of, lake_library
 from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.reader import FilesAt
-from streamhouse_spark.lake.snapshot_history import require_dropped, require_metadata, require_of_history
+from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering import no_op_cache
 from streamhouse_spark.lake.tiering.plan import (
@@ -46,7 +46,7 @@ from streamhouse_spark.lake.tiering.plan import (
     require_progress,
     task_bytes,
 )
-from streamhouse_spark.lake.tiering.record_snapshot import is_ahead, record_applied_deletes, record_snapshot
+from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead, record_applied_deletes, record_snapshot
 from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
 from streamhouse_spark.log.commits.actions import TieredSnapshot
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -56,7 +56,7 @@ from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import check_dense, read_split
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class TieringJob:
     def _read_current_state(self) -> TableState:
         """Return the latest state of a table whose lake this warehouse may write."""
         looks: list[Callable[[], TableState | None]] = [lambda: self._lake.require_home("tiering"), self._refresh_state]
-        _, state = at_once(self._lake.place.storage, lambda look: look(), looks)
+        _, state = map_with_store_concurrency(self._lake.place.storage, lambda look: look(), looks)
         assert state is not None
         return state
 
@@ -172,11 +172,11 @@ class TieringJob:
         is_due = any(state.lake_offset(bucket) < end for bucket, end in targets.items())
         is_due = is_due or bool(unapplied_file_deletes(state.deletions, applied_through))
         started_ms = self._world.clock.boot_ms()
-        with self._lake.one_look():
+        with self._lake.cache_metadata_for_round():
             newest = self._fit_lake_to_state(state)
             context = self._lake.write_context() if is_due else None
             head = self._lake.head() if not is_due else None
-        if newest is not None and not is_ahead(newest, self._log.state):
+        if newest is not None and not lake_is_ahead(newest, self._log.state):
             self._record(newest)
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
         if not plan.is_due:
@@ -211,21 +211,21 @@ class TieringJob:
             self._require_progress(state, state.lake)
         self._fit_lake(state)
         newest = self._lake.newest()
-        require_of_history(self._log, newest)
-        if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refresh_state()):
+        require_same_history(self._log, newest)
+        if newest is not None and lake_is_ahead(newest, state) and not lake_is_ahead(newest, self._refresh_state()):
             raise CommitConflictError(
                 f"table {state.name}: another service tiered rows that were committed since this round began; try again"
             )
         return newest
 
     def _was_replaced(self, state: TableState) -> bool:
-        return state.lake is not None and self._lake.was_replaced(state.lake.snapshot_id)
+        return state.lake is not None and self._lake.is_replaced(state.lake.snapshot_id)
 
     def _require_progress(self, state: TableState, recorded: TieredSnapshot) -> None:
         newest = self._lake.newest()
         require_metadata(state, self._lake, newest)
         if not self._is_before_drop:
-            require_dropped(state, newest)
+            require_drops_applied(state, newest)
         try:
             require_progress(recorded.offsets, newest.offsets if newest else {}, table=state.name)
         except LakeRolledBackError:
@@ -339,7 +339,7 @@ def _mark_as_inserts(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays([kinds, *rows.columns], schema=written)
 
 
-def records_of(storage: Storage, tasks: Sequence[TieringTask]) -> InlineRecords | None:
+def shared_records(storage: Storage, tasks: Sequence[TieringTask]) -> InlineRecords | None:
     """Return the records that the tasks of one round share, or None without tasks."""
     if not tasks:
         return None
@@ -352,7 +352,7 @@ def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: Worl
     """Return a function that runs the tasks of a round one after the other in this process."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
-        records = records_of(storage, tasks)
+        records = shared_records(storage, tasks)
         return [run_task(storage, settings, world, task, records) for task in tasks]
 
     return run
@@ -364,12 +364,12 @@ def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: W
     """
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
-        records = records_of(storage, tasks)
+        records = shared_records(storage, tasks)
         are_small = all(task_bytes(task) <= SMALL_TASK_BYTES_MAX for task in tasks)
         waits = isinstance(storage, ReadsMany) and are_small
         threads_max = SMALL_TASKS_AT_ONCE if waits else os.cpu_count() or 1
         return list(
-            in_parallel(lambda t: run_task(storage, settings, world, t, records), tasks, threads_max=threads_max)
+            parallel_map(lambda t: run_task(storage, settings, world, t, records), tasks, threads_max=threads_max)
         )
 
     return run

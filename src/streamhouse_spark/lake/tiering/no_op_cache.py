@@ -17,7 +17,7 @@ from streamhouse_spark.lake.model.change_detection import LakeVersion
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 LASTS_MS: Final = 10 * 60_000
 """Boot time after which a round reads everything again, to notice columns that another engine altered without a
@@ -75,7 +75,7 @@ def find_unchanged_state(
         refreshed,
         lambda: objects.extend(storage.read_many([last_round.head.key, last_round.head.following])),
     ]
-    state, _ = at_once(storage, lambda look: look(), looks)
+    state, _ = map_with_store_concurrency(storage, lambda look: look(), looks)
     newest, following = objects
     is_same = newest is not None and following is None and lake.content_of(newest) == last_round.head.content
     if is_same and last_round.is_state(state):

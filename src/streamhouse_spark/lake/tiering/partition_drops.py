@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
 from streamhouse_spark.lake.model.values import same_offsets
-from streamhouse_spark.lake.parquet.live_rows import live_rows, rows_by_bucket
+from streamhouse_spark.lake.parquet.live_rows import group_by_bucket, read_live_rows
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.actions import TieredSnapshot
 from streamhouse_spark.log.commits.delete_vectors import (
     FileRows,
     PartitionDropRows,
-    newly_lacking,
-    num_rows_of,
+    count_newly_dropped,
+    count_rows,
     unapplied_file_deletes,
     union_deleted_file_rows,
     without_rows,
@@ -39,16 +39,16 @@ def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapsho
     if state.primary_key or not state.partition_by or not state.begins_at(pair.starts):
         return []
     applied_through, without_offsets = (
-        (state.lake.told, state.lake.dropped_others) if state.lake is not None else (0, 0)
+        (state.lake.told, state.lake.dropped_without_offsets) if state.lake is not None else (0, 0)
     )
     of_files = (
         deletion
         for deletion in unapplied_file_deletes(state.deletions, applied_through)
         if deletion.commit <= pair.told
     )
-    grown, applied = newly_lacking(state.deletions, state.lake, pair)
-    if pair.dropped_others == without_offsets and grown <= max(
-        applied + num_rows_of(union_deleted_file_rows(of_files)), 0
+    grown, applied = count_newly_dropped(state.deletions, state.lake, pair)
+    if pair.dropped_without_offsets == without_offsets and grown <= max(
+        applied + count_rows(union_deleted_file_rows(of_files)), 0
     ):
         return []
     tiered = {b: OffsetRange(log.start, min(log.end, pair.offsets.get(b, 0))) for b, log in state.buckets.items()}
@@ -57,7 +57,7 @@ def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapsho
         if (lost_rows := find_lost_rows(state, lake, pair)) is not None:
             return [_name_lost_rows(lost_rows, ranges)]
     with suppress(SnapshotExpiredError):
-        held_runs = lake.held_offsets(pair.snapshot_id, ranges) if ranges else {}
+        held_runs = lake.find_held_offsets(pair.snapshot_id, ranges) if ranges else {}
         if held_runs is not None:
             named = (dict(deletion.rows) for deletion in state.dropped_rows.named)
             missing = _find_missing_offsets(ranges, [dict(held_runs), dict(state.deleted), *named])
@@ -74,12 +74,12 @@ def _name_lost_rows(lost_rows: LostLogRows, ranges: Mapping[int, OffsetRange]) -
 
 
 def _find_missing_offsets(
-    ranges: Mapping[int, OffsetRange], known_runs: list[dict[int, OffsetRuns]]
-) -> dict[int, OffsetRuns]:
+    ranges: Mapping[int, OffsetRange], known_runs: list[dict[int, OffsetSet]]
+) -> dict[int, OffsetSet]:
     """Return bucket → offsets of the ranges that are in none of ``known_runs``."""
     missing = {}
     for bucket, offsets in ranges.items():
-        left = OffsetRuns.dense(offsets.start, len(offsets))
+        left = OffsetSet.dense(offsets.start, len(offsets))
         for rows in known_runs:
             if bucket in rows:
                 left = left.without(rows[bucket])
@@ -121,7 +121,7 @@ def _find_partition_drop(state: TableState, lake: LakeTable, pair: TieredSnapsho
 class LostLogRows(NamedTuple):
     """Rows removed by a partition drop, without those deleted before."""
 
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     """Bucket → offsets."""
     files: FileRows
     """Rows without offsets, by their place in the snapshot."""
@@ -132,7 +132,7 @@ class LostLogRows(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        return num_rows_of(self.rows) + num_rows_of(self.files)
+        return count_rows(self.rows) + count_rows(self.files)
 
 
 def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> LostLogRows | None:
@@ -147,16 +147,20 @@ def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> 
     before = lake.plan_read(snapshot_id=drop.older, schema=schema)
     after = lake.plan_read(snapshot_id=drop.newer, schema=schema)
     files_after, files_before = ({split.location for split in plan.splits} for plan in (after, before))
-    removed = live_rows(place.files_at, [s for s in before.splits if s.location not in files_after], place.spec.writers)
-    new = live_rows(place.files_at, [s for s in after.splits if s.location not in files_before], place.spec.writers)
+    removed = read_live_rows(
+        place.files_at, [s for s in before.splits if s.location not in files_after], place.spec.writers
+    )
+    new = read_live_rows(
+        place.files_at, [s for s in after.splits if s.location not in files_before], place.spec.writers
+    )
     if any(file.bucket is None for file in new):
         return None
-    own = without_rows(rows_by_bucket(removed), rows_by_bucket(new))
+    own = without_rows(group_by_bucket(removed), group_by_bucket(new))
     names = StorageFiles(place.storage)
     files = {names.name_of(file.location): file.rows for file in removed if file.bucket is None and file.rows}
-    if num_rows_of(own) + num_rows_of(files) != drop.num_rows:
+    if count_rows(own) + count_rows(files) != drop.num_rows:
         return None
     named, masked = state.dropped_rows.named.rows, union_deleted_file_rows(state.deletions)
-    count = drop.num_rows - num_rows_of(files)
+    count = drop.num_rows - count_rows(files)
     own, files = without_rows(without_rows(own, state.deleted), named), without_rows(files, masked)
     return LostLogRows(own, files, drop.older, count)

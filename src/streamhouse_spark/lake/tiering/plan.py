@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.model.data_files import LiveFile
@@ -51,7 +51,7 @@ def task_bytes(task: TieringTask) -> int:
     return sum(segment.memory_bytes for segment in task.split.segments)
 
 
-def task_groups(tasks: Sequence[TieringTask]) -> list[list[int]]:
+def group_tasks(tasks: Sequence[TieringTask]) -> list[list[int]]:
     """Divide tasks, by position, into groups of about equal bytes, one per process.
 
     A few tasks form one group each. Many tasks form `GROUPS_MIN` groups, or more to keep each below `GROUP_BYTES`:
@@ -90,7 +90,7 @@ def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, in
     return firsts
 
 
-def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
+def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[int, int]) -> Mapping[int, OffsetSet]:
     """Return the deleted rows below the ``new`` offsets that the latest lake snapshot still holds."""
     applied_through, offsets = (lake.told, lake.offsets) if lake is not None else (0, {})
     left = unapplied_deletes(state.deletions, applied_through, offsets)

@@ -22,7 +22,7 @@ from streamhouse_spark.log.commits.actions import Action, TieredSnapshot
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.delete_vectors import unapplied_deletes, unapplied_file_deletes
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.branches import branches_of
+from streamhouse_spark.log.lifecycle.branches import find_branches
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
     if recorded is not None and not should_record(snapshot, recorded):
         return
     if _dropped_more_rows(snapshot, recorded):
-        snapshot = lake.settle(snapshot)
+        snapshot = lake.wait_until_durable(snapshot)
 
     def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         if state.lake_location != lake.location:
@@ -47,10 +47,14 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         recorded = state.recorded_lake
         if recorded is not None and same_offsets(snapshot.offsets, recorded.offsets):
             latest = lake.newest()
-        if latest is None or is_ahead(latest, state) or (recorded is not None and not should_record(latest, recorded)):
+        if (
+            latest is None
+            or lake_is_ahead(latest, state)
+            or (recorded is not None and not should_record(latest, recorded))
+        ):
             return []
         waits = lake.has_file_names and _has_pending_deletes(state, latest, latest.told)
-        must_check = waits or ADOPTED in state.properties or bool(branches_of(state))
+        must_check = waits or ADOPTED in state.properties or bool(find_branches(state))
         keeps_files = must_check and _retains_external_files(state, lake, latest)
         if waits and not keeps_files:
             return []  # the rows may be in other files here: the next round deletes them and records its own snapshot
@@ -82,9 +86,15 @@ def _has_pending_deletes(state: TableState, snapshot: LakeSnapshot, applied_thro
 
 def _make_tiered_snapshot(state: TableState, snapshot: LakeSnapshot, time_ms: int) -> TieredSnapshot:
     applied_through = snapshot.told if state.deletions else 0
-    offsets, starts, without_offsets = dict(snapshot.offsets), dict(snapshot.starts), snapshot.dropped_others
+    offsets, starts, without_offsets = dict(snapshot.offsets), dict(snapshot.starts), snapshot.dropped_without_offsets
     return TieredSnapshot(
-        snapshot.id, offsets, time_ms, starts, snapshot.dropped_rows, applied_through, dropped_others=without_offsets
+        snapshot.id,
+        offsets,
+        time_ms,
+        starts,
+        snapshot.dropped_rows,
+        applied_through,
+        dropped_without_offsets=without_offsets,
     )
 
 
@@ -107,7 +117,12 @@ def record_applied_deletes(log: CommitLog, lake: LakeTable, snapshot: LakeSnapsh
         if recorded.snapshot_id == snapshot.id:
             return [replace(recorded, told=applied_through, keeps_files=True)]
         newest = lake.newest()
-        if newest is None or newest.id != snapshot.id or is_ahead(newest, state) or not should_record(newest, recorded):
+        if (
+            newest is None
+            or newest.id != snapshot.id
+            or lake_is_ahead(newest, state)
+            or not should_record(newest, recorded)
+        ):
             return []
         if lake.has_file_names and _has_pending_deletes(state, newest, applied_through):
             return []  # of a later deletion, which the next round applies
@@ -131,7 +146,7 @@ def record_newest(log: CommitLog, lake: LakeTable) -> bool:
     return False
 
 
-def is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
+def lake_is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
     """Return whether the lake has rows or a truncation that this state of the log does not have yet."""
     ends = state.ends
     return any(offset > ends.get(bucket, 0) for bucket, offset in snapshot.offsets.items()) or any(

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.commit_validation import NOTHING_ABSENT
 from streamhouse_spark.lake.model.pending_deletes import PendingDeletes
@@ -26,7 +26,7 @@ from streamhouse_spark.lake.tiering.plan import (
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.delete_vectors import Deletion, unapplied_file_deletes
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import plan_range, read_split, snapshot_split, whole_range
+from streamhouse_spark.log.segments.scan import plan_range, plan_snapshot, plan_whole_range, read_split
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -46,7 +46,7 @@ class TieringPlan:
     """The lake's offsets after the round."""
     ranges: Mapping[int, OffsetRange]
     bases: Mapping[int, KvSnapshot]
-    deleted: Mapping[int, OffsetRuns]
+    deleted: Mapping[int, OffsetSet]
     file_deletes: tuple[Deletion, ...] = ()
     """Deletions of rows without offsets that the lake has not applied yet."""
     told: int = 0
@@ -81,7 +81,7 @@ class TieringPlan:
             bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._deleted_rows_of_round.items()
         }
 
-    def deleted_rows_of(self, lake: LakeTable) -> Mapping[int, OffsetRuns]:
+    def deleted_rows_of(self, lake: LakeTable) -> Mapping[int, OffsetSet]:
         """Return the deleted rows to remove from files: of the lake, and of the round if its files have them."""
         if not lake.leaves_out_deleted:
             return self.deleted
@@ -91,7 +91,7 @@ class TieringPlan:
         return {bucket: runs for bucket, runs in {**self.deleted, **older}.items() if runs}
 
     @property
-    def _deleted_rows_of_round(self) -> Mapping[int, OffsetRuns]:
+    def _deleted_rows_of_round(self) -> Mapping[int, OffsetSet]:
         """The deleted rows of the buckets that the round writes."""
         return {bucket: runs for bucket, runs in self.deleted.items() if bucket in self.ranges}
 
@@ -125,7 +125,7 @@ def plan_round(
 def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_tasks: RunTasks) -> list[LakeFile]:
     """Write the files of the round, including its row deletions. They are durable on return, but not visible."""
     state = plan.state
-    split_of = plan_range if lake.leaves_out_deleted else whole_range
+    split_of = plan_range if lake.leaves_out_deleted else plan_whole_range
     # A round that drops all rows of the lake searches for no older ones.
     has_live_files = bool(state.primary_key) and plan.keeps_rows
     live = lake.live_files(context, list(plan.ranges)) if has_live_files else {}
@@ -134,7 +134,7 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
         for bucket, of_bucket in plan.ranges.items()
     ]
     tasks += [
-        TieringTask(snapshot_split(state, base), context, base=OffsetRange(base.begins, base.offset))
+        TieringTask(plan_snapshot(state, base), context, base=OffsetRange(base.begins, base.offset))
         for base in plan.bases.values()
     ]
     files = [file for written in run_tasks(tasks) for file in written]
@@ -155,7 +155,7 @@ class RowsOfLog:
     state: TableState
     schema: TableSchema
 
-    def read(self, rows: Mapping[int, OffsetRuns]) -> tuple[pa.Table, Mapping[int, OffsetRuns]]:
+    def read(self, rows: Mapping[int, OffsetSet]) -> tuple[pa.Table, Mapping[int, OffsetSet]]:
         dropped = self.state.dropped_rows.named.rows
         parts, left = [self.schema.arrow.empty_table()], {}
         for bucket, every in rows.items():
@@ -167,9 +167,9 @@ class RowsOfLog:
                 left[bucket] = older
         return pa.concat_tables(parts), left
 
-    def _read_bucket(self, bucket: int, runs: OffsetRuns) -> list[pa.Table]:
+    def _read_bucket(self, bucket: int, runs: OffsetSet) -> list[pa.Table]:
         offsets_to_find, parts = runs.offsets(), []
-        for part in read_split(self.storage, whole_range(self.state, bucket, runs.range), self.schema):
+        for part in read_split(self.storage, plan_whole_range(self.state, bucket, runs.range), self.schema):
             offsets = np.arange(part.base_offset, part.base_offset + part.batch.num_rows)
             chosen = part.batch.filter(pa.array(np.isin(offsets, offsets_to_find, assume_unique=True)))
             parts.append(pa.Table.from_batches([chosen]))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.snapshot_history import require_of_history
+from streamhouse_spark.lake.snapshot_history import require_same_history
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -15,7 +15,7 @@ from streamhouse_spark.log.commits.state import TableState
 CONFLICTS_MAX: Final = 5
 
 
-def tier_ahead(
+def tier_to_virtual_table(
     log: CommitLog, lake: LakeTable, run_tasks: RunTasks, check: Callable[[TableState], object]
 ) -> TableState:
     """Bring an unrecorded lake up to the latest state of the log, and return that state.
@@ -28,13 +28,13 @@ def tier_ahead(
     conflicts = 0
     while True:
         try:
-            with lake.one_look():
+            with lake.cache_metadata_for_round():
                 newest = lake.newest()
                 state = log.refresh()
                 check(state)
                 lake = lake.with_state(state)
                 lake.create_or_evolve()
-                require_of_history(log, newest)
+                require_same_history(log, newest)
                 plan = plan_round(state, newest, state.ends)
                 if not plan.is_due:
                     return state

@@ -34,11 +34,11 @@ from streamhouse_spark.log.archive.pages import (
     read_pages,
     usable_archive,
 )
-from streamhouse_spark.log.commit_reader import TOLD, Commit, commits_back
+from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS, Commit, read_commits
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE, Archive, ArchivePage, SetArchive
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.object_existence import is_to_be_looked_for
+from streamhouse_spark.log.commits.object_existence import must_check_stored
 from streamhouse_spark.log.commits.record import RecentRows
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
@@ -47,10 +47,10 @@ from streamhouse_spark.log.segments.packed_objects import create_shared
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.segments.writer import SegmentOptions
-from streamhouse_spark.log.staging import is_kept
+from streamhouse_spark.log.staging import is_retained
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import at_once
-from streamhouse_spark.storage.put_if_absent import fill
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
+from streamhouse_spark.storage.put_if_absent import ensure_stored
 
 logger = logging.getLogger(__name__)
 
@@ -146,9 +146,9 @@ def _commit(
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         is_same = current.archive == state.archive and current.truncation == state.truncation
-        if not is_same or page_key in current.condemned or not is_kept(current, uuids[1:], began_ms, time_ms):
+        if not is_same or page_key in current.condemned or not is_retained(current, uuids[1:], began_ms, time_ms):
             return ()
-        if page_key is not None and is_to_be_looked_for(storage, began_ms) and not _is_stored(storage, page_key):
+        if page_key is not None and must_check_stored(storage, began_ms) and not _is_stored(storage, page_key):
             return ()  # a restore removes files that were staged before it
         return (SetArchive(archive, tuple(sorted(condemned_keys))),)
 
@@ -199,7 +199,7 @@ class _Round:
         """Write a page with the new changes and those of the merged pages. Durable when this returns."""
         state, storage, archive = self.state, self.storage, self.archive
         after_us = archive.pages[-1].last_us if archive else None
-        commits, _ = commits_back(storage, state, archive.last_commit + 1, state.version, after_us)
+        commits, _ = read_commits(storage, state, archive.last_commit + 1, state.version, after_us)
         first_listed = commits[0].record.number if commits else state.version + 1
         all_rows = CommitRows.of(commits)
         last, new_ranges = self._within(all_rows, new_ranges)
@@ -216,7 +216,7 @@ class _Round:
             (*(number for content in contents for number in content.altered), *_find_schema_changes(commits, last)),
         )
         uuid = self.world.ids.new_uuid()
-        fill(storage, manifest_key(state.table_uuid, uuid), encode_page(state.table_uuid, content))
+        ensure_stored(storage, manifest_key(state.table_uuid, uuid), encode_page(state.table_uuid, content))
         last_us = int(content.commits.times_us.max(initial=after_us or 0))
         page = _describe_page(uuid, last, joined, segments, last_us)
         pages = (*archive.pages[: len(archive.pages) - len(joined)], page)
@@ -259,7 +259,7 @@ class _Round:
             run for bucket in sorted(self.state.buckets) for run in self._runs(contents, bucket, new_ranges.get(bucket))
         ]
         groups = [(self.world.ids.new_uuid(), group) for group in _group_by_object(runs)]
-        written = at_once(self.storage, lambda group: self._object(*group, last), groups)
+        written = map_with_store_concurrency(self.storage, lambda group: self._object(*group, last), groups)
         archived = [segment for segments in written for segment in segments]
         return tuple(sorted(archived, key=lambda s: (s.bucket, s.base_offset))), [uuid for uuid, _ in groups]
 
@@ -337,7 +337,9 @@ def _covers(rows: CommitRows, bucket: int, offsets: OffsetRange) -> bool:
 
 def _find_schema_changes(commits: Iterable[Commit], last: int) -> Iterator[int]:
     for commit in commits:
-        if commit.record.number <= last and not all(isinstance(action, TOLD) for action in commit.record.actions):
+        if commit.record.number <= last and not all(
+            isinstance(action, LOGGED_ACTIONS) for action in commit.record.actions
+        ):
             yield commit.record.number
 
 

@@ -22,7 +22,7 @@ from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 _KIND: Final = "manifest"
 
@@ -59,7 +59,7 @@ def usable_archive(state: TableState) -> Archive:
     return state.archive if joins else NO_ARCHIVE
 
 
-def change_starts(state: TableState) -> dict[int, int]:
+def first_change_offsets(state: TableState) -> dict[int, int]:
     """Return bucket → the first offset whose change is retained, in the archive or in the hot log."""
     starts = usable_archive(state).starts
     return {bucket: min(starts.get(bucket, log.start), log.start) for bucket, log in state.buckets.items()}
@@ -123,7 +123,7 @@ def read_page(storage: Storage, state: TableState, uuid: str) -> PageContent:
 
 def read_pages(storage: Storage, state: TableState, uuids: Sequence[str]) -> Iterator[PageContent]:
     """Read pages concurrently. Raises as `read_page`."""
-    return at_once(storage, lambda uuid: read_page(storage, state, uuid), uuids)
+    return map_with_store_concurrency(storage, lambda uuid: read_page(storage, state, uuid), uuids)
 
 
 def list_page_keys(table_uuid: str, uuid: str, content: PageContent) -> set[str]:

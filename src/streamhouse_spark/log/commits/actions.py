@@ -13,9 +13,9 @@ from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.archive_metadata import SetArchive
 from streamhouse_spark.log.commits.delete_vectors import DeleteRows, PartitionDropRows
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint
-from streamhouse_spark.log.commits.segment import Segment, of_parts
+from streamhouse_spark.log.commits.segment import Segment, action_kind
 from streamhouse_spark.schema.constraints.check_constraint import has_constraints
-from streamhouse_spark.schema.generated_columns.generated_column import has_generated
+from streamhouse_spark.schema.generated_columns.generated_column import has_generated_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COPY: Final = "copy"
@@ -92,14 +92,14 @@ class TieredSnapshot:
     """Number of the last record whose deletions are applied to the snapshot; 0 if no record deleted rows."""
     keeps_files: bool = False
     """Whether every file of another engine in the previously recorded snapshot is known to be unchanged in this one."""
-    dropped_others: int = 0
+    dropped_without_offsets: int = 0
     """How many of the absent rows were dropped with a partition and had no offsets, so that they are not in the range.
     """
 
     @property
     def dropped_own(self) -> int:
         """How many of the absent rows may be in the range."""
-        return self.dropped_rows - self.dropped_others
+        return self.dropped_rows - self.dropped_without_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema |
     Constraints, generated columns, field ids, variants and a branch's metadata give it a kind of its own, so that a
     version of this package that does not know them stops here.
     """
-    form = "-generated" if has_generated(properties) else "-checked" if has_constraints(properties) else ""
+    form = "-generated" if has_generated_columns(properties) else "-checked" if has_constraints(properties) else ""
     form = "-branch" if BRANCH in properties else form
     if schema is not None and schema.has_variants:
         return f"{kind}-variant"
@@ -330,10 +330,13 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 **({"former_uuids": list(action.former_uuids)} if action.former_uuids else {}),
             }
         case Append(segments):
-            return {"type": of_parts("append", segments), "segments": [segment_to_json(s, payload) for s in segments]}
+            return {
+                "type": action_kind("append", segments),
+                "segments": [segment_to_json(s, payload) for s in segments],
+            }
         case Replace(bucket, start, end, segments):
             return {
-                "type": of_parts("replace", segments),
+                "type": action_kind("replace", segments),
                 "bucket": bucket,
                 "range": [start, end],
                 "segments": [segment_to_json(s, payload) for s in segments],
@@ -371,7 +374,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             mark = {"history": list(history)} if history is not None else {}
             return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved, **mark}
         case KvSnapshot():
-            return {"type": of_parts("kv", action.segments), **snapshot_to_json(action, payload)}
+            return {"type": action_kind("kv", action.segments), **snapshot_to_json(action, payload)}
         case Tag():
             return {"type": "tag", **asdict(action)}
         case DropTag(names):
@@ -465,7 +468,7 @@ def lake_to_json(pair: TieredSnapshot) -> dict[str, Any]:
     out = {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
     if pair.starts:
         out["starts"] = _to_json_map(pair.starts)
-    counts = {"dropped_rows": pair.dropped_rows, "told": pair.told, "dropped_others": pair.dropped_others}
+    counts = {"dropped_rows": pair.dropped_rows, "told": pair.told, "dropped_others": pair.dropped_without_offsets}
     out.update({name: number for name, number in counts.items() if number})
     return {**out, "keeps_files": True} if pair.keeps_files else out
 
@@ -473,7 +476,7 @@ def lake_to_json(pair: TieredSnapshot) -> dict[str, Any]:
 def lake_from_json(data: Mapping[str, Any]) -> TieredSnapshot:
     starts = _from_json_map(data.get("starts", {}))
     held = data.get("dropped_rows", 0), data.get("told", 0), data.get("keeps_files", False)
-    offsets, dropped_others = _from_json_map(data["offsets"]), data.get("dropped_others", 0)
+    offsets, dropped_others = _from_json_map(data["offsets"]), data.get("dropped_without_offsets", 0)
     return TieredSnapshot(data["snapshot_id"], offsets, data["time_ms"], starts, *held, dropped_others)
 
 

@@ -31,17 +31,17 @@ from streamhouse_spark.core.paths import (
     parse_numbers,
     tag_key,
 )
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.framing import decode_frame, decoding_fields, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.schema.constraints.check_constraint import has_constraints
-from streamhouse_spark.schema.generated_columns.generated_column import has_generated
+from streamhouse_spark.schema.generated_columns.generated_column import has_generated_columns
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, ReadsMany
-from streamhouse_spark.storage.put_if_absent import fill, slot_of_bytes
+from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 
     """
     data = _encode_checkpoint(state, floor_index, floor)
     key = checkpoint_key(state.table_uuid, state.version)
-    fill(storage, key, data)
+    ensure_stored(storage, key, data)
     stored = storage.read(key)
     if stored != data and _decode_checkpoint(
         stored, state.table_uuid, state.version, url_of(storage, key)
@@ -163,19 +163,19 @@ class Checkpointing:
         if state.version - self._newest >= CHECKPOINT_INTERVAL:
             self.store(state, floor_index, floor)
         elif isinstance(self._storage, ReadsMany) and (state.version % HINT_EVERY == 0 or state.version == HINT_FIRST):
-            with after_commit(logger, f"hint {state.version}", state.name):
+            with log_post_commit_errors(logger, f"hint {state.version}", state.name):
                 write_hint(self._storage, state, self._newest, floor_index=floor_index, floor=floor)
 
     def store(self, state: TableState, floor_index: int, floor: int) -> None:
         """Store a checkpoint. It is derived from records, so a failure is logged and only slows the next opener."""
         self._newest = state.version
-        with after_commit(logger, f"checkpoint {state.version}", state.name):
+        with log_post_commit_errors(logger, f"checkpoint {state.version}", state.name):
             write_checkpoint(self._storage, state, floor_index=floor_index, floor=floor)
 
 
 def write_tagged(storage: Storage, state: TableState, tag_uuid: str) -> None:
     """Store the state under the uuid of a tag that a later record creates. No hint leads to it."""
-    fill(storage, tag_key(state.table_uuid, tag_uuid), _encode_checkpoint(state))
+    ensure_stored(storage, tag_key(state.table_uuid, tag_uuid), _encode_checkpoint(state))
 
 
 def read_tagged(storage: Storage, table_uuid: str, number: int, tag_uuid: str) -> TableState:
@@ -214,7 +214,7 @@ def _format_version(state: TableState) -> int | None:  # noqa: C901 - one case a
         return BRANCH_VERSION
     if any(schema.has_field_ids for schema in state.schemas.values()):
         return FIELDS_VERSION
-    if has_generated(state.properties):
+    if has_generated_columns(state.properties):
         return GENERATED_VERSION
     if has_constraints(state.properties):
         return CHECKS_VERSION
@@ -379,7 +379,7 @@ def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> bo
         header, version = {**header, "landmark": True}, _LANDMARK_VERSION
     copies = [encode_frame("floor", header, version=version)] * _COPIES
     data = encode_frame("floor", header, copies, version=version)
-    return slot_of_bytes(storage, floor_key(table_uuid, index), data).take(data).is_won()
+    return slot_for_bytes(storage, floor_key(table_uuid, index), data).take(data).won()
 
 
 def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:

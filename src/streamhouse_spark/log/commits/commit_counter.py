@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 
 
@@ -44,4 +44,4 @@ class _Counter:
 
 
 COMMITS = _Counter()
-renew_in_children(COMMITS)
+reinit_after_fork(COMMITS)

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 
 DELETIONS_MAX: Final = 64
@@ -29,7 +29,7 @@ DELETIONS_MAX: Final = 64
 _BEYOND: Final = 1 << 62
 K = TypeVar("K")
 
-FileRows = Mapping[str, OffsetRuns]
+FileRows = Mapping[str, OffsetSet]
 """Name of a lake file, see `lake.parquet.parquet_io.StorageFiles.name_of` → positions of some of its rows."""
 NO_FILE_ROWS: Final[FileRows] = MappingProxyType({})
 
@@ -41,20 +41,20 @@ class DeleteRows:
     It also deletes the rows at these positions of lake files of the lake snapshot ``snapshot_id``.
     """
 
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     files: FileRows = field(default_factory=dict)
     snapshot_id: int | None = None
     """None without files."""
-    updated: Mapping[int, OffsetRuns] = field(default_factory=dict)
+    updated: Mapping[int, OffsetSet] = field(default_factory=dict)
     """The offsets of those rows that an update replaced; the rest were deleted."""
     updated_files: FileRows = field(default_factory=dict)
     """The positions of such rows in lake files."""
 
     @property
     def num_rows(self) -> int:
-        return num_rows_of(self.rows) + num_rows_of(self.files)
+        return count_rows(self.rows) + count_rows(self.files)
 
-    def with_updated(self, rows: Mapping[int, OffsetRuns], files: FileRows) -> DeleteRows:
+    def with_updated(self, rows: Mapping[int, OffsetSet], files: FileRows) -> DeleteRows:
         """Return the action with its rows among these marked as updated."""
         return replace(self, updated=intersect_rows(self.rows, rows), updated_files=intersect_rows(self.files, files))
 
@@ -83,17 +83,17 @@ class DeleteRows:
         return cls(rows, files, data.get("snapshot_id"), *updated)
 
 
-def num_rows_of(rows: Mapping[Any, OffsetRuns]) -> int:
+def count_rows(rows: Mapping[Any, OffsetSet]) -> int:
     return sum(runs.num_rows for runs in rows.values())
 
 
-def without_rows(rows: Mapping[K, OffsetRuns], removed: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
+def without_rows(rows: Mapping[K, OffsetSet], removed: Mapping[K, OffsetSet]) -> dict[K, OffsetSet]:
     """Return the rows per bucket or file that are not in ``removed``; empty keys are left out."""
     left = {key: runs.without(removed[key]) if key in removed else runs for key, runs in rows.items()}
     return {key: runs for key, runs in left.items() if runs}
 
 
-def intersect_rows(rows: Mapping[K, OffsetRuns], other_rows: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
+def intersect_rows(rows: Mapping[K, OffsetSet], other_rows: Mapping[K, OffsetSet]) -> dict[K, OffsetSet]:
     """Return the rows per bucket or file that are in both; empty keys are left out."""
     common = {key: runs.common(other_rows[key]) for key, runs in rows.items() if key in other_rows}
     return {key: runs for key, runs in common.items() if runs}
@@ -103,8 +103,8 @@ def _files_to_json(rows: FileRows) -> dict[str, str]:
     return {name: runs.to_text() for name, runs in sorted(rows.items())}
 
 
-def _files_from_json(data: Mapping[str, str]) -> dict[str, OffsetRuns]:
-    return {name: OffsetRuns.from_text(text, where="a record that deletes rows") for name, text in data.items()}
+def _files_from_json(data: Mapping[str, str]) -> dict[str, OffsetSet]:
+    return {name: OffsetSet.from_text(text, where="a record that deletes rows") for name, text in data.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Deletion:
     commit: int
     """Number of the record; of several, the last."""
     time_ms: int
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     """Bucket → offsets, at least one per bucket."""
     first_commit: int
     """The first of the records."""
@@ -147,13 +147,13 @@ class Deletions(tuple[Deletion, ...]):  # noqa: SLOT001 - it keeps what it has j
     """
 
     @cached_property
-    def rows(self) -> Mapping[int, OffsetRuns]:
+    def rows(self) -> Mapping[int, OffsetSet]:
         """Bucket → all offsets. Raises as `union_deleted_offsets`."""
         return union_deleted_offsets(self)
 
-    def with_rows(self, deletions: Deletions, rows: Mapping[int, OffsetRuns]) -> Deletions:
+    def with_rows(self, deletions: Deletions, rows: Mapping[int, OffsetSet]) -> Deletions:
         """Return ``deletions``, which must be these plus ``rows``, with the union computed incrementally."""
-        merged = {bucket: OffsetRuns.union([self.rows[bucket], rows[bucket]]) for bucket in rows if bucket in self.rows}
+        merged = {bucket: OffsetSet.union([self.rows[bucket], rows[bucket]]) for bucket in rows if bucket in self.rows}
         deletions.__dict__["rows"] = {**self.rows, **rows, **merged}
         return deletions
 
@@ -161,14 +161,14 @@ class Deletions(tuple[Deletion, ...]):  # noqa: SLOT001 - it keeps what it has j
 NO_DELETIONS: Final = Deletions()
 
 
-def union_deleted_offsets(deletions: Iterable[Deletion]) -> Mapping[int, OffsetRuns]:
+def union_deleted_offsets(deletions: Iterable[Deletion]) -> Mapping[int, OffsetSet]:
     """Return bucket → all deleted offsets. Raises `ValueError` if an offset was deleted twice."""
-    parts: dict[int, list[OffsetRuns]] = {}
+    parts: dict[int, list[OffsetSet]] = {}
     for deletion in deletions:
         for bucket, runs in deletion.rows.items():
             parts.setdefault(bucket, []).append(runs)
     return {
-        bucket: bucket_parts[0] if len(bucket_parts) == 1 else OffsetRuns.union(bucket_parts)
+        bucket: bucket_parts[0] if len(bucket_parts) == 1 else OffsetSet.union(bucket_parts)
         for bucket, bucket_parts in parts.items()
     }
 
@@ -176,7 +176,7 @@ def union_deleted_offsets(deletions: Iterable[Deletion]) -> Mapping[int, OffsetR
 def find_already_deleted(
     action: DeleteRows,
     held: Mapping[int, OffsetRange],
-    deleted: Mapping[int, OffsetRuns],
+    deleted: Mapping[int, OffsetSet],
     deletions: Iterable[Deletion],
     history: Sequence[FileDeletes],
     lake: FileDeletes | None,
@@ -199,11 +199,11 @@ def append_deletion(deletions: Deletions, action: DeleteRows, commit: int, time_
     if not action.rows and not action.files:
         return deletions
     deletion = Deletion(commit, time_ms, dict(action.rows), commit, time_ms)
-    merged = in_order((*deletions, replace(deletion, files=dict(action.files), snapshot_id=action.snapshot_id)))
+    merged = sort_deletions((*deletions, replace(deletion, files=dict(action.files), snapshot_id=action.snapshot_id)))
     return deletions.with_rows(merged, action.rows)
 
 
-def in_order(deletions: Iterable[Deletion]) -> Deletions:
+def sort_deletions(deletions: Iterable[Deletion]) -> Deletions:
     """Return the deletions in record order, the oldest merged into one if there are more than `DELETIONS_MAX`.
 
     Those with files stay separate, so that no lake snapshot has to apply some of them twice.
@@ -233,7 +233,7 @@ def without_files(deletions: Iterable[Deletion]) -> Deletions:
 
 def unapplied_deletes(
     deletions: Iterable[Deletion], applied_through: int, offsets: Mapping[int, int]
-) -> Mapping[int, OffsetRuns]:
+) -> Mapping[int, OffsetSet]:
     """Return bucket → deleted rows that a lake snapshot with these offsets may still hold.
 
     The snapshot has applied the deletions up to the commit ``applied_through``.
@@ -258,7 +258,9 @@ class LakeDeletes(Protocol):
     def told(self) -> int: ...
 
 
-def newly_lacking(deletions: Sequence[Deletion], before: LakeDeletes | None, after: LakeDeletes) -> tuple[int, int]:
+def count_newly_dropped(
+    deletions: Sequence[Deletion], before: LakeDeletes | None, after: LakeDeletes
+) -> tuple[int, int]:
     """Return how many more rows a lake snapshot misses than the one before, and how many of these were deleted."""
     dropped_before, applied_through, offsets = (
         (before.dropped_rows, before.told, before.offsets) if before is not None else (0, 0, {})
@@ -307,12 +309,12 @@ def unapplied_file_deletes(deletions: Iterable[Deletion], applied_through: int) 
 
 def union_deleted_file_rows(deletions: Iterable[Deletion]) -> FileRows:
     """Return all deleted rows of lake files. Raises `ValueError` if one was deleted twice."""
-    parts: dict[str, list[OffsetRuns]] = {}
+    parts: dict[str, list[OffsetSet]] = {}
     for deletion in deletions:
         for name, runs in deletion.files.items():
             parts.setdefault(name, []).append(runs)
     return {
-        name: file_parts[0] if len(file_parts) == 1 else OffsetRuns.union(file_parts)
+        name: file_parts[0] if len(file_parts) == 1 else OffsetSet.union(file_parts)
         for name, file_parts in parts.items()
     }
 
@@ -344,18 +346,18 @@ def have_same_files(history: Sequence[FileDeletes], snapshot_id: int | None, oth
     return all(pair.keeps_files for pair in history[first + 1 : last + 1])
 
 
-def _from(rows: Mapping[int, OffsetRuns], starts: Mapping[int, int]) -> dict[int, OffsetRuns]:
+def _from(rows: Mapping[int, OffsetSet], starts: Mapping[int, int]) -> dict[int, OffsetSet]:
     left = {bucket: runs.within(OffsetRange(starts.get(bucket, 0), _BEYOND)) for bucket, runs in rows.items()}
     return {bucket: runs for bucket, runs in left.items() if runs}
 
 
-def rows_to_json(rows: Mapping[int, OffsetRuns]) -> dict[str, str]:
+def rows_to_json(rows: Mapping[int, OffsetSet]) -> dict[str, str]:
     return {str(bucket): runs.to_text() for bucket, runs in sorted(rows.items())}
 
 
-def rows_from_json(data: Mapping[str, str]) -> dict[int, OffsetRuns]:
+def rows_from_json(data: Mapping[str, str]) -> dict[int, OffsetSet]:
     where = "a record that deletes rows"
-    return {int(bucket): OffsetRuns.from_text(text, where=where) for bucket, text in data.items()}
+    return {int(bucket): OffsetSet.from_text(text, where=where) for bucket, text in data.items()}
 
 
 # -- rows of dropped partitions ----------------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ class PartitionDropRows:
     them.
     """
 
-    rows: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetSet]
     count: int
     files: FileRows = field(default_factory=dict)
     snapshot_id: int | None = None
@@ -382,11 +384,11 @@ class PartitionDropRows:
     total: int | None = None
     """How many rows were dropped; None in records of earlier versions, which did not count rows without offsets."""
 
-    def tells_all(self, *, is_adopted: bool) -> bool:
+    def names_all_rows(self, *, is_adopted: bool) -> bool:
         """Return whether every dropped row is named here. ``is_adopted`` says that the table adopted a lake table."""
         if self.total is None:
-            return not is_adopted and num_rows_of(self.rows) == self.count
-        return num_rows_of(self.rows) + num_rows_of(self.files) == self.total
+            return not is_adopted and count_rows(self.rows) == self.count
+        return count_rows(self.rows) + count_rows(self.files) == self.total
 
     @property
     def deletion(self) -> DeleteRows:

@@ -376,7 +376,7 @@ class RecordBuilder:
         return replace(self._blank, attempt=attempt, actions=actions, members=members)
 
 
-def outcomes(before: TableState, state: TableState, record: Record) -> Iterator[tuple[str, CommitResult]]:
+def results_of_record(before: TableState, state: TableState, record: Record) -> Iterator[tuple[str, CommitResult]]:
     """Return each attempt id of a stored record with its result. ``state`` is the state after the record."""
     if not record.members:
         yield record.attempt, CommitResult(before, state)

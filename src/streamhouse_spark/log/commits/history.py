@@ -17,7 +17,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import read_record, records_from
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
-from streamhouse_spark.log.commits.tags import of_version
+from streamhouse_spark.log.commits.tags import find_tag_of_version
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch
 
@@ -38,17 +38,17 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
         )
     if version == newest.version:
         return newest
-    if (tag := of_version(newest.tags, version)) is not None:
+    if (tag := find_tag_of_version(newest.tags, version)) is not None:
         return read_tagged(storage, log.table_uuid, version, tag.uuid)
     base = _find_checkpoint_before(storage, log.table_uuid, version)
     first = base.version + 1 if base is not None else 1
     try:
         state = _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
-        if log.check_floor() <= first and isinstance(error, CorruptDataError):
+        if log.refresh_floor() <= first and isinstance(error, CorruptDataError):
             raise
         raise _expired_error(newest, version) from error
-    if log.check_floor() > first:
+    if log.refresh_floor() > first:
         raise _expired_error(newest, version)
     return state
 
@@ -65,12 +65,12 @@ def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> Tabl
         return _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
         first = base.version + 1 if base is not None else 1
-        if isinstance(error, CorruptDataError) and log.check_floor() <= first:
+        if isinstance(error, CorruptDataError) and log.refresh_floor() <= first:
             raise
         raise _expired_error(log.state, version) from error
 
 
-def newest_within(
+def find_newest_within(
     log: CommitLog, storage: Storage, newest: TableState, is_within: Callable[[TableState], bool]
 ) -> tuple[TableState | None, TableState]:
     """Return the latest state before ``newest`` that ``is_within``, and the state that follows it.
@@ -104,7 +104,7 @@ def newest_within(
             within = state
     except CorruptDataError:  # including one about a deleted manifest
         return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
-    if log.check_floor() > first:
+    if log.refresh_floor() > first:
         return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
     return within, beyond
 
@@ -153,10 +153,10 @@ def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment])
     Inline rows are retained until a floor lies above their record. Raises `SnapshotExpiredError`.
     """
     newest = log.state
-    if newest.version <= state.version or of_version(newest.tags, state.version) is not None:
+    if newest.version <= state.version or find_tag_of_version(newest.tags, state.version) is not None:
         return
     live = {(s.uuid, s.commit if s.uuid is None else 0) for s in newest.kept_segments()}
-    floor = log.check_floor()
+    floor = log.refresh_floor()
     for segment in segments:
         if segment.uuid is None:
             is_retained = segment.commit >= floor or (None, segment.commit) in live

@@ -64,7 +64,7 @@ class HistoryIndex:
     def newest(self) -> HistoryPoint | None:
         return self.marks[-1] if self.marks else None
 
-    def followed_by(self, mark: HistoryPoint, *, has_rows: bool) -> HistoryIndex:
+    def with_point(self, mark: HistoryPoint, *, has_rows: bool) -> HistoryIndex:
         marks = (*self.marks, mark)
         if mark.number % SPACING == 0:
             marks = tuple(m for m in marks if _is_kept(m.number, mark.number))

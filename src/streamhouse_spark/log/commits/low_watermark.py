@@ -24,7 +24,7 @@ NO_FLOOR: Final = 0
 
 
 def next_floor_keys(table_uuid: str, index: int) -> list[str]:
-    """Return the keys that `newest_floor` reads if there is no later floor."""
+    """Return the keys that `find_newest_floor` reads if there is no later floor."""
     landmark = (index // LANDMARK_EVERY + 1) * LANDMARK_EVERY
     return [
         floor_key(table_uuid, index + 1),
@@ -32,7 +32,7 @@ def next_floor_keys(table_uuid: str, index: int) -> list[str]:
     ]
 
 
-def newest_floor(
+def find_newest_floor(
     storage: Storage, table_uuid: str, known_index: int = NO_FLOOR, *, ahead: Prefetch | None = None
 ) -> tuple[int, Floor | None]:
     """Return index and content of the latest floor above ``known_index``; ``(known_index, None)`` if there is none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.paths import commit_key, manifest_key, segment_key, tag_key
 from streamhouse_spark.errors import CommitConflictError, ObjectNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Append, KvSnapshot, Replace
@@ -35,7 +35,7 @@ def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
     return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}
 
 
-def is_to_be_looked_for(storage: Storage, staged_ms: int) -> bool:
+def must_check_stored(storage: Storage, staged_ms: int) -> bool:
     """Return whether to check files staged since ``staged_ms``. On a local disk a check is cheap."""
     return storage.local_path("") is not None or storage.now_ms() - staged_ms > STAGED_MS_MIN
 
@@ -55,7 +55,7 @@ def require_stored(storage: Storage, state: TableState, uuids: Sequence[str]) ->
         return storage.size_bytes(segment_key(state.table_uuid, uuid))
 
     try:
-        for _ in in_parallel(size, uuids):
+        for _ in parallel_map(size, uuids):
             pass
     except ObjectNotFoundError as error:
         raise CommitConflictError(

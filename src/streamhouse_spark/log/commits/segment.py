@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError
 
@@ -134,10 +134,10 @@ class Segment:
         return OffsetRange(self.base_offset, self.end_offset)
 
     @cached_property
-    def updated_rows(self) -> OffsetRuns:
+    def updated_rows(self) -> OffsetSet:
         """The offsets of after-images of updates."""
         bounds = np.array(self.updated, np.int64).reshape(-1, 2)
-        return OffsetRuns(bounds[:, 0] + self.base_offset, bounds[:, 1] - bounds[:, 0])
+        return OffsetSet(bounds[:, 0] + self.base_offset, bounds[:, 1] - bounds[:, 0])
 
     @cached_property
     def index(self) -> SegmentIndex:
@@ -226,7 +226,7 @@ def shared_uuids(segments: Iterable[Segment]) -> set[str]:
     return {s.uuid for s in segments if s.part is not None and s.uuid is not None}
 
 
-def of_parts(kind: str, segments: Iterable[Segment]) -> str:
+def action_kind(kind: str, segments: Iterable[Segment]) -> str:
     """Return the kind of an action with these segments; its own kind if they share objects.
 
     An older version of this package would delete a shared object with the first of its segments, so it stops at such an

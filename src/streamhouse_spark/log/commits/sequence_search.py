@@ -38,7 +38,7 @@ def find_last(exists: Callable[[int], bool], first: int) -> int:
     return low
 
 
-def last_reached(read: Callable[[int], Found | None], first: int, newest: Found) -> Found:
+def find_last_result(read: Callable[[int], Found | None], first: int, newest: Found) -> Found:
     """Return the result of ``read`` at the end of the run that starts at ``first``, whose result is ``newest``.
 
     ``read`` returns None for an absent number.

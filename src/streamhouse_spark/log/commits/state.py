@@ -11,7 +11,7 @@ from streamhouse_spark.config.partition_specs import FormerPartitioning, SetPart
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.paths import manifest_key, segment_key, tag_key
 from streamhouse_spark.core.types import OffsetRange
@@ -35,7 +35,7 @@ from streamhouse_spark.log.commits.segment import Segment, shared_uuids
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
 from streamhouse_spark.log.commits.tombstone import TombstonedFile
 from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
-from streamhouse_spark.schema.schema_log import SchemaChange, append_schemas
+from streamhouse_spark.schema.schema_log import SchemaChange, append_schema_change
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 LAKE_HISTORY_MAX = 100
@@ -144,7 +144,7 @@ class TableState:
         return self.parsed.datalake_enabled or self.recorded_lake is not None
 
     @property
-    def deleted(self) -> Mapping[int, OffsetRuns]:
+    def deleted(self) -> Mapping[int, OffsetSet]:
         """Bucket → offsets of rows that are stored but deleted, so that readers skip them."""
         return self.deletions.rows
 
@@ -173,10 +173,10 @@ class TableState:
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
         applied_through, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
-        appended -= masks.num_rows_of(masks.unapplied_deletes(self.deletions, applied_through, offsets))
+        appended -= masks.count_rows(masks.unapplied_deletes(self.deletions, applied_through, offsets))
         if self.lake is None or ADOPTED in self.properties:
             return appended
-        of_files = masks.num_rows_of(
+        of_files = masks.count_rows(
             masks.union_deleted_file_rows(masks.unapplied_file_deletes(self.deletions, applied_through))
         )
         return max(0, appended - of_files - self.lake.dropped_own)  # may include other engines' rows
@@ -245,8 +245,10 @@ def fold(state: TableState | None, record: Record) -> TableState:
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     has_rows = act.moves_rows(remaining) or any(isinstance(action, PartitionDropRows) for action in remaining)
-    anchors = state.anchors.followed_by(HistoryPoint(record.number, record.attempt), has_rows=has_rows)
-    changes = append_schemas(state.schema_changes, before.schema_id, state.schema_id, record.number, record.time_ms)
+    anchors = state.anchors.with_point(HistoryPoint(record.number, record.attempt), has_rows=has_rows)
+    changes = append_schema_change(
+        state.schema_changes, before.schema_id, state.schema_id, record.number, record.time_ms
+    )
     after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors, schema_changes=changes)
     if "parsed" in before.__dict__ and _property_inputs(after) == _property_inputs(before):  # parsing is slow
         after.__dict__["parsed"] = before.parsed
@@ -416,7 +418,7 @@ def _apply_trim(state: TableState, starts: Mapping[int, int], record: Record) ->
 def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableState:
     paired = with_lake(replace(state, lake_history=(*state.lake_history, pair)[-LAKE_HISTORY_MAX:]))
     if not state.primary_key and state.begins_at(pair.starts):
-        dropped = state.dropped_rows.with_pair(*masks.newly_lacking(state.deletions, state.lake, pair))
+        dropped = state.dropped_rows.with_pair(*masks.count_newly_dropped(state.deletions, state.lake, pair))
         paired = replace(paired, dropped_rows=dropped)
     return _drop_applied_deletes(paired)
 
@@ -483,7 +485,7 @@ def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) 
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
     if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # otherwise the record deletes them
-        moved = replace(moved, deletions=masks.in_order((*state.deletions, *state.dropped_rows.named)))
+        moved = replace(moved, deletions=masks.sort_deletions((*state.deletions, *state.dropped_rows.named)))
     moved = replace(moved, dropped_rows=NO_DROPPED_ROWS, deletions=masks.without_files(moved.deletions))
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}

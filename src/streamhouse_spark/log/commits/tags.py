@@ -38,7 +38,7 @@ def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
     return {name: tag for name, tag in tags.items() if name not in dropped}
 
 
-def of_version(tags: Tags, version: int) -> TaggedVersion | None:
+def find_tag_of_version(tags: Tags, version: int) -> TaggedVersion | None:
     """Return a tag of the version; None if it has none."""
     return next((tag for tag in tags.values() if tag.version == version), None)
 

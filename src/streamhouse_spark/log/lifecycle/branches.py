@@ -33,20 +33,20 @@ class Branch:
 
     @property
     def tag(self) -> str:
-        return tag_of(self.name, self.uuid)
+        return branch_tag(self.name, self.uuid)
 
 
-def tag_of(name: str, uuid: str) -> str:
+def branch_tag(name: str, uuid: str) -> str:
     """Return the name of the tag of a branch."""
     return f"{BRANCH_TAG}{name}:{uuid}"
 
 
-def publication_of(name: str, uuid: str) -> str:
+def publication_id(name: str, uuid: str) -> str:
     """Return the application id of the publication of a branch."""
     return f"{PUBLICATIONS}{name}.{uuid}"
 
 
-def branches_of(state: TableState) -> list[Branch]:
+def find_branches(state: TableState) -> list[Branch]:
     """Return the branches that a table names, sorted by name."""
     branches = []
     for tag, version in sorted(state.tags.items()):
@@ -58,7 +58,7 @@ def branches_of(state: TableState) -> list[Branch]:
 
 def find_branch(state: TableState, name: str) -> Branch | None:
     """Return a branch by its name; None for an unknown one."""
-    return next((branch for branch in branches_of(state) if branch.name == name), None)
+    return next((branch for branch in find_branches(state) if branch.name == name), None)
 
 
 def require_branch(state: TableState, name: str) -> Branch:
@@ -68,20 +68,20 @@ def require_branch(state: TableState, name: str) -> Branch:
     if (entry := find_publication(state, name)) is not None:
         finding = f"it was published by commit {entry.commit}"
     else:
-        finding = f"its branches are: {', '.join(branch.name for branch in branches_of(state)) or 'none'}"
+        finding = f"its branches are: {', '.join(branch.name for branch in find_branches(state)) or 'none'}"
     raise TableNotFoundError(f"{state.name} has no branch {name!r}; {finding}")
 
 
 def find_publication(state: TableState, name: str) -> TransactionEntry | None:
     """Return the publication of the last branch of this name; None if none is recorded."""
-    return next((state.transactions[app_id] for app_id in publications(state, name)), None)
+    return next((state.transactions[app_id] for app_id in list_publications(state, name)), None)
 
 
-def publications(state: TableState, name: str) -> tuple[str, ...]:
+def list_publications(state: TableState, name: str) -> tuple[str, ...]:
     """Return the application ids of publications of branches of this name. At most one, because creating a branch
     forgets the others.
     """
-    prefix = publication_of(name, "")
+    prefix = publication_id(name, "")
     return tuple(app_id for app_id in state.transactions if app_id.startswith(prefix))
 
 

@@ -39,14 +39,14 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.commits.actions import Action, Drop, Rename, SetProperties, Tombstone
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, read_latest_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.low_watermark import newest_floor
+from streamhouse_spark.log.commits.low_watermark import find_newest_floor
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState, fold
-from streamhouse_spark.log.lifecycle.branches import tag_of
-from streamhouse_spark.log.lifecycle.clones import clones_of, list_live_clones
+from streamhouse_spark.log.lifecycle.branches import branch_tag
+from streamhouse_spark.log.lifecycle.clones import list_clones, list_live_clones
 from streamhouse_spark.log.lifecycle.garbage_collection import CleanReport, check_grace
 from streamhouse_spark.log.lifecycle.names import resolve
-from streamhouse_spark.log.lifecycle.replace_table import follow_replacements, settle
+from streamhouse_spark.log.lifecycle.replace_table import follow_replacements, update_replaced_name
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all
 
@@ -79,7 +79,7 @@ def clean_dropped(
 
 def _read_drop_floor(storage: Storage, uuid: str) -> tuple[int, int | None]:
     """Return the index of the latest floor, and its time if it is a tombstone."""
-    index, floor = newest_floor(storage, uuid)
+    index, floor = find_newest_floor(storage, uuid)
     return index, floor.time_ms if floor is not None and floor.floor >= DROPPED_FLOOR else None
 
 
@@ -94,21 +94,21 @@ def _put_tombstone(
             write_floor(storage, uuid, floor_index + 1, DROPPED_FLOOR)
         return
     if state.dropped and not report.dry_run:
-        settle(storage, world, log)
+        update_replaced_name(storage, world, log)
     old = state.time_ms + grace_ms <= storage.now_ms()
     if state.dropped and old and (live := list_live_clones(storage, state)):
         report.skipped[uuid] = f"{state.name} has {len(live)} clones, which read files of its lake; drop these first"
         return
     if report.dry_run or not (old or state.buried):
         return
-    clones = clones_of(state)
+    clones = list_clones(state)
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         # Checked by each attempt: the table may have been undropped, or named and filled by a creator that woke up.
         if current.buried or current.time_ms + grace_ms > time_ms:
             return ()
         if current.dropped:
-            return (Tombstone(),) if set(clones_of(current)) <= set(clones) else ()
+            return (Tombstone(),) if set(list_clones(current)) <= set(clones) else ()
         return () if _is_named(storage, world, current) else (Drop(),)
 
     log.commit(plan)
@@ -120,7 +120,7 @@ def _is_named(storage: Storage, world: World, state: TableState) -> bool:
     if (mark := BranchMark.of_properties(state.properties)) is not None:
         with suppress(TableNotFoundError):  # the table's files were deleted
             owner = CommitLog(storage, mark.of, world).refresh()
-            return not owner.buried and tag_of(mark.name, state.table_uuid) in owner.tags
+            return not owner.buried and branch_tag(mark.name, state.table_uuid) in owner.tags
         return False
     database, _, table = state.name.partition(".")
     uuid = resolve(storage, TablePath(database, table)).uuid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.put_if_absent import fill, slot_of_bytes
+from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_bytes
 
 
 def put_first_record(storage: Storage, record: Record) -> Record:
@@ -13,6 +13,6 @@ def put_first_record(storage: Storage, record: Record) -> Record:
     uuid = record.table_uuid
     encoded = encode_record(record, uuid)
     if encoded.manifest is not None:
-        fill(storage, manifest_key(uuid, uuid), encoded.manifest)
-    slot_of_bytes(storage, commit_key(uuid, record.number), encoded.data).take(encoded.data).is_won()
+        ensure_stored(storage, manifest_key(uuid, uuid), encoded.manifest)
+    slot_for_bytes(storage, commit_key(uuid, record.number), encoded.data).take(encoded.data).won()
     return encoded.stored

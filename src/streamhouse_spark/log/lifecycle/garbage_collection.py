@@ -56,7 +56,7 @@ from streamhouse_spark.log.commits.object_existence import list_referenced_keys,
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.clones import forget_deleted_clones
 from streamhouse_spark.storage.base import ObjectInfo, Storage
-from streamhouse_spark.storage.prefetch import at_once, delete_all
+from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
 
 logger = logging.getLogger(__name__)
 
@@ -126,12 +126,12 @@ def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _
     uuid = log.table_uuid
     looks: list[Callable[[], Any]] = [
         log.refresh,
-        log.check_floor,
+        log.refresh_floor,
         lambda: parse_numbers(storage.list_names(commits_prefix(uuid))),
         lambda: list_checkpoints(storage, uuid),
         *(partial(storage.list, prefix_of(uuid)) for prefix_of in _FOLDERS),
     ]
-    state, floor, records, checkpoints, *objects = at_once(storage, lambda look: look(), looks)
+    state, floor, records, checkpoints, *objects = map_with_store_concurrency(storage, lambda look: look(), looks)
     return state, floor, _Listed(records, checkpoints, [info for listing in objects for info in listing])
 
 
@@ -158,7 +158,9 @@ def _list_tag_keys(storage: Storage, state: TableState, due: set[str]) -> set[st
     prefix = tags_prefix(state.table_uuid)
     dropped = {key for key in state.condemned if key.startswith(prefix) and key not in due}
     keys = {tag_key(state.table_uuid, tag.uuid) for tag in state.tags.values()} | dropped
-    states = at_once(storage, lambda key: read_tagged_object(storage, state.table_uuid, key), sorted(keys))
+    states = map_with_store_concurrency(
+        storage, lambda key: read_tagged_object(storage, state.table_uuid, key), sorted(keys)
+    )
     return {key for tagged in states for key in list_referenced_keys(tagged)}
 
 
@@ -187,7 +189,7 @@ def _delete_records(
     checkpoints = [checkpoint_key(log.table_uuid, n) for n in superseded if n < effective]
     if not records and not checkpoints:
         return
-    if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.check_floor() - 1):
+    if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.refresh_floor() - 1):
         logger.error("%s: fewer than two checkpoints at its floor are whole, so no record is deleted", log.state.name)
         return
     state = log.refresh()  # records with rows of a tag were above every floor when the tag was made
@@ -240,7 +242,7 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
         return
     needed = (verified[-1].version, state.oldest_inline_commit(), find_first_record_to_archive(state))
     floor = min(number for number in needed if number is not None)
-    if floor < log.check_floor() + FLOOR_STEP_MIN:
+    if floor < log.refresh_floor() + FLOOR_STEP_MIN:
         return
     report.floor = floor
     if not report.dry_run:

@@ -55,12 +55,12 @@ from streamhouse_spark.log.commits.checkpoint import (
 )
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
-from streamhouse_spark.log.commits.low_watermark import newest_floor
+from streamhouse_spark.log.commits.low_watermark import find_newest_floor
 from streamhouse_spark.log.commits.object_existence import list_referenced_keys, manifest_keys
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.prefetch import at_once
-from streamhouse_spark.storage.put_if_absent import fill
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
+from streamhouse_spark.storage.put_if_absent import ensure_stored
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
     if is_placed(old_uuid):
         _copy_from_outside(storage, world, old_uuid, new_uuid)
         return
-    index, floor = newest_floor(storage, old_uuid)
+    index, floor = find_newest_floor(storage, old_uuid)
     if floor is not None and floor.floor >= DROPPED_FLOOR:
         return
     log = CommitLog(storage, old_uuid, world)
@@ -116,10 +116,12 @@ def copy_version(storage: Storage, old_uuid: str, state: TableState) -> None:
     def of(prefix: str) -> list[str]:
         return [key for key in needed if key.startswith(prefix)]
 
-    for _ in at_once(storage, lambda key: copy.copy_bytes(key, is_needed=True), of(segments_prefix(old_uuid))):
+    for _ in map_with_store_concurrency(
+        storage, lambda key: copy.copy_bytes(key, is_needed=True), of(segments_prefix(old_uuid))
+    ):
         pass
     for kind, prefix in (("manifest", manifests_prefix(old_uuid)), ("commit", commits_prefix(old_uuid))):
-        for _ in at_once(storage, partial(copy.copy_frame, kind=kind, is_needed=True), of(prefix)):
+        for _ in map_with_store_concurrency(storage, partial(copy.copy_frame, kind=kind, is_needed=True), of(prefix)):
             pass
 
 
@@ -160,7 +162,7 @@ class _Copy:
                 self.copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
         for key in sorted(key for key in source_keys if key.startswith(tags_prefix(self._old_uuid))):
             self.copy_frame(key, "checkpoint", is_needed=key in needed)
-        _, floor = newest_floor(self._storage, self._old_uuid)
+        _, floor = find_newest_floor(self._storage, self._old_uuid)
         if floor is not None and floor.floor < DROPPED_FLOOR:
             write_floor(self._storage, self._new_uuid, 1, floor.floor)
         write_checkpoint(self._storage, self._renamed(state))
@@ -168,7 +170,7 @@ class _Copy:
     def _renamed(self, state: TableState) -> TableState:
         condemned = {self._place(key): entry for key, entry in state.condemned.items()}
         former = (*state.former_uuids, self._old_uuid)
-        properties = at_home(state.properties)
+        properties = without_log_location(state.properties)
         return replace(
             state, table_uuid=self._new_uuid, condemned=condemned, former_uuids=former, properties=properties
         )
@@ -200,7 +202,7 @@ class _Copy:
                 raise
             logger.warning("%s; the copy goes without it, its records and the newest state are there", error)
             return
-        fill(self._storage, self._place(key), reframed)
+        ensure_stored(self._storage, self._place(key), reframed)
 
     def _missing(self, key: str, error: ObjectNotFoundError, *, is_needed: bool) -> None:
         if is_needed:  # otherwise the listing lagged, or the file was deleted
@@ -217,7 +219,7 @@ class _Copy:
         if kind == "commit" and "manifest" in header:
             header["manifest"] = self._reference(header["manifest"])
         if kind == "checkpoint":
-            header["properties"] = at_home(header["properties"])
+            header["properties"] = without_log_location(header["properties"])
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
             header.pop("floor", None)  # the copy has floors of its own
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
@@ -229,9 +231,14 @@ class _Copy:
         if action["type"].partition("-")[0] in ("create", COPY):
             former = [*action.get("former_uuids", ()), self._old_uuid]
             kind = action["type"].replace("create", COPY)
-            return {**action, "type": kind, "former_uuids": former, "properties": at_home(action["properties"])}
+            return {
+                **action,
+                "type": kind,
+                "former_uuids": former,
+                "properties": without_log_location(action["properties"]),
+            }
         if action["type"] in ("properties", "properties-checked"):
-            return {**action, "set": at_home(action["set"])}
+            return {**action, "set": without_log_location(action["set"])}
         if action["type"] in ("condemn", "purge"):
             return {**action, "keys": [self._place(key) for key in action["keys"]]}
         if action["type"] == "archive":
@@ -247,6 +254,6 @@ class _Copy:
         return {**reference, "bytes": len(data), "xxh3": xxhash.xxh3_128_hexdigest(data)}
 
 
-def at_home(properties: Mapping[str, str]) -> dict[str, str]:
+def without_log_location(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of the copy, whose log lies in the warehouse."""
     return {name: text for name, text in properties.items() if name != LOG_LOCATION}

@@ -20,7 +20,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import (
     OWNER_NAME,
     WAREHOUSE_KEY,
-    is_in_a_log,
+    is_in_log,
     location_key,
     make_placed_uuid,
     owner_key,
@@ -155,7 +155,7 @@ class LogLocationResolver:
             raise _unusable_location_error(
                 url, f"and the warehouse {home} lie one in the other", "choose a place beside it"
             )
-        if is_in_a_log(url):
+        if is_in_log(url):
             raise _unusable_location_error(
                 url, "lies in the log of a table", "name the folder above tables/, which tables may share"
             )
@@ -181,10 +181,10 @@ class LogLocationResolver:
         def stored() -> dict[str, str]:
             return decode_frame("location", self._home.read(location_key(uuid)), where).header
 
-        Slot(self._home, location_key(uuid), stored, header.__eq__).take(encode_frame("location", header)).is_won()
+        Slot(self._home, location_key(uuid), stored, header.__eq__).take(encode_frame("location", header)).won()
         owner = _Owner(file.id, plain_root(self._home.url), uuid)
         slot = Slot(store, owner_key(uuid), lambda: _read_owner(store, uuid), owner.__eq__)
-        if not slot.take(owner.to_bytes()).is_won():
+        if not slot.take(owner.to_bytes()).won():
             raise _foreign_location_error(store, uuid)
         self._known[uuid] = _Place(store, file.id, is_ours=True)
 
@@ -259,7 +259,7 @@ def with_log_places(storage: Storage, settings: Mapping[str, str], world: World)
     return make_routing_storage(storage, LogLocationResolver(storage, settings, world))
 
 
-def places_of(storage: Storage) -> LogLocationResolver | None:
+def log_locations_of(storage: Storage) -> LogLocationResolver | None:
     """Return the resolver of a warehouse's store; None for a plain store."""
     places = storage.places if isinstance(storage, PlacedStorage) else None
     return places if isinstance(places, LogLocationResolver) else None
@@ -275,7 +275,7 @@ def require_log_location(storage: Storage, properties: Mapping[str, str]) -> Non
         _require_resolver(storage).require_fit(text.strip())
 
 
-def new_table_uuid(storage: Storage, world: World, properties: Mapping[str, str]) -> str:
+def create_table_uuid(storage: Storage, world: World, properties: Mapping[str, str]) -> str:
     """Draw the uuid of a new table, and place its log as the properties say.
 
     A crash after this leaves two small orphan objects.
@@ -288,7 +288,7 @@ def new_table_uuid(storage: Storage, world: World, properties: Mapping[str, str]
 
 
 def _require_resolver(storage: Storage) -> LogLocationResolver:
-    places = places_of(storage)
+    places = log_locations_of(storage)
     if places is None:
         raise InvalidOptionError(f"{LOG_LOCATION}: {storage.url} was opened without places of logs; use a Warehouse")
     return places

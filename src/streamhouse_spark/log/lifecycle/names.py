@@ -42,8 +42,8 @@ from streamhouse_spark.log.commits.sequence_search import CHAIN_AHEAD, find_last
 from streamhouse_spark.log.lifecycle.stored_view import ViewEntry, ViewRename
 from streamhouse_spark.log.lifecycle.warehouse_identity import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import Prefetch, at_once
-from streamhouse_spark.storage.put_if_absent import Slot, fill
+from streamhouse_spark.storage.prefetch import Prefetch, map_with_store_concurrency
+from streamhouse_spark.storage.put_if_absent import Slot, ensure_stored
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def create_warehouse(
             f"{storage.url} is not empty (it holds {', '.join(foreign[:5])}) and is no warehouse: nothing was written; "
             "choose an empty or new directory",
         )
-    fill(storage, WAREHOUSE_KEY, new_warehouse_file(storage, world.ids.new_uuid()).to_bytes())
+    ensure_stored(storage, WAREHOUSE_KEY, new_warehouse_file(storage, world.ids.new_uuid()).to_bytes())
 
 
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
@@ -120,7 +120,7 @@ def create_database(storage: Storage, database: str, world: World, *, comment: s
     return False
 
 
-def ready_to_name(storage: Storage, world: World, path: TablePath) -> tuple[DatabasePointer, NamePointer]:
+def prepare_name(storage: Storage, world: World, path: TablePath) -> tuple[DatabasePointer, NamePointer]:
     """Create the warehouse and the database of a name if needed; return the database and what the name points to.
 
     All three are read in the time of one request. Raises as `create_warehouse` and `resolve` do.
@@ -142,7 +142,7 @@ def _first_files(database: str) -> list[str]:
     return [database_key(database, 1), database_key(database, 2)]
 
 
-def first_database(storage: Storage, database: str) -> DatabasePointer:
+def resolve_first_database(storage: Storage, database: str) -> DatabasePointer:
     """Check that there is a warehouse and resolve a database, in the time of one request. Raises as these two do."""
     ahead = Prefetch(storage)
     ahead.expect([WAREHOUSE_KEY, *_first_files(database)])
@@ -150,7 +150,7 @@ def first_database(storage: Storage, database: str) -> DatabasePointer:
     return resolve_database(storage, database, ahead)
 
 
-def keep_database(storage: Storage, world: World, database: DatabasePointer) -> None:
+def ensure_database(storage: Storage, world: World, database: DatabasePointer) -> None:
     """Recreate the database if it was dropped since ``database`` was read. One request if it was not."""
     try:
         storage.size_bytes(database_key(database.name, database.number + 1))
@@ -183,7 +183,7 @@ def point_database(
     def stored() -> dict[str, Any]:
         return decode_frame("database", storage.read(key), f"{storage.url}/{key}").header
 
-    return Slot(storage, key, stored, header.__eq__).take(encode_frame("database", header)).is_won()
+    return Slot(storage, key, stored, header.__eq__).take(encode_frame("database", header)).won()
 
 
 def database_exists(storage: Storage, database: str) -> bool:
@@ -193,12 +193,12 @@ def database_exists(storage: Storage, database: str) -> bool:
 
 def list_databases(storage: Storage) -> list[str]:
     """Return the names of existing databases."""
-    names = database_folders(storage)
-    are_databases = at_once(storage, lambda name: is_listed(storage, name), names)
+    names = list_database_folders(storage)
+    are_databases = map_with_store_concurrency(storage, lambda name: is_listed(storage, name), names)
     return [name for name, is_database in zip(names, are_databases, strict=True) if is_database]
 
 
-def database_folders(storage: Storage) -> list[str]:
+def list_database_folders(storage: Storage) -> list[str]:
     """Return the folders of databases, including dropped ones."""
     return [n for n in storage.list_names("") if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY]
 
@@ -302,7 +302,7 @@ def finish_view_renaming(storage: Storage, world: World, renaming: ViewRename) -
     return _has_moved(storage, renaming) is False
 
 
-def first_look(storage: Storage, path: TablePath) -> NamePointer:
+def resolve_first(storage: Storage, path: TablePath) -> NamePointer:
     """Check that there is a warehouse and resolve a name, in the time of one request. Raises as these two do."""
     ahead = Prefetch(storage)
     ahead.expect([WAREHOUSE_KEY, *(name_key(path, number) for number in range(1, CHAIN_AHEAD + 1))])
@@ -315,7 +315,7 @@ def damaged_pointer_placeholder(storage: Storage, path: TablePath) -> NamePointe
     return NamePointer(find_last_object(storage, lambda n: name_key(path, n))[0], None)
 
 
-def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
+def find_other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
     """Return the last table other than ``uuid`` that the name pointed to; None if there was none.
 
     Pointers are never deleted. They are read backwards up to the first one of another table; older ones do not matter.
@@ -379,7 +379,7 @@ def point(
     )
     placed = PLACED_VERSION if uuid is not None and is_placed(uuid) else None
     version = VIEW_VERSION if view is not None else placed
-    return slot.take(encode_frame("name", header, version=version)).is_won()
+    return slot.take(encode_frame("name", header, version=version)).won()
 
 
 def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Rename, Undrop
@@ -34,7 +34,7 @@ def is_named(state: TableState, path: TablePath) -> bool:
     return not state.dropped and state.name == str(path)
 
 
-def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) -> bool:
+def free_name(storage: Storage, world: World, path: TablePath, pointer: NamePointer) -> bool:
     """Make sure that the name points to no table or view, and abort renames that would give it.
 
     Returns False if it does point to one. A damaged table keeps its name.
@@ -48,7 +48,7 @@ def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) 
         if is_named(log.refresh(), path):
             return False
         if (successor := log.state.successor) is not None and successor != pointer.uuid:
-            return free(storage, world, path, NamePointer(pointer.number, successor))
+            return free_name(storage, world, path, NamePointer(pointer.number, successor))
         log.commit(lambda state, _: () if state.buried or is_named(state, path) else (Rename(state.name),))
         return not is_named(log.state, path)
     except TableNotFoundError:  # dropped, and its files were deleted
@@ -68,7 +68,7 @@ def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: 
     old_pointer = names.resolve(storage, old)
     renamed = _give_name(storage, world, log, new, Rename(str(new)), lambda state: _require_name(state, old))
     if renamed:
-        with after_commit(logger, "freeing the name", old):  # its pointer no longer counts
+        with log_post_commit_errors(logger, "freeing the name", old):  # its pointer no longer counts
             names.point(storage, old, old_pointer, None, world, moved_to=new)
     return renamed
 
@@ -80,7 +80,7 @@ def undrop(storage: Storage, world: World, log: CommitLog, path: TablePath) -> b
     too many lost races for the name. After `StorageError` and `CommitStateUnknownError` the table is dropped or
     restored; a retry is safe.
     """
-    replace_table.settle(storage, world, log)
+    replace_table.update_replaced_name(storage, world, log)
     return _give_name(storage, world, log, path, Undrop(str(path)), _require_dropped)
 
 
@@ -99,10 +99,10 @@ def _give_name(
         state = log.refresh()
         require(state)
         pointer = names.resolve(storage, new)
-        if not free(storage, world, new, pointer):
+        if not free_name(storage, world, new, pointer):
             return False
         if pointer.uuid == state.table_uuid:
-            state = log.refresh()  # `free` just aborted an earlier attempt with this table
+            state = log.refresh()  # `free_name` just aborted an earlier attempt with this table
             require(state)
         if not names.point(storage, new, pointer, state.table_uuid, world):
             continue

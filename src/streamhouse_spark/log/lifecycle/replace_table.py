@@ -13,7 +13,7 @@ import logging
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, ObjectNotFoundError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Drop, Rename
@@ -79,7 +79,7 @@ def follow_replacements(storage: Storage, world: World, log: CommitLog) -> Commi
     return log
 
 
-def succeed(storage: Storage, world: World, path: TablePath, old: CommitLog, new: CommitLog) -> None:
+def commit_replacement(storage: Storage, world: World, path: TablePath, old: CommitLog, new: CommitLog) -> None:
     """Replace the table with this name by one without a name. **Commit point:** see the module.
 
     Raises `CommitConflictError` if the old table was dropped, renamed or replaced since it was opened, or if the new
@@ -99,11 +99,11 @@ def succeed(storage: Storage, world: World, path: TablePath, old: CommitLog, new
             f"table {path} was dropped, renamed or replaced by another while it was being replaced; nothing was "
             "changed, run it again"
         )
-    with after_commit(logger, "moving the name", path):
-        settle(storage, world, old)
+    with log_post_commit_errors(logger, "moving the name", path):
+        update_replaced_name(storage, world, old)
 
 
-def settle(storage: Storage, world: World, log: CommitLog) -> None:
+def update_replaced_name(storage: Storage, world: World, log: CommitLog) -> None:
     """Point the name of a replaced table to its successor, unless that was done. Uses the known state of its log."""
     state = log.state
     if not state.dropped or state.successor is None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from streamhouse_spark.config.auto_partition import AutoPartition
-from streamhouse_spark.config.partition_specs import columns_at
+from streamhouse_spark.config.partition_specs import partition_columns_at
 from streamhouse_spark.log.archive.pages import usable_archive
 from streamhouse_spark.log.commits.actions import Action, Trim
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -99,10 +99,10 @@ def plan_trim(
 def _has_expired(state: TableState, segment: Segment, now_ms: int, rule: AutoPartition | None) -> bool:
     if rule is None:
         return False
-    columns = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
+    columns = partition_columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
     if rule.column not in columns:  # the table had another partition spec then
         return False
-    return replace(rule, place=columns.index(rule.column)).are_expired(segment.partitions, now_ms)
+    return replace(rule, place=columns.index(rule.column)).all_expired(segment.partitions, now_ms)
 
 
 def is_trimmed(

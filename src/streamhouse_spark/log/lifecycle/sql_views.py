@@ -15,7 +15,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, TableExistsError, TableNotFoundError
 from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.renaming import free
+from streamhouse_spark.log.lifecycle.renaming import free_name
 from streamhouse_spark.log.lifecycle.stored_view import ViewEntry, ViewRename
 from streamhouse_spark.storage.base import Storage
 
@@ -38,7 +38,7 @@ def create_view(storage: Storage, world: World, path: TablePath, view: ViewEntry
     """
     for _ in range(RACES_MAX):
         pointer = names.resolve(storage, path)
-        if not (pointer.view is not None and replace) and not free(storage, world, path, pointer):
+        if not (pointer.view is not None and replace) and not free_name(storage, world, path, pointer):
             raise _name_taken_error(storage, path, is_view=names.resolve(storage, path).view is not None)
         if names.point(storage, path, pointer, None, world, view=view):
             return
@@ -77,7 +77,7 @@ def rename_view(storage: Storage, world: World, old: TablePath, new: TablePath) 
         pointer, target = names.resolve(storage, old), names.resolve(storage, new)
         if pointer.view is None:
             raise _absent(storage, old, pointer)
-        if old == new or not free(storage, world, new, target):
+        if old == new or not free_name(storage, world, new, target):
             raise _name_taken_error(storage, new, is_view=target.view is not None)
         renaming = ViewRename(str(old), pointer.number + 1, world.ids.new_uuid())
         if not names.point(storage, new, target, None, world, view=pointer.view, renaming=renaming):
@@ -87,7 +87,7 @@ def rename_view(storage: Storage, world: World, old: TablePath, new: TablePath) 
     raise _conflict("renaming", old)
 
 
-def is_a_view(path: TablePath, url: str) -> TableNotFoundError:
+def name_is_view_error(path: TablePath, url: str) -> TableNotFoundError:
     """Return the error for a caller that expects a table under the name of a view."""
     return TableNotFoundError(
         f"{path} of {url} is a view, not a table: query it in SQL of Spark from 4.2 on, with the catalog class "

@@ -9,7 +9,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 
 
-def due_transactions(state: TableState, now_ms: int, ttl_ms: int) -> tuple[str, ...]:
+def find_due_transactions(state: TableState, now_ms: int, ttl_ms: int) -> tuple[str, ...]:
     """Return the application ids whose writers have not written for longer than ``ttl_ms``; empty if that is 0."""
     if ttl_ms <= 0:
         return ()
@@ -24,7 +24,7 @@ def expire_transactions(log: CommitLog, ttl_ms: int) -> int:
     """
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-        due = due_transactions(state, time_ms, ttl_ms)
+        due = find_due_transactions(state, time_ms, ttl_ms)
         return (ExpireTransactions(due),) if due else ()
 
     committed = log.commit(plan)

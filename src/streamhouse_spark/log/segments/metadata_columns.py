@@ -34,7 +34,7 @@ def with_fields(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
 
 
 @cache
-def change_types() -> pa.Array:
+def change_type_names() -> pa.Array:
     """Return the names of the change types."""
     return pa.array([kind.name.lower() for kind in ChangeType])
 
@@ -63,11 +63,11 @@ def with_metadata(log_batch: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordB
     """
     batch, kinds = log_batch.batch, None
     if batch.schema.names[:1] == [CHANGE_TYPE.name]:
-        kinds = change_types().take(batch.column(0))
+        kinds = change_type_names().take(batch.column(0))
         batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=pa.schema(list(batch.schema)[1:]))
     elif CHANGE_TYPE in fields and log_batch.segment.updated:
         updated = log_batch.segment.updated_rows.holds(log_batch.row_offsets())
-        kinds = change_types().take(pa.array(np.where(updated, ChangeType.UPDATE_AFTER, ChangeType.INSERT)))
+        kinds = change_type_names().take(pa.array(np.where(updated, ChangeType.UPDATE_AFTER, ChangeType.INSERT)))
     times_us = None
     if COMMIT_TIMESTAMP in fields:
         times_us = pa.array(log_batch.of_rows(log_batch.segment.commit_times_ms(log_batch.offsets)) * 1000)

@@ -14,7 +14,7 @@ from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 RANGE_BYTES_MAX = 8 << 20
 GAP_BYTES_MAX = 256 << 10
@@ -121,7 +121,7 @@ class PartRanges:
         """Fetch ranges concurrently. A range of an absent object stays without data."""
         whole = [part_range for part_range in window if part_range.is_whole]
         parts = [[part_range] for part_range in window if not part_range.is_whole]
-        for _ in at_once(self._storage, self._fetch_some, [whole, *parts] if whole else parts):
+        for _ in map_with_store_concurrency(self._storage, self._fetch_some, [whole, *parts] if whole else parts):
             pass
 
     def _fetch_some(self, ranges: list[_Range]) -> None:

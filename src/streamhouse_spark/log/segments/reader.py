@@ -18,7 +18,7 @@ import pyarrow as pa
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import (
@@ -45,7 +45,7 @@ from streamhouse_spark.log.segments.range_reader import ONE_REQUEST_BYTES_MAX, P
 from streamhouse_spark.log.segments.segment_bytes import BlockChecksums, MmapReader, RangeFetcher, SegmentBytes
 from streamhouse_spark.query import row_selection
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, map_with_store_concurrency
 
 _FOOTER_TAIL_BYTES = 10  # int32 footer length, then the magic
 _MAGIC = b"ARROW1"
@@ -76,14 +76,14 @@ class LogBatch:
         num_offsets = self.batch.num_rows if self.live is None else len(self.live)
         return OffsetRange(self.base_offset, self.base_offset + num_offsets)
 
-    def without(self, deleted: OffsetRuns) -> LogBatch:
+    def without(self, deleted: OffsetSet) -> LogBatch:
         """Return the batch without the rows at these offsets. It must have all rows of its range."""
         positions = deleted.within(self.offsets).offsets() - self.base_offset
         if not len(positions):
             return self
         live = np.ones(self.batch.num_rows, np.bool_)
         live[positions] = False
-        return LogBatch(self.segment, self.base_offset, row_selection.live(self.batch, positions), live)
+        return LogBatch(self.segment, self.base_offset, row_selection.copy_live_rows(self.batch, positions), live)
 
     def only(self, mask: npt.NDArray[np.bool_]) -> LogBatch:
         """Return the batch with only the rows for which ``mask`` is true."""
@@ -91,7 +91,7 @@ class LogBatch:
         if self.live is not None:
             live = self.live.copy()
             live[self.live] = mask
-        return LogBatch(self.segment, self.base_offset, row_selection.without(self.batch, ~mask), live)
+        return LogBatch(self.segment, self.base_offset, row_selection.drop_rows(self.batch, ~mask), live)
 
     def row_offsets(self) -> npt.NDArray[np.int64]:
         """Return the offset of each row."""
@@ -168,7 +168,9 @@ class InlineRecords:
     def fetch_first(self) -> None:
         """Read the first of the announced records and parts now, on a store with batched reads."""
         if isinstance(self._storage, ReadsMany):
-            for _ in at_once(self._storage, lambda begin: begin(), [self._fetch_records, self.parts.fetch_first]):
+            for _ in map_with_store_concurrency(
+                self._storage, lambda begin: begin(), [self._fetch_records, self.parts.fetch_first]
+            ):
                 pass
 
     def _fetch_records(self) -> None:

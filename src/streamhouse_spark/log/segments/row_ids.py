@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 
 _OFFSET_BITS: Final = 47
 OFFSETS_MAX: Final = 1 << _OFFSET_BITS
@@ -51,7 +51,7 @@ def file_row_ids(place: int, positions: Int64Array) -> Int64Array:
     return (NO_PLACE - 1) - ((np.int64(place) << _POSITION_BITS) | positions)
 
 
-def places_of(ids: Int64Array) -> dict[int, OffsetRuns]:
+def offsets_by_bucket(ids: Int64Array) -> dict[int, OffsetSet]:
     """Return bucket → offsets of the rows with these ids, in any order and with duplicates removed.
 
     Ids of rows that are identified by file are skipped.
@@ -59,14 +59,14 @@ def places_of(ids: Int64Array) -> dict[int, OffsetRuns]:
     return _group_by_high_part(np.unique(ids[ids > NO_PLACE]), _OFFSET_BITS)
 
 
-def file_places_of(ids: Int64Array) -> dict[int, OffsetRuns]:
-    """Return index of a lake file → positions of the rows that are identified by file, as `places_of` does."""
+def positions_by_file(ids: Int64Array) -> dict[int, OffsetSet]:
+    """Return index of a lake file → positions of the rows that are identified by file, as `offsets_by_bucket` does."""
     return _group_by_high_part(np.unique((NO_PLACE - 1) - ids[ids < NO_PLACE]), _POSITION_BITS)
 
 
-def _group_by_high_part(ids: Int64Array, bits: int) -> dict[int, OffsetRuns]:
+def _group_by_high_part(ids: Int64Array, bits: int) -> dict[int, OffsetSet]:
     """Return the high part of ascending numbers → their low parts of ``bits`` bits."""
     groups, numbers = ids >> bits, ids & ((1 << bits) - 1)
     firsts = np.flatnonzero(np.diff(groups, prepend=-1))
     parts = np.split(numbers, firsts[1:]) if len(ids) else []
-    return {int(groups[first]): OffsetRuns.of(part) for first, part in zip(firsts, parts, strict=True)}
+    return {int(groups[first]): OffsetSet.of(part) for first, part in zip(firsts, parts, strict=True)}

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch, read_segment
-from streamhouse_spark.schema.evolution import cast_of_column, is_stored_alike
+from streamhouse_spark.schema.evolution import cast_of_column, has_same_storage
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -35,7 +35,7 @@ class LogSplit:
     segments: tuple[Segment, ...]
     schemas: Mapping[int, TableSchema]
     """The schemas that wrote the segments."""
-    deleted: OffsetRuns | None = None
+    deleted: OffsetSet | None = None
     """Deleted offsets, whose rows are skipped."""
 
     @property
@@ -75,7 +75,7 @@ class LogSplit:
             OffsetRange(*data["offsets"]),
             tuple(Segment.from_json(s, base64.b64decode(index)) for s, index in data["segments"]),
             {int(i): TableSchema.from_json(schema) for i, schema in data["schemas"].items()},
-            OffsetRuns.from_text(data["deleted"], where="a split") if "deleted" in data else None,
+            OffsetSet.from_text(data["deleted"], where="a split") if "deleted" in data else None,
         )
 
 
@@ -98,20 +98,20 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit
     return LogSplit(state.table_uuid, bucket, offsets, segments, schemas, deleted or None)
 
 
-def without_rows(split: LogSplit, rows: OffsetRuns | None) -> LogSplit:
+def without_rows(split: LogSplit, rows: OffsetSet | None) -> LogSplit:
     """Return the split without the rows at these offsets."""
     deleted = rows.within(split.offsets) if rows is not None else None
     if not deleted:
         return split
-    return replace(split, deleted=deleted if split.deleted is None else OffsetRuns.merged([split.deleted, deleted]))
+    return replace(split, deleted=deleted if split.deleted is None else OffsetSet.merged([split.deleted, deleted]))
 
 
-def whole_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
+def plan_whole_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
     """Return one split of ``offsets`` of a bucket, with deleted rows too. Raises as `plan_range`."""
     return replace(plan_range(state, bucket, offsets), deleted=None)
 
 
-def snapshot_split(state: TableState, snapshot: KvSnapshot) -> LogSplit:
+def plan_snapshot(state: TableState, snapshot: KvSnapshot) -> LogSplit:
     """Return a split with the rows of a snapshot by key; their offsets are row numbers."""
     schemas = {s.schema_id: state.schemas[s.schema_id] for s in snapshot.segments}
     offsets = OffsetRange(0, snapshot.num_rows)
@@ -205,7 +205,7 @@ class Adapter:
         self._sources = [None if old is None else (old.name, cast_of_column(old, new)) for old, new in sources]
         self._schema = target.arrow
         named = [old.name for old, _ in sources if old is not None]
-        is_alike = all(old is not None and is_stored_alike(old, new) for old, new in sources)
+        is_alike = all(old is not None and has_same_storage(old, new) for old, new in sources)
         self._as_it_is = is_alike and written.arrow.equals(target.arrow) and list(written.names) == named
         self.columns = None if self._as_it_is else (named or [written.names[0]])
 

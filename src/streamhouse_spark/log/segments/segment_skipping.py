@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from streamhouse_spark.config.partition_specs import columns_at
+from streamhouse_spark.config.partition_specs import partition_columns_at
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from streamhouse_spark.log.segments.statistics import decode_stored_value, stats_bounds
-from streamhouse_spark.query.predicates import ONLY_NULLS, Bounds, Node, exactly, may_match
+from streamhouse_spark.query.predicates import ONLY_NULLS, Bounds, Node, constant_bounds, may_match
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
@@ -23,7 +23,7 @@ def segment_may_match(state: TableState, segment: Segment, offsets: OffsetRange,
     bounds = _bounds(state, segment, offsets, columns)
     if not may_match(node, bounds):
         return False
-    names = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
+    names = partition_columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
     if segment.partitions is None or not columns.intersection(names):
         return True
     partitions = _partitions(state, segment, names, segment.partitions)
@@ -35,7 +35,7 @@ def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, columns: 
     stats = segment.stats or {}
     bounds = _place_bounds(segment, offsets)
     if not state.primary_key and not segment.updated:  # otherwise each row has its change type
-        bounds[CHANGE_TYPE.name] = exactly("insert")
+        bounds[CHANGE_TYPE.name] = constant_bounds("insert")
     for column in state.schema.columns:
         if column.name not in columns:
             continue
@@ -58,7 +58,7 @@ def _partitions(
     keys = [_map_to_current(state.schema, written, name) for name in names]
     for values in partitions:
         yield {
-            column.name: exactly(decode_stored_value(value, column.type))
+            column.name: constant_bounds(decode_stored_value(value, column.type))
             for column, value in zip(keys, values, strict=True)
             if column is not None and (value is None or decode_stored_value(value, column.type) is not None)
         }
@@ -80,7 +80,7 @@ def _place_bounds(segment: Segment, offsets: OffsetRange) -> dict[str, Bounds]:
     inside = segment.offsets.intersect(offsets)
     times_us = segment.time_runs[1] * 1000
     return {
-        BUCKET.name: exactly(segment.bucket),
+        BUCKET.name: constant_bounds(segment.bucket),
         LOG_OFFSET.name: Bounds(inside.start, max(inside.start, inside.end - 1), may_be_null=False),
         COMMIT_TIMESTAMP.name: Bounds(int(np.min(times_us)), int(np.max(times_us)), may_be_null=False),
     }

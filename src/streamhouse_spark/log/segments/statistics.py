@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.arrow_groupby import distinct_rows
 from streamhouse_spark.core.python_values import to_ticks
 from streamhouse_spark.query.predicates import ONLY_NULLS, Bounds, family_of, to_comparable
 from streamhouse_spark.schema.literals import value_to_json
@@ -66,7 +66,7 @@ def collect_partitions(
     if not partition_by:
         return None
     keys = pa.table({name: rows.column(name) for name in partition_by})
-    partitions = distinct(keys)
+    partitions = distinct_rows(keys)
     if partitions.num_rows > PARTITIONS_MAX:
         return None
     columns = [[value_to_json(v) for v in to_ticks(partitions.column(name)).to_pylist()] for name in partition_by]

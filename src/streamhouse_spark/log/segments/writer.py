@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from streamhouse_spark.config.partition_specs import FormerPartitioning, columns_at
+from streamhouse_spark.config.partition_specs import FormerPartitioning, partition_columns_at
 from streamhouse_spark.core.arrow_chunking import combine_small_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import segment_key
@@ -49,7 +49,7 @@ class SegmentOptions:
             return self
         names = {column.id: column.name for column in schemas[schema_id].columns}
         ids = [schemas[self.schema_id].column(name).id for name in self.stats_columns]
-        partition_by = columns_at(self.former, self.partition_by, schema_id)
+        partition_by = partition_columns_at(self.former, self.partition_by, schema_id)
         stats_columns = tuple(names[i] for i in ids if i in names)
         return replace(self, schema_id=schema_id, partition_by=partition_by, stats_columns=stats_columns)
 

@@ -8,20 +8,20 @@ from dataclasses import replace
 import numpy as np
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import NO_RUNS, OffsetRuns
+from streamhouse_spark.core.offset_ranges import NO_RUNS, OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.log.commit_reader import Commit, deletions_in
+from streamhouse_spark.log.commit_reader import Commit, iter_deletions
 from streamhouse_spark.log.commits.delete_vectors import DeleteRows
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import LogSplit, whole_range
+from streamhouse_spark.log.segments.scan import LogSplit, plan_whole_range
 from streamhouse_spark.read.change_feed.commit_diff import Parts, make_commit_ranges
 from streamhouse_spark.read.change_feed.feed_validation import ChangesUnavailableError
 from streamhouse_spark.read.change_feed.lake_only_rows import LakeOnlyRows, find_added, find_removed
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
-from streamhouse_spark.read.offset_range_scan import LAKE_RANGE_ROWS, row_bytes
+from streamhouse_spark.read.offset_range_scan import LAKE_RANGE_ROWS, estimate_row_bytes
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_tasks import ChangesScanTask, FileRowsScanTask, LogScanTask, OffsetsScanTask
 
@@ -55,7 +55,7 @@ def plan_file_tasks(
     """
     ranges_of_file: dict[tuple[int, str], list[CommitRange]] = {}
     for commit in commits:
-        for action in deletions_in(commit.record):
+        for action in iter_deletions(commit.record):
             if not action.files:
                 continue
             assert action.snapshot_id is not None
@@ -66,7 +66,9 @@ def plan_file_tasks(
                 ranges_of_file.setdefault((action.snapshot_id, name), []).extend(parts)
     for (snapshot_id, name), parts in sorted(ranges_of_file.items()):
         rows = CommitRanges.of(parts)
-        yield ChangesScanTask(FileRowsScanTask(name, snapshot_id, rows.num_rows * row_bytes(source, 0)), rows, True)
+        yield ChangesScanTask(
+            FileRowsScanTask(name, snapshot_id, rows.num_rows * estimate_row_bytes(source, 0)), rows, True
+        )
 
 
 def _require_files(table: TableHandle, source: TableState, action: DeleteRows, number: int, first: int) -> None:
@@ -74,7 +76,7 @@ def _require_files(table: TableHandle, source: TableState, action: DeleteRows, n
     assert action.snapshot_id is not None
     try:
         names = StorageFiles(table.storage)
-        files = table.open_lake().with_state(source).named_files(action.snapshot_id)
+        files = table.open_lake().with_state(source).list_named_files(action.snapshot_id)
         if action.files.keys() <= set(map(names.name_of, files)):
             return
     except SnapshotExpiredError:
@@ -120,7 +122,7 @@ def require_available_rows(source: TableState, changes: Sequence[CommitDiff], fi
     last_lost_version = 0
     for change in changes:
         trimmed = change.commits.within(OffsetRange(0, source.buckets[change.bucket].start))
-        lost_offsets = trimmed.offsets.without(OffsetRuns.merged([cold.rows for cold in change.cold]))
+        lost_offsets = trimmed.offsets.without(OffsetSet.merged([cold.rows for cold in change.cold]))
         last_lost_version = max(last_lost_version, int(trimmed.among(lost_offsets).versions.max(initial=0)))
     if not last_lost_version:
         return
@@ -150,7 +152,7 @@ def _plan_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) ->
         return
     is_grouped = bool(in_log.is_grouped.any())
     split = _prune_split(
-        source, whole_range(source, bucket, in_log.range), in_log, Pruning() if is_grouped else pruning
+        source, plan_whole_range(source, bucket, in_log.range), in_log, Pruning() if is_grouped else pruning
     )
     if split.segments:
         yield ChangesScanTask(LogScanTask(split), in_log, is_deleted, source.primary_key if is_grouped else ())
@@ -163,7 +165,7 @@ def plan_lake_tasks(
     while commits:
         begin = commits.range.start
         part = commits.within(OffsetRange(begin, begin + LAKE_RANGE_ROWS))
-        size_bytes = part.num_rows * row_bytes(source, cold.bucket)
+        size_bytes = part.num_rows * estimate_row_bytes(source, cold.bucket)
         yield ChangesScanTask(OffsetsScanTask(cold.bucket, part.range, size_bytes, cold.snapshot_id), part, is_deleted)
         commits = commits.within(OffsetRange(part.range.end, max(part.range.end, commits.range.end)))
 

@@ -14,12 +14,18 @@ from typing import NamedTuple
 
 from streamhouse_spark.config.properties import CHANGELOG_IMAGE
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import usable_archive
-from streamhouse_spark.log.commit_reader import Commit, commits_back, deletions_in, find_partition_drop, newest_first
+from streamhouse_spark.log.commit_reader import (
+    Commit,
+    find_partition_drop,
+    iter_deletions,
+    iter_records_backwards,
+    read_commits,
+)
 from streamhouse_spark.log.commits.actions import moves_rows
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
@@ -61,7 +67,7 @@ class ChangesPlan:
     pieces: tuple[ChangesScanTask, ...]
 
 
-def range_of_times(
+def commits_between(
     storage: Storage, state: TableState, start_us: int | None, end_us: int | None, *, includes: tuple[bool, bool]
 ) -> tuple[int, int]:
     """Return the first and the last commit between two times. ``includes`` tells whether each bound is inclusive.
@@ -70,7 +76,7 @@ def range_of_times(
     `OffsetsTrimmedError` if records that may be the first are no longer retained.
     """
     first, last, earliest_ms, reached = state.version + 1, 0, state.time_ms, state.version + 1
-    for record in newest_first(storage, state):
+    for record in iter_records_backwards(storage, state):
         earliest_ms, reached = min(earliest_ms, record.time_ms), record.number
         time_us = earliest_ms * 1000
         if end_us is None or time_us < end_us or (includes[1] and time_us == end_us):
@@ -92,17 +98,17 @@ def range_of_times(
     return first, last
 
 
-def last_before(storage: Storage, state: TableState, end_us: int) -> int:
-    """Return the last commit before a time, with times as in `range_of_times`; 0 if none is retained."""
+def last_commit_before(storage: Storage, state: TableState, end_us: int) -> int:
+    """Return the last commit before a time, with times as in `commits_between`; 0 if none is retained."""
     earliest_ms = state.time_ms
-    for record in newest_first(storage, state):
+    for record in iter_records_backwards(storage, state):
         earliest_ms = min(earliest_ms, record.time_ms)
         if earliest_ms * 1000 < end_us:
             return record.number
     return 0
 
 
-def require_changes(state: TableState) -> None:
+def require_full_changelog(state: TableState) -> None:
     """Require that the log has complete changes. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
     if state.primary_key and state.properties.get(CHANGELOG_IMAGE, "full").lower() == "wal":
         raise InvalidOptionError(
@@ -129,7 +135,7 @@ def plan_changes(
     """
     if last < max(first, FIRST):
         return ChangesPlan(state, ())
-    require_changes(state)
+    require_full_changelog(state)
     first, is_net = max(first, FIRST), is_net and not state.primary_key
     with _raise_underlying_error():
         older = scan_archived_commits(table, state, first, last, after_us)
@@ -143,7 +149,7 @@ def plan_changes(
         return replace(newer, pieces=(*tasks, *newer.pieces))
 
 
-def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
+def plan_changelog_rows(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
     """Plan the ``$changelog`` of a log table, up to the commit ``last``.
 
     It starts at the first commit from which on all changes are available. If that is the last truncation, it includes
@@ -152,18 +158,20 @@ def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
     first = emptied = state.truncation.commit if state.truncation is not None else FIRST
     while first <= last:
         try:
-            return in_changelog(_plan_records(table, state, first, last, Pruning(), is_emptied=first == emptied))
+            return with_changelog_types(
+                _plan_records(table, state, first, last, Pruning(), is_emptied=first == emptied)
+            )
         except ChangesUnavailableError as unavailable:
             first = unavailable.first
     return ChangesPlan(state, ())
 
 
-def in_changelog(plan: ChangesPlan) -> ChangesPlan:
+def with_changelog_types(plan: ChangesPlan) -> ChangesPlan:
     """Return the plan with change types named as in ``$changelog``."""
     return replace(plan, pieces=tuple(replace(task, is_changelog=True) for task in plan.pieces))
 
 
-def plan_deleted(
+def plan_deletions(
     table: TableHandle, state: TableState, first: int, last: int, below: Mapping[int, int]
 ) -> tuple[ChangesScanTask, ...]:
     """Plan a scan of the log table rows that the commits ``first`` to ``last`` deleted or dropped.
@@ -177,7 +185,7 @@ def plan_deleted(
         commits = _read_commits(table.storage, state, first, last, None)
         lost = require_row_level_changes(table, state, commits)
         for commit in commits:
-            if any(action.files for action in deletions_in(commit.record)):
+            if any(action.files for action in iter_deletions(commit.record)):
                 raise OffsetsTrimmedError(
                     f"commit {commit.record.number} deleted rows of {state.name} that have no offsets, so it is "
                     "unknown whether this stream returned them; use a new checkpointLocation, or skip the deletion "
@@ -190,7 +198,7 @@ def plan_deleted(
         deleted = [CommitDiff(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
         changes = locate_trimmed_rows(table, state, deleted, is_emptied=False)
         require_available_rows(state, changes, first)
-        return in_changelog(ChangesPlan(state, tuple(plan_change_tasks(state, changes, Pruning())))).pieces
+        return with_changelog_types(ChangesPlan(state, tuple(plan_change_tasks(state, changes, Pruning())))).pieces
 
 
 @contextmanager
@@ -264,7 +272,7 @@ def _plan_truncated_rows(
         raise not_row_level_error(before, last.record, "removed all rows at once")
     source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
     snapshot_id = before.lake.snapshot_id if before.lake is not None else None
-    rows = rows.without({b: OffsetRuns.union([part.rows for part in parts]) for b, parts in added.items()})
+    rows = rows.without({b: OffsetSet.union([part.rows for part in parts]) for b, parts in added.items()})
     return list(truncation_scan_tasks(source, rows, last, snapshot_id))
 
 
@@ -302,7 +310,9 @@ class NewCommits(NamedTuple):
     """Its display time."""
 
 
-def news(table: TableHandle, state: TableState, first: int, last: int, after_us: int | None) -> NewCommits | None:
+def find_new_commits(
+    table: TableHandle, state: TableState, first: int, last: int, after_us: int | None
+) -> NewCommits | None:
     """Return the last commit from ``first`` to ``last`` that added or removed rows, or None.
 
     Raises as `plan_changes` does if records are no longer retained.
@@ -351,7 +361,7 @@ def _read_commits(
     storage: Storage, as_of_state: TableState, first: int, last: int, after_us: int | None
 ) -> list[Commit]:
     """Read the records from ``first`` to ``last``, and as many earlier ones as affect their display times."""
-    commits, reached = commits_back(storage, as_of_state, first, last, after_us)
+    commits, reached = read_commits(storage, as_of_state, first, last, after_us)
     if not commits or commits[0].record.number > first:
         raise _expired_commits_error(as_of_state, first, reached)
     return commits

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from streamhouse_spark.core.offset_ranges import NO_RUNS, OffsetRuns
+from streamhouse_spark.core.offset_ranges import NO_RUNS, OffsetSet
 from streamhouse_spark.log.commit_reader import Commit, find_partition_drop
 from streamhouse_spark.log.commits.actions import Action, Append, ResetLake
 from streamhouse_spark.log.commits.delete_vectors import DeleteRows
@@ -16,7 +16,7 @@ from streamhouse_spark.read.commit_ranges import CommitRange
 
 Parts = dict[int, list[CommitRange]]
 """Bucket → offsets of commits."""
-Rows = Mapping[int, OffsetRuns]
+Rows = Mapping[int, OffsetSet]
 """Bucket → offsets."""
 NO_LOST_ROWS: Final[Mapping[int, Rows]] = MappingProxyType({})
 FIRST: Final = 1
@@ -60,7 +60,7 @@ def diff_commits(
 
 
 def make_commit_ranges(
-    rows: OffsetRuns, updated: OffsetRuns, number: int, time_us: int, *, is_grouped: bool = False
+    rows: OffsetSet, updated: OffsetSet, number: int, time_us: int, *, is_grouped: bool = False
 ) -> list[CommitRange]:
     """Return rows of one commit, and those that are pre-images or post-images of an update."""
     parts = [CommitRange(rows, number, time_us, is_grouped), CommitRange(updated, number, time_us, is_updated=True)]
@@ -71,14 +71,14 @@ def _appended_segments(actions: Sequence[Action]) -> Iterator[Segment]:
     return (segment for action in actions if isinstance(action, Append) for segment in action.segments)
 
 
-def _split_updated_rows(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
+def _split_updated_rows(segments: Sequence[Segment]) -> tuple[OffsetSet, OffsetSet]:
     """Return the offsets of new rows, and those of post-images."""
-    parts = [OffsetRuns.dense(segment.base_offset, segment.num_rows) for segment in segments]
-    all_rows = parts[0] if len(parts) == 1 else OffsetRuns.union(parts)
+    parts = [OffsetSet.dense(segment.base_offset, segment.num_rows) for segment in segments]
+    all_rows = parts[0] if len(parts) == 1 else OffsetSet.union(parts)
     updated = [segment.updated_rows for segment in segments if segment.updated]
     if not updated:
         return all_rows, NO_RUNS
-    after_update = OffsetRuns.union(updated)
+    after_update = OffsetSet.union(updated)
     return all_rows.without(after_update), after_update
 
 
@@ -104,7 +104,7 @@ def cancel_out(added: Parts, removed: Parts) -> tuple[Parts, Parts]:
 def _subtract(parts: Parts, subtracted: Parts) -> Parts:
     remaining: Parts = {}
     for bucket, of_bucket in parts.items():
-        excluded = OffsetRuns.union([part.rows for part in subtracted.get(bucket, [])])
+        excluded = OffsetSet.union([part.rows for part in subtracted.get(bucket, [])])
         left = [part._replace(rows=part.rows.without(excluded), is_updated=False) for part in of_bucket]
         remaining[bucket] = [part for part in left if part.rows]
     return {bucket: of_bucket for bucket, of_bucket in remaining.items() if of_bucket}

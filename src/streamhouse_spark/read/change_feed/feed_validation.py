@@ -6,25 +6,25 @@ from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
 from streamhouse_spark.core.fork_safety import cached_property
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.commit_reader import (
     Commit,
     Deleted,
-    deletions_in,
-    drops_adopted,
-    drops_rows,
     find_partition_drop,
+    has_dropped_adopted_rows,
+    has_dropped_rows,
+    iter_deletions,
 )
 from streamhouse_spark.log.commits.actions import Append, ResetLake, TieredSnapshot
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows, FileRows, num_rows_of
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows, FileRows, count_rows
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.change_feed.commit_diff import FIRST, Rows, diff_commits
-from streamhouse_spark.read.change_feed.lake_only_rows import EXPIRED_ERRORS, find_rows_lost_by_record
+from streamhouse_spark.read.change_feed.lake_only_rows import EXPIRED_ERRORS, find_dropped_rows
 from streamhouse_spark.read.history import operation_of
 
 
@@ -62,8 +62,8 @@ def require_row_level_changes(
     deleted = _all_deleted_offsets(as_of_state, commits)
     for commit in commits:
         dropped = find_partition_drop(commit.record.actions)
-        is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in as_of_state.properties)
-        if is_net and not all(older.contain(deletion.files) for deletion in deletions_in(commit.record)):
+        is_untold = dropped is not None and not dropped.names_all_rows(is_adopted=ADOPTED in as_of_state.properties)
+        if is_net and not all(older.contain(deletion.files) for deletion in iter_deletions(commit.record)):
             reason = f"removed rows that have no offsets and may have been added since version {first - 1}"
             raise not_row_level_error(as_of_state, commit.record, reason)
         for action in (action for part in commit.record.attempts for action in part.actions):
@@ -75,7 +75,7 @@ def require_row_level_changes(
             is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
             is_drop = is_more and _drops_unrecorded_rows(table, as_of_state, before, action, commits, deleted)
             if is_untold or (is_drop and dropped is None):
-                if (rows := find_rows_lost_by_record(table, commit.record.number, action, dropped)) is None:
+                if (rows := find_dropped_rows(table, commit.record.number, action, dropped)) is None:
                     raise not_row_level_error(
                         as_of_state, commit.record, "removed rows from the lake that no record names"
                     )
@@ -101,7 +101,7 @@ def _drops_unrecorded_rows(
     before: TieredSnapshot | None,
     tiered: TieredSnapshot,
     commits: Sequence[Commit],
-    deleted: Mapping[int, OffsetRuns],
+    deleted: Mapping[int, OffsetSet],
 ) -> bool:
     """Return whether a lake snapshot lost more rows than its predecessor by other means than recorded deletions.
 
@@ -109,23 +109,23 @@ def _drops_unrecorded_rows(
     range, or before it if the lake had the row until then.
     """
     if ADOPTED not in as_of_state.properties:
-        return drops_rows(before, tiered, deleted)
+        return has_dropped_rows(before, tiered, deleted)
     first, applied_through = commits[0].record.number, before.told if before is not None else 0
     older = state_at(table.log, table.storage, first - 1).deletions if applied_through < first - 1 else ()
-    named = [Deleted(deletion.commit, deletion.rows, num_rows_of(deletion.files)) for deletion in older]
+    named = [Deleted(deletion.commit, deletion.rows, count_rows(deletion.files)) for deletion in older]
     for record in (commit.record for commit in commits):
         actions = (action for part in record.attempts for action in part.actions)
         rows = (action for action in actions if isinstance(action, DeleteRows))
-        named += [Deleted(record.number, action.rows, num_rows_of(action.files)) for action in rows]
-    return drops_adopted(before, tiered, deleted, named)
+        named += [Deleted(record.number, action.rows, count_rows(action.files)) for action in rows]
+    return has_dropped_adopted_rows(before, tiered, deleted, named)
 
 
-def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
+def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetSet]:
     """Return the deleted rows that the commits and the state after them name."""
     parts = {bucket: [runs] for bucket, runs in as_of_state.deleted.items()}
     for bucket, deleted_parts in diff_commits(commits)[1].items():
         parts.setdefault(bucket, []).extend(part.rows for part in deleted_parts)
-    return {bucket: OffsetRuns.merged(deleted_parts) for bucket, deleted_parts in parts.items()}
+    return {bucket: OffsetSet.merged(deleted_parts) for bucket, deleted_parts in parts.items()}
 
 
 def _previous_snapshot(
@@ -166,7 +166,7 @@ class PreexistingFiles:
             before = state_at(table.log, table.storage, self._first - 1)
             if before.lake is None:
                 return frozenset()
-            files = table.open_lake().with_state(before).named_files(before.lake.snapshot_id)
+            files = table.open_lake().with_state(before).list_named_files(before.lake.snapshot_id)
         except EXPIRED_ERRORS:
             return frozenset()
         return frozenset(map(StorageFiles(table.storage).name_of, files))

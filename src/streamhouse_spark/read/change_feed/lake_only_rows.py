@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
@@ -34,7 +34,7 @@ class LakeOnlyRows:
     snapshot_id: int | None
     """None for the latest snapshot, if that has all rows it ever had."""
     bucket: int
-    rows: OffsetRuns
+    rows: OffsetSet
 
 
 def find_added(table: TableHandle, state: TableState, rows: Rows, *, is_emptied: bool) -> Iterator[LakeOnlyRows]:
@@ -99,7 +99,7 @@ class _Search:
         if not below:
             return {}
         try:
-            located = self._lake.rows_with_offsets(snapshot.id, below)
+            located = self._lake.find_rows_with_offsets(snapshot.id, below)
         except SnapshotExpiredError:
             return {}
         return {bucket: runs for bucket, runs in located.items() if runs}
@@ -110,14 +110,14 @@ def _as_lake_only_rows(snapshot: LakeSnapshot, located: Rows) -> Iterator[LakeOn
 
 
 def _concat_rows(rows: Rows, added: Rows) -> Rows:
-    common = {bucket: OffsetRuns.union([rows[bucket], added[bucket]]) for bucket in rows if bucket in added}
+    common = {bucket: OffsetSet.union([rows[bucket], added[bucket]]) for bucket in rows if bucket in added}
     return {**rows, **added, **common}
 
 
 EXPIRED_ERRORS = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
 
 
-def find_rows_lost_by_record(
+def find_dropped_rows(
     table: TableHandle, number: int, tiered: TieredSnapshot, dropped: PartitionDropRows | None
 ) -> Rows | None:
     """Return the rows with offsets that the record of ``tiered`` lost and ``dropped`` does not name.

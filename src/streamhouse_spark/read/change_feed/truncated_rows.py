@@ -11,22 +11,22 @@ from dataclasses import replace
 from typing import Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.parquet.live_rows import LiveRows, live_rows, rows_by_bucket
+from streamhouse_spark.lake.parquet.live_rows import LiveRows, group_by_bucket, read_live_rows
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.commit_reader import Commit
-from streamhouse_spark.log.commits.delete_vectors import FileRows, num_rows_of, without_rows
+from streamhouse_spark.log.commits.delete_vectors import FileRows, count_rows, without_rows
 from streamhouse_spark.log.commits.history import require_kept
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import whole_range
+from streamhouse_spark.log.segments.scan import plan_whole_range
 from streamhouse_spark.read.change_feed.change_scan_tasks import plan_lake_tasks
 from streamhouse_spark.read.change_feed.commit_diff import Rows
 from streamhouse_spark.read.change_feed.feed_validation import not_row_level_error
 from streamhouse_spark.read.change_feed.lake_only_rows import LakeOnlyRows
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
-from streamhouse_spark.read.offset_range_scan import row_bytes
-from streamhouse_spark.read.planner import Pruning, ScanRequest, deleted_file_rows, plan_pin
+from streamhouse_spark.read.offset_range_scan import estimate_row_bytes
+from streamhouse_spark.read.planner import Pruning, ScanRequest, deleted_file_rows, plan_scan
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.scan_tasks import (
     ChangesScanTask,
@@ -40,7 +40,7 @@ from streamhouse_spark.read.scan_tasks import (
 )
 from streamhouse_spark.schema.table_schema import TableSchema
 
-_NO_OFFSETS: Final = OffsetRuns.dense(0, 0)
+_NO_OFFSETS: Final = OffsetSet.dense(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ def find_truncated_rows(table: TableHandle, state: TableState) -> TruncatedRows:
     if tiered is not None:
         starts = {b: tiered.offsets.get(b, state.first_offset(b)) for b in state.buckets}
     live_files = _read_live_rows(table, state, tiered.snapshot_id) if tiered is not None else []
-    cold = rows_by_bucket(live_files)
-    hot = {b: OffsetRuns.dense(start, max(0, state.ends[b] - start)) for b, start in starts.items()}
+    cold = group_by_bucket(live_files)
+    hot = {b: OffsetSet.dense(start, max(0, state.ends[b] - start)) for b, start in starts.items()}
     of_files = {names.name_of(file.location): file.rows for file in live_files if file.bucket is None}
     located_counts = (
         rows.get(b, _NO_OFFSETS).common(runs).num_rows for rows in (cold, hot) for b, runs in deleted.items()
     )
-    is_sure = not of_files or sum(located_counts) == num_rows_of(deleted)
+    is_sure = not of_files or sum(located_counts) == count_rows(deleted)
     masked = deleted_file_rows(take_latest_snapshot(state))
     return TruncatedRows(
         without_rows(cold, deleted), without_rows(hot, deleted), without_rows(of_files, masked), is_sure
@@ -86,24 +86,24 @@ def truncation_scan_tasks(
 ) -> Iterator[ChangesScanTask]:
     """Yield the rows as deletions of the commit that truncated the table. ``source`` is the state before it."""
 
-    def make_ranges(runs: OffsetRuns) -> CommitRanges:
+    def make_ranges(runs: OffsetSet) -> CommitRanges:
         return CommitRanges.of([CommitRange(runs, commit.record.number, commit.time_us)])
 
     for bucket, runs in sorted(rows.cold.items()):
         cold = LakeOnlyRows(snapshot_id, bucket, runs)
         yield from plan_lake_tasks(source, cold, make_ranges(runs), is_deleted=True)
     for bucket, runs in sorted(rows.hot.items()):
-        yield ChangesScanTask(LogScanTask(whole_range(source, bucket, runs.range)), make_ranges(runs), True)
+        yield ChangesScanTask(LogScanTask(plan_whole_range(source, bucket, runs.range)), make_ranges(runs), True)
     for name, runs in sorted(rows.files.items()):
         assert snapshot_id is not None
-        task = FileRowsScanTask(name, snapshot_id, runs.num_rows * row_bytes(source, 0))
+        task = FileRowsScanTask(name, snapshot_id, runs.num_rows * estimate_row_bytes(source, 0))
         yield ChangesScanTask(task, make_ranges(runs), True)
 
 
 def _read_live_rows(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:
     lake = table.open_lake().with_state(state)
     plan = lake.plan_read(snapshot_id=snapshot_id, schema=state.schema)
-    return live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)
+    return read_live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)
 
 
 def plan_version_tasks(
@@ -120,7 +120,7 @@ def plan_version_tasks(
         )
     newest = 1 + max(before.schemas)
     with_columns = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
-    plan = plan_pin(table, take_latest_snapshot(with_columns), ScanRequest(None)).plan(table)
+    plan = plan_scan(table, take_latest_snapshot(with_columns), ScanRequest(None)).plan(table)
     require_kept(table.log, before, [segment for split in log_splits(plan) for segment in split.segments])
     allowed = pruning.buckets(before)
     parts: dict[int | None, list[KeyedScanTask | LakeScanTask]] = {}
@@ -129,8 +129,8 @@ def plan_version_tasks(
         parts.setdefault(task.bucket, []).append(task)
     for bucket, tasks in parts.items():
         if allowed is None or bucket is None or bucket in allowed:
-            rows = VersionRowsScanTask(bucket, plan.with_pieces(tasks), sum(_num_rows(task, plan) for task in tasks))
-            version = CommitRange(OffsetRuns.dense(0, rows.num_rows), commit.record.number, commit.time_us)
+            rows = VersionRowsScanTask(bucket, plan.with_tasks(tasks), sum(_num_rows(task, plan) for task in tasks))
+            version = CommitRange(OffsetSet.dense(0, rows.num_rows), commit.record.number, commit.time_us)
             yield ChangesScanTask(rows, CommitRanges.of([version]), is_deleted=True)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, quote
 from streamhouse_spark.schema.expressions.parser import Part, parse_expression
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -32,7 +32,7 @@ class Check:
     text: str
     condition: Part
 
-    def in_breach(self, rows: pa.Table | pa.RecordBatch) -> Any:
+    def find_violations(self, rows: pa.Table | pa.RecordBatch) -> Any:
         """Return for each row whether the condition is false, null if it is null.
 
         A row for which a number in the condition overflows violates the constraint, as it is an error in Spark.
@@ -43,7 +43,7 @@ class Check:
             if rows.num_rows == 1:
                 return pa.array([True])
             middle = rows.num_rows // 2
-            halves = (self.in_breach(half) for half in (rows.slice(0, middle), rows.slice(middle)))
+            halves = (self.find_violations(half) for half in (rows.slice(0, middle), rows.slice(middle)))
             return pa.chunked_array(
                 [chunk for half in halves for chunk in getattr(half, "chunks", [half])], type=pa.bool_()
             )
@@ -96,17 +96,17 @@ def find_constraint_property(properties: Mapping[str, str], name: str) -> str | 
     return next((key for key in properties if key.casefold() == folded_key), None)
 
 
-def require_checked(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch, table: str) -> None:
+def require_constraints(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch, table: str) -> None:
     """Raise `ConstraintViolatedError` if a condition is false for a row to be written."""
     if not rows.num_rows:
         return
     for check in checks:
-        breaches = Breaches(check)
+        breaches = ViolationCounter(check)
         breaches.look(rows)
         breaches.require_none(f"for {table}", "correct these rows or leave them out")
 
 
-class Breaches:
+class ViolationCounter:
     """Counts the rows that violate a constraint, and keeps the first one."""
 
     def __init__(self, check: Check) -> None:
@@ -118,7 +118,7 @@ class Breaches:
     def look(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Check more rows."""
         self._num_rows += rows.num_rows
-        breach = self._check.in_breach(rows)
+        breach = self._check.find_violations(rows)
         if not pc.any(breach).as_py():
             return
         self._count += pc.sum(breach).as_py()
@@ -126,7 +126,7 @@ class Breaches:
             row = rows.slice(pc.index(breach, True).as_py(), 1)
             columns = self._check.condition.columns()
             names = [name for name in rows.schema.names if name in columns][:_SHOWN_COLUMNS]
-            self._example = ", ".join(f"{name} = {quote(python_value(row.column(name)[0]))}" for name in names)
+            self._example = ", ".join(f"{name} = {quote(to_python(row.column(name)[0]))}" for name in names)
             try:
                 self._check.is_false(row)
             except pa.ArrowInvalid as error:

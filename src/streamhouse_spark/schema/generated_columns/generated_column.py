@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.expressions.parser import Part, parse_expression
@@ -99,7 +99,7 @@ def _can_hold(target: pa.DataType, source: pa.DataType) -> bool:
     return bool(target == source or (target, source) == (pa.float64(), pa.float32()))
 
 
-def has_generated(properties: Iterable[str]) -> bool:
+def has_generated_columns(properties: Iterable[str]) -> bool:
     """Return whether the property names include generated columns or an identity column."""
     return any(name.startswith((GENERATED, IDENTITY)) for name in properties)
 
@@ -146,6 +146,6 @@ def _require_same(column: Generated, written: Any, values: Any, table: str) -> N
     first = pc.index(differs, True).as_py()
     raise ConstraintViolatedError(
         f"{pc.sum(differs).as_py()} of {len(written)} rows for {table} have another value in the generated column "
-        f"'{column.name}' than {column.text}, such as {quote(python_value(written[first]))}, expected "
-        f"{quote(python_value(values[first]))}; nothing was written, leave the column out of these rows"
+        f"'{column.name}' than {column.text}, such as {quote(to_python(written[first]))}, expected "
+        f"{quote(to_python(values[first]))}; nothing was written, leave the column out of these rows"
     )

@@ -27,12 +27,12 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, wi
 from streamhouse_spark.query.projection import Filter, Projection, filter_and_project, parse_filter
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
-from streamhouse_spark.read.planner import ScanRequest, plan_lake, plan_pin
+from streamhouse_spark.read.planner import ScanRequest, plan_lake, plan_scan
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_tasks import ScanPlan
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
-from streamhouse_spark.read.split_planning import parts
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+from streamhouse_spark.read.split_planning import split_plan
 from streamhouse_spark.serve.flight.requests import ReadRequest, ReadTicket
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.table.rollback import pin_version
@@ -195,7 +195,7 @@ class FlightReadService:
 def _plan_read(table: Table, name: TableName, request: ReadRequest) -> _PlannedRead:
     pinned = _plan_union_read(table, request) if name.suffix is None else _plan_lake_read(table, request)
     several = request.parts > 1 and request.limit is None
-    cut = tuple(parts(pinned.plan, request.parts)) if several else (pinned.plan,)
+    cut = tuple(split_plan(pinned.plan, request.parts)) if several else (pinned.plan,)
     text = json.dumps([pinned.plan.to_json(), len(cut)], separators=(",", ":"), sort_keys=True)
     return _PlannedRead(table, pinned, cut, hashlib.sha256(text.encode()).hexdigest()[:32])
 
@@ -207,10 +207,10 @@ def _plan_union_read(table: Table, request: ReadRequest) -> _PinnedRead:
 
     def plan(snapshot: ReadSnapshot) -> _PinnedRead:
         at = replace(request, version=snapshot.state.version)
-        return _PinnedRead(at, projection, plan_pin(table, snapshot, scan_request).plan(table), snapshot.state)
+        return _PinnedRead(at, projection, plan_scan(table, snapshot, scan_request).plan(table), snapshot.state)
 
     initial_schema = InitialSchema(projection.read_columns, is_chosen=request.version is not None)
-    return with_stand_ins(table, pin, initial_schema, plan)
+    return read_with_fallback(table, pin, initial_schema, plan)
 
 
 def _plan_lake_read(table: Table, request: ReadRequest) -> _PinnedRead:

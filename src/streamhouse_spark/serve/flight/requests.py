@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.errors import InvalidOptionError, quote
 
 PARTS_DEFAULT: Final = 4
@@ -105,7 +105,7 @@ def _parse_object(text: bytes, of: str) -> Mapping[str, Any]:
 def _parse_request(document: Mapping[str, Any], of: str, allowed: Sequence[str]) -> ReadRequest:
     for name in document:
         if name not in allowed:
-            near = nearest(name, _FIELDS)
+            near = find_nearest(name, _FIELDS)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(_FIELDS)}"
             raise InvalidOptionError(f"{of} has an unknown field {quote(name)}; {hint}")
     table = _parse_text(document, of, "table", str)

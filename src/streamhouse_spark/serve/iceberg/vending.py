@@ -17,11 +17,11 @@ from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.iceberg.metadata.out_of_place_files import stray_location
+from streamhouse_spark.lake.iceberg.metadata.out_of_place_files import find_out_of_place_location
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.serve.iceberg.read_policy import read_policy
 from streamhouse_spark.serve.options import VendOptions
-from streamhouse_spark.storage.s3.sts import StsRoles, TemporaryCredentials, partition_of
+from streamhouse_spark.storage.s3.sts import StsRoles, TemporaryCredentials, parse_partition
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -72,7 +72,7 @@ class CredentialVendor:
         """Raises `InvalidOptionError`, `MissingExtraError`."""
         options.require_usable(warehouse.url)
         self._options = options
-        self._partition = partition_of(options.role_arn)
+        self._partition = parse_partition(options.role_arn)
         self._clock = warehouse.world.clock
         self._roles = roles or StsRoles(warehouse.settings)
         self._lock = new_lock()
@@ -115,7 +115,7 @@ class CredentialVendor:
             return
         lake = table.open_lake()
         assert isinstance(lake, IcebergLake)
-        stray = stray_location(lake, with_files=state.parsed.datalake_adopted is not None)
+        stray = find_out_of_place_location(lake, with_files=state.parsed.datalake_adopted is not None)
         if stray is not None:
             raise LakeMismatchError(
                 f"no credentials are given for {state.name}: its lake names {stray}, outside of {state.lake_location} "

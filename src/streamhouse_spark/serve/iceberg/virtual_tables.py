@@ -30,16 +30,16 @@ from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.iceberg.virtual_table import (
     IcebergMetadata,
     VirtualTable,
-    lake_as_virtual,
-    newest_document,
+    make_virtual_identity,
+    read_latest_metadata,
     virtual_key,
 )
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.lake.tiering.round import plan_round
-from streamhouse_spark.lake.tiering.virtual_tiering import tier_ahead
+from streamhouse_spark.lake.tiering.virtual_tiering import tier_to_virtual_table
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.serve.options import GRACE_MS
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -123,7 +123,7 @@ class ServedTable:
         """
         real, state = self._newest_lake()
         key = virtual_key(state, real, self.table.storage.now_ms() // self._epoch_ms, 0)
-        metadata = lake_as_virtual(self.table.storage, state, real, key)
+        metadata = make_virtual_identity(self.table.storage, state, real, key)
         return Document(
             metadata.location, backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms()), state.version
         )
@@ -181,7 +181,7 @@ class ServedTable:
         if not state.has_lake:
             return False
         lake = self.table.open_lake()
-        with lake.one_look():
+        with lake.cache_metadata_for_round():
             newest = lake.newest()
             return newest is not None and not plan_round(state, newest, state.ends).is_due
 
@@ -214,7 +214,9 @@ class ServedTable:
             generation = before.generation if before and is_same else 0
             virtual, generation = self._begin_virtual_table(observation.state, real, epoch, generation)
             try:
-                state = tier_ahead(table.log, virtual, run_tasks, partial(self._require_lake_current, observation))
+                state = tier_to_virtual_table(
+                    table.log, virtual, run_tasks, partial(self._require_lake_current, observation)
+                )
             except (OffsetsTrimmedError, LakeRolledBackError, CommitConflictError):
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
@@ -254,7 +256,7 @@ class ServedTable:
         while True:
             key = virtual_key(state, real, epoch, generation)
             virtual = VirtualTable.of(table.storage, table.settings, table.world, state, key)
-            with virtual.one_look():
+            with virtual.cache_metadata_for_round():
                 virtual.begin(real)
                 if virtual.document().num_rounds < ROUNDS_MAX:
                     return virtual, generation
@@ -265,10 +267,10 @@ class ServedTable:
             return None
         lake = self.table.open_lake()
         assert isinstance(lake, IcebergLake)
-        return newest_document(lake)
+        return read_latest_metadata(lake)
 
     def _require_iceberg(self, state: TableState) -> TableState:
-        self.table.require_there(state)
+        self.table.require_not_dropped(state)
         if state.parsed.datalake_format != "iceberg":
             raise TableNotFoundError(
                 f"table {state.name} has a {state.parsed.datalake_format} lake, and an Iceberg catalog shows Iceberg "
@@ -340,7 +342,7 @@ class VirtualTables:
                 return True
             return state.lake is not None or not lake_alone
 
-        loadable = at_once(self.warehouse.storage, is_loadable, names)
+        loadable = map_with_store_concurrency(self.warehouse.storage, is_loadable, names)
         return [name for name, can_load in zip(names, loadable, strict=True) if can_load]
 
     def clean(self, *, dry_run: bool = False) -> list[str]:

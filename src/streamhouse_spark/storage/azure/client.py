@@ -16,7 +16,7 @@ from streamhouse_spark.storage.azure.settings import AzureAddress
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.blobs import Blob, LargeBlob, Page
 from streamhouse_spark.storage.remote.client_cache import ClientCache
-from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
+from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, to_one_line
 from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.remote.token_file import TokenFile, token_file
@@ -95,7 +95,7 @@ class AzureBlobs:
             )
         head = f"{code or type(error).__name__} (HTTP {status})" if status else type(error).__name__
         secrets = self._secrets + (self.token_file.secrets if self.token_file else ())
-        message = one_line(str(getattr(error, "message", "") or error), secrets)
+        message = to_one_line(str(getattr(error, "message", "") or error), secrets)
         return Failure(kind, f"{head}: {message}" if message else head, remedy, refused)
 
     def get(self, name: str) -> bytes:

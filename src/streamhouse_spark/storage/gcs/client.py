@@ -19,7 +19,7 @@ from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.gcs.settings import GcsAddress
 from streamhouse_spark.storage.remote.blobs import Blob, LargeBlob, Page
 from streamhouse_spark.storage.remote.client_cache import ClientCache
-from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
+from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, to_one_line
 from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.remote.token_file import TokenFile, token_file
@@ -105,7 +105,7 @@ class GcsBlobs:
         refused = kind is FailureKind.FINAL and (status in (401, 403) or isinstance(error, GoogleAuthError))
         reason = error.reason if isinstance(error, AnswerError) and error.reason else type(error).__name__
         head = f"{reason} (HTTP {status})" if status else reason
-        message = one_line(str(error), self._secrets + (self.token_file.secrets if self.token_file else ()))
+        message = to_one_line(str(error), self._secrets + (self.token_file.secrets if self.token_file else ()))
         return Failure(kind, f"{head}: {message}" if message else head, _remedy(error, kind, status), refused)
 
     def get(self, name: str) -> bytes:

@@ -19,7 +19,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.storage.hdfs.settings import TOKEN_FILE, HdfsAddress
 from streamhouse_spark.storage.remote.client_cache import ClientCache
-from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
+from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, to_one_line
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.remote.token_file import token_file
 
@@ -207,7 +207,7 @@ class WebHdfs:
     def judge(self, error: Exception) -> Failure:
         kind = _kind_of(error)
         secrets = self._secrets + (self.token_file.secrets if self.token_file else ())
-        message = one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), secrets)
+        message = to_one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), secrets)
         refused = kind is FailureKind.FINAL and isinstance(error, AnswerError) and _is_denied(error)
         head = type(error).__name__
         if isinstance(error, AnswerError):

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink
@@ -165,7 +165,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         folders = [prefix[: prefix.rfind("/") + 1]]
         while folders:
             deeper: Names = []
-            contents = in_parallel(self._children, folders, threads_max=READS_MAX)
+            contents = parallel_map(self._children, folders, threads_max=READS_MAX)
             for folder, entries in zip(folders, contents, strict=True):
                 for entry in entries:
                     key = f"{folder}{entry.name}"

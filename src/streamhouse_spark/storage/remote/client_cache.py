@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
 
 _CLIENTS_MAX: Final = 8
 
@@ -24,7 +24,7 @@ class ClientCache(Generic[K, V]):
         self._clients: dict[K, V] = {}
         self._lock = new_lock()
         self._inherited: list[dict[K, V]] = []
-        renew_in_children(self)
+        reinit_after_fork(self)
 
     def get(self, settings: K) -> V:
         client = self._clients.get(settings)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Storage
 
@@ -65,7 +65,7 @@ def _run_round(storage: Storage, key: str, *, is_held: bool) -> None:
         failures = storage.put_together(key, bodies)
     else:
         bodies = [bytes([racer]) * BODY_BYTES for racer in range(RACERS)]
-        failures = list(in_parallel(lambda body: _put(storage, key, body), bodies, threads_max=RACERS))
+        failures = list(parallel_map(lambda body: _put(storage, key, body), bodies, threads_max=RACERS))
     winners = [body for body, failure in zip(bodies, failures, strict=True) if failure is None]
     unanswered = [failure for failure in failures if failure and not isinstance(failure, ObjectExistsError)]
     if len(unanswered) == RACERS:

@@ -47,7 +47,7 @@ class Failure:
         return kind(f"cannot {doing} {where}: {self.told}; {self.remedy}")
 
 
-def one_line(text: str, secrets: Iterable[str]) -> str:
+def to_one_line(text: str, secrets: Iterable[str]) -> str:
     """Return the start of a message in one line, with ``secrets`` masked."""
     text = " ".join(text.split())
     for secret in secrets:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final, Generic, TypeVar
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.remote.blobs import BlobClient
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
@@ -53,7 +53,7 @@ class RemoteStorage(Generic[R]):
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read whole objects concurrently; None stands for an absent one."""
-        return list(in_parallel(self._read_if_there, keys, threads_max=READS_MAX))
+        return list(parallel_map(self._read_if_there, keys, threads_max=READS_MAX))
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         plan = RangePlan.of(ranges)
@@ -64,7 +64,7 @@ class RemoteStorage(Generic[R]):
         def fetch(piece: tuple[int, int]) -> bytes:
             return self._send("gets", "read", key, lambda blobs, name: blobs.get_range(name, *piece), received=len)
 
-        contents = in_parallel(fetch, plan.pieces, threads_max=READS_MAX)
+        contents = parallel_map(fetch, plan.pieces, threads_max=READS_MAX)
         return plan.assemble(dict(zip(plan.pieces, contents, strict=True)))
 
     def size_bytes(self, key: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from streamhouse_spark.core.clock import SystemClock
-from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
 from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.s3.settings import S3Settings
@@ -208,5 +208,5 @@ def _close(api: Any, loop: asyncio.AbstractEventLoop, process_id: int) -> Future
 
 
 CLIENTS = _Clients()
-renew_in_children(CLIENTS)
+reinit_after_fork(CLIENTS)
 atexit.register(CLIENTS.close)

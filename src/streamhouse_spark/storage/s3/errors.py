@@ -20,7 +20,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from streamhouse_spark.errors import StorageError
-from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
+from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, to_one_line
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ def _describe_failure(error: BaseException, secrets: tuple[str, ...]) -> str:
         head = f"{error_code(error)} (HTTP {http_status(error)}{request})"
     else:
         message, head = str(error), type(error).__name__
-    message = one_line(_ACCESS_KEY_ID.sub("***", message), secrets)
+    message = to_one_line(_ACCESS_KEY_ID.sub("***", message), secrets)
     return f"{head}: {message}" if message else head
 
 

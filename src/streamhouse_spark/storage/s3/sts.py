@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.remote.failures import FailureKind, one_line
+from streamhouse_spark.storage.remote.failures import FailureKind, to_one_line
 from streamhouse_spark.storage.s3.settings import S3Settings
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class TemporaryCredentials:
     """Unix time of expiry, by the store's clock."""
 
 
-def partition_of(role_arn: str) -> str:
+def parse_partition(role_arn: str) -> str:
     """Return the partition of a role's ARN, such as ``aws``. Raises `InvalidOptionError` for any other text."""
     match = _ROLE.match(role_arn)
     if match is None:
@@ -75,7 +75,7 @@ class StsRoles:
             )
         except failures.S3_FAILURES as error:
             code = failures.error_code(error)
-            logger.warning("AssumeRole of %s failed: %s", role_arn, one_line(str(error), self._settings.secrets))
+            logger.warning("AssumeRole of %s failed: %s", role_arn, to_one_line(str(error), self._settings.secrets))
             if failures.classify(error) is FailureKind.FINAL:
                 raise StorageRefusedError(
                     f"the store denied this server credentials for readers ({code}); its operator must allow the "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from streamhouse_spark.config.branch_metadata import BRANCH, BranchMark
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, Transaction
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
@@ -16,7 +16,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.delete_vectors import FileRows, union_deleted_file_rows
 from streamhouse_spark.log.commits.group_commit import CommitResult
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.branches import Branch, publication_of, require_branch
+from streamhouse_spark.log.lifecycle.branches import Branch, publication_id, require_branch
 from streamhouse_spark.table.row_deletion import has_dropped_partitions
 from streamhouse_spark.write.auto_compaction import merge_if_due
 
@@ -51,7 +51,7 @@ class BranchChanges:
         return self.branch_state.first_offsets != self.base.first_offsets
 
     @property
-    def deleted(self) -> dict[int, OffsetRuns]:
+    def deleted(self) -> dict[int, OffsetSet]:
         """Bucket → offsets of table rows that the branch deleted individually."""
         deleted = {}
         for bucket, runs in self.branch_state.deleted.items():
@@ -87,7 +87,7 @@ class BranchChanges:
 
     @property
     def transaction(self) -> Transaction:
-        return Transaction(publication_of(self.branch.name, self.branch.uuid), 1)
+        return Transaction(publication_id(self.branch.name, self.branch.uuid), 1)
 
     def make_end_actions(self, state: TableState) -> tuple[DropTag, ...]:
         """Return the action that ends the branch. Raises `TableNotFoundError` if it was dropped concurrently."""

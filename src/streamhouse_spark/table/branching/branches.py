@@ -35,12 +35,12 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import (
     Branch,
-    branches_of,
+    branch_tag,
     find_branch,
-    publications,
+    find_branches,
+    list_publications,
     require_branch,
     require_no_branch,
-    tag_of,
 )
 from streamhouse_spark.log.lifecycle.clones import CLONE
 from streamhouse_spark.table.fork_log import begin_history, copy_rows, make_fork_state, write_first_record
@@ -65,7 +65,7 @@ class TableBranch:
 
 def list_branches(table: TableHandle) -> list[TableBranch]:
     """Return the branches by name; see `Table.branches`."""
-    return [_describe_branch(branch) for branch in branches_of(table.refresh())]
+    return [_describe_branch(branch) for branch in find_branches(table.refresh())]
 
 
 def create_branch(table: TableHandle, name: str) -> TableBranch:
@@ -163,7 +163,7 @@ def _create(table: TableHandle, base: TableState, name: str, dropped: Branch | N
     keep_version(table, f"{CLONE}{uuid}", base, base.kept_segments())
     copy_rows(table, state)
     log = begin_history(table, state, path)
-    branch = _commit_name(table, base, tag_of(name, uuid), name, dropped)
+    branch = _commit_name(table, base, branch_tag(name, uuid), name, dropped)
     if log.refresh().dropped:  # its creator stalled for so long that cleaning treated it as abandoned
         table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
         raise CommitConflictError(f"branch {name!r} of {table.name} took longer than the grace; make it again")
@@ -183,7 +183,7 @@ def _commit_name(table: TableHandle, base: TableState, tag: str, name: str, drop
         if clone_tag not in state.tags or tag_key(state.table_uuid, uuid) in state.condemned:
             raise CommitConflictError(f"branch {name!r} of {state.name} took longer than the grace; make it again")
         dropped_tags = (clone_tag,) if dropped is None or dropped.tag not in state.tags else (clone_tag, dropped.tag)
-        forgotten = publications(state, name)
+        forgotten = list_publications(state, name)
         naming = (Tag(tag, base.version, uuid, lake_snapshot), DropTag(dropped_tags))
         return (*naming, ForgetTransactions(forgotten)) if forgotten else naming
 

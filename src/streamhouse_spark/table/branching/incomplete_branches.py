@@ -16,12 +16,12 @@ from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.branches import branches_of
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.log.lifecycle.branches import find_branches
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 
 @dataclass(frozen=True, slots=True)
-class UnsettledBranch:
+class IncompleteBranch:
     """A branch whose own log and table log disagree."""
 
     name: str
@@ -32,32 +32,32 @@ class UnsettledBranch:
     """Store time of the latest record of the branch's log; 0 if the log was deleted."""
 
 
-def find_incomplete_branches(table: TableHandle) -> list[UnsettledBranch]:
+def find_incomplete_branches(table: TableHandle) -> list[IncompleteBranch]:
     """Return the incomplete branches of a table in its cached state.
 
     Reads the log of each branch, and of the last published branch of each name.
     """
     state = table.state
-    named = {branch.uuid: branch.name for branch in branches_of(state)}
+    named = {branch.uuid: branch.name for branch in find_branches(state)}
     published = dict(_iter_published_branches(state))
     uuids = [*named, *(uuid for uuid in published if uuid not in named)]
 
-    def look(uuid: str) -> UnsettledBranch | None:
+    def look(uuid: str) -> IncompleteBranch | None:
         branch_state = _read_branch_state(table, uuid)
         if uuid not in named:
             is_open = branch_state is not None and not branch_state.dropped
             return (
-                UnsettledBranch(published[uuid], "published", branch_state.time_ms)
+                IncompleteBranch(published[uuid], "published", branch_state.time_ms)
                 if is_open and branch_state
                 else None
             )
         if branch_state is None or branch_state.dropped:
-            return UnsettledBranch(named[uuid], "dropped", branch_state.time_ms if branch_state is not None else 0)
+            return IncompleteBranch(named[uuid], "dropped", branch_state.time_ms if branch_state is not None else 0)
         mark = BranchMark.of_properties(branch_state.properties)
         is_sealed = mark is not None and mark.is_sealed
-        return UnsettledBranch(named[uuid], "sealed", branch_state.time_ms) if is_sealed else None
+        return IncompleteBranch(named[uuid], "sealed", branch_state.time_ms) if is_sealed else None
 
-    return [unsettled for unsettled in at_once(table.storage, look, uuids) if unsettled is not None]
+    return [unsettled for unsettled in map_with_store_concurrency(table.storage, look, uuids) if unsettled is not None]
 
 
 def _iter_published_branches(state: TableState) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.read.union_read import read_pin
+from streamhouse_spark.read.union_read import read_snapshot_rows
 from streamhouse_spark.table.branching.branch_diff import (
     BranchChanges,
     Publication,
@@ -120,7 +120,7 @@ def _compute_net_change(
 ) -> _NetChange:
     branch = TableHandle(table.storage, table.settings, table.path.of_branch(changes.branch.name), log, table.world)
     if changes.is_emptied:
-        rows = read_pin(
+        rows = read_snapshot_rows(
             branch, take_latest_snapshot(changes.branch_state), Projection.of(changes.branch_state.schema, None, None)
         )
         deleted = np.zeros(rows.num_rows, np.bool_)

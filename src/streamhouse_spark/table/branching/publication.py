@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.paths import parse_branch
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, quote
 from streamhouse_spark.handle import TableHandle
@@ -32,7 +32,7 @@ from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.checkpoint import read_tagged
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.delete_vectors import have_same_files, num_rows_of
+from streamhouse_spark.log.commits.delete_vectors import count_rows, have_same_files
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import find_branch, find_publication
 from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
@@ -43,7 +43,7 @@ from streamhouse_spark.log.staging import (
     INLINE_BYTES_MAX,
     StagedRows,
     ends_after,
-    inline_total,
+    inline_bytes_total,
     make_append_action,
     make_truncate_actions,
 )
@@ -89,7 +89,7 @@ def _commit_publication(table: TableHandle, name: str) -> Publication:
     else:
         publish = _publish
     done = publish(table, BranchChanges(branch, base, log.state), log)
-    with after_commit(logger, "ending the log of branch", name):
+    with log_post_commit_errors(logger, "ending the log of branch", name):
         end_log(log)
     return done
 
@@ -112,7 +112,7 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
     committed = commit_with_conflict_check(
         table, deleted, read, plan, transaction=transaction, staged_ms=staged.staged_ms
     )
-    num_deleted: int | None = num_rows_of(deleted) + num_rows_of(files)
+    num_deleted: int | None = count_rows(deleted) + count_rows(files)
     if is_emptied:
         num_deleted = None if ADOPTED in changes.base.properties else changes.base.num_rows
     return report_publication(table, changes, committed, staged.num_rows, num_deleted)
@@ -145,7 +145,7 @@ def stage_branch_rows(
     """
     storage, options, staged_ms = table.storage, table.segment_options(branch_state), table.storage.now_ms()
     pieces = list_if_small(
-        _read_pieces(table, branch_state, added), inline_total(INLINE_BYTES_MAX, branch_state.num_buckets)
+        _read_pieces(table, branch_state, added), inline_bytes_total(INLINE_BYTES_MAX, branch_state.num_buckets)
     )
     if isinstance(pieces, list):
         segments = [stage_inline(rows, bucket, options) for bucket, rows in pieces]

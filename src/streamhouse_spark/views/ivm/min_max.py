@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_chunking import one_array
+from streamhouse_spark.core.arrow_chunking import combine_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
 
 ROOM: Final = 8
@@ -296,7 +296,7 @@ def match_groups(groups: pa.Table, rows: pa.Table) -> Numbers:
     """
     size = groups.num_rows
     columns = {
-        name: pa.concat_arrays([one_array(part.column(name)) for part in (groups, rows)])
+        name: pa.concat_arrays([combine_chunks(part.column(name)) for part in (groups, rows)])
         for name in groups.column_names
     }
     numbers = encode_rows(pa.table(columns)) if columns else np.zeros(size + rows.num_rows, np.int64)
@@ -309,7 +309,7 @@ def encode_rows(rows: pa.Table) -> Numbers:
     """Return a number from 0 for each row, equal for equal rows, with NULL equal to NULL."""
     numbers = np.zeros(rows.num_rows, np.int64)
     for place, column in enumerate(rows.columns):
-        encoded = one_array(column).dictionary_encode(null_encoding="encode")
+        encoded = combine_chunks(column).dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy().astype(np.int64)
         numbers = numbers * (int(codes.max(initial=0)) + 1) + codes
         if place:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.arrow_chunking import one_array
+from streamhouse_spark.core.arrow_chunking import combine_chunks
 from streamhouse_spark.views.ivm.min_max import (
     ALL_ROOM,
     Bools,
@@ -90,7 +90,7 @@ class FirstValues:
 
     def _extreme_values(self, rows: pa.Table, groups: Numbers, numbers: Numbers, place: int, name: str) -> pa.Table:
         """Return the distinct values from both ends of each group that have room, and null."""
-        values = one_array(rows.column(name))
+        values = combine_chunks(rows.column(name))
         valid = values.is_valid().to_numpy(zero_copy_only=False)
         ranks = rank_values(values.filter(pa.array(valid)), "min")
         size = int(groups.max(initial=-1)) + 1

@@ -22,16 +22,16 @@ from typing import Any, Self
 import pyarrow as pa
 
 from streamhouse_spark.config.paimon_limits import check_paimon_values
-from streamhouse_spark.core.argument_validation import checks_arguments
-from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.argument_validation import validates_arguments
+from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
 from streamhouse_spark.core.types import BucketOffsets
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterStoppedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.idempotency import require_writable
-from streamhouse_spark.schema.constraints.check_constraint import require_checked
+from streamhouse_spark.schema.constraints.check_constraint import require_constraints
 from streamhouse_spark.schema.conversion import FEW_ROWS
 from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
-from streamhouse_spark.schema.identity import refuse_given
+from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.producer.accumulator import Limits, RecordAccumulator, Send, copy_error
 from streamhouse_spark.write.producer.idempotence import take_over
@@ -57,7 +57,7 @@ class SenderThread:
 
     def start(self) -> None:
         """Start the thread. It is a daemon: process exit waits for the rows, not for the thread."""
-        renew_in_children(self)
+        reinit_after_fork(self)
         _wait_at_exit()
         _running.add(self)
         self._thread = threading.Thread(target=self._run, name="streamhouse-writer", daemon=True)
@@ -173,7 +173,7 @@ def _unclosed_warning(name: str) -> str:
     return f"a writer of {name} was not closed; use it in a with statement, or close it"
 
 
-@checks_arguments()
+@validates_arguments()
 class Writer:
     """A batching writer of event rows to one table, opened by `Table.writer`. Safe for use by several threads.
 
@@ -299,9 +299,9 @@ class Writer:
         """Convert rows without their missing columns; the commit evaluates the defaults."""
         state, whole, missing = self._target.fit_rows(rows)
         whole = fill_generated_columns(state.parsed.generated, whole, self._sender_thread.name)
-        refuse_given(state.parsed.identity, whole, self._sender_thread.name)
+        reject_identity_values(state.parsed.identity, whole, self._sender_thread.name)
         checks = self._target.checks(state)
-        require_checked(checks, whole, self._sender_thread.name)  # before they are batched with rows of other calls
+        require_constraints(checks, whole, self._sender_thread.name)  # before they are batched with rows of other calls
         check_paimon_values(
             self._sender_thread.name, {name: whole.column(name) for name in state.parsed.limited_columns}
         )

@@ -140,9 +140,9 @@ def test_the_log_is_trimmed_only_of_rows_that_no_rename_can_take_out_of_the_lake
 
 def test_a_settled_lake_is_not_settled_again(table):
     lake = table.open_lake()
-    held = lake.durable()
+    held = lake.find_durable()
     assert (held.id, held.offsets, lake.newest().id) == (2, {0: 6}, 3)
-    assert (lake.durable(), lake.newest().id) == (held, 3)
+    assert (lake.find_durable(), lake.newest().id) == (held, 3)
     assert table.open_lake().place.snapshots.newest().commit_kind == "COMPACT"
 
 
@@ -173,7 +173,7 @@ def test_a_lake_that_was_rolled_back_is_not_tiered_again(table):
     table.storage.put(f"{table.state.lake_location}/snapshot/LATEST", b"1")
     table.storage.delete(f"{table.state.lake_location}/snapshot/snapshot-2")
     table.storage.delete(f"{table.state.lake_location}/tag/tag-{COMMIT_USER}")
-    assert not table.open_lake().was_replaced(2)
+    assert not table.open_lake().is_replaced(2)
     with pytest.raises(LakeRolledBackError):
         _tier(table)
 

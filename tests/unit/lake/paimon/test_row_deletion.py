@@ -13,11 +13,11 @@ from interop.paimon_cases import Stock
 from kit.rows import ids, rows
 from kit.tables import require_verified, tier
 from streamhouse_spark import LakeMismatchError, OffsetRange, OffsetsTrimmedError
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet import copy_on_write
-from streamhouse_spark.lake.parquet.reader import offset_file
+from streamhouse_spark.lake.parquet.reader import read_offset_file
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.buckets.bucketing import buckets_of
 from streamhouse_spark.log.commits.actions import Trim
@@ -54,7 +54,9 @@ def offsets_of(table):
     """File name → the offsets of its rows."""
     lake = table.open_lake()
     plan = lake.plan_read()
-    found = [offset_file(lake.place.files_at(s.location), s.location, lake.place.spec.writers) for s in plan.splits]
+    found = [
+        read_offset_file(lake.place.files_at(s.location), s.location, lake.place.spec.writers) for s in plan.splits
+    ]
     return {file.location.rpartition("/")[2]: file.runs.offsets().tolist() for file in found}
 
 
@@ -214,10 +216,10 @@ def test_ranges_are_read_from_the_lake_where_no_row_is_missing(table):
     delete(table, 5)
     tier(table)
     lake = table.open_lake()
-    found = pa.Table.from_batches([batch for _, batch in lake.read_placed(0, OffsetRange(6, 12))])
+    found = pa.Table.from_batches([batch for _, batch in lake.read_with_offsets(0, OffsetRange(6, 12))])
     assert found["id"].to_pylist() == list(range(6, 12))
     with pytest.raises(OffsetsTrimmedError, match="another engine rewrote or deleted rows"):
-        list(lake.read_placed(0, OffsetRange(0, 12)))
+        list(lake.read_with_offsets(0, OffsetRange(0, 12)))
 
 
 class TestOtherEngines:
@@ -258,7 +260,7 @@ class TestOtherEngines:
         stock.append("d.t", rows(100, 0))
         if is_trimmed:
             trim(table)
-        commit_deletion(table, {0: OffsetRuns.dense(0, 1)}, read)
+        commit_deletion(table, {0: OffsetSet.dense(0, 1)}, read)
         if is_trimmed:
             with pytest.raises(LakeMismatchError, match="rows were deleted that may be in"):
                 tier(table)
@@ -277,7 +279,7 @@ class TestOtherEngines:
         buckets = buckets_of(pa.array([*range(12), 100], pa.int64()), 3, "paimon")
         gone = next(n for n in (0, 3, 6, 9) if buckets[n] != buckets[-1])
         place = np.array([np.count_nonzero(buckets[:gone] == buckets[gone])])
-        commit_deletion(table, {int(buckets[gone]): OffsetRuns.of(place)}, read)
+        commit_deletion(table, {int(buckets[gone]): OffsetSet.of(place)}, read)
         assert tier(table).snapshots == ()
         assert ids(table.to_arrow()) == [1, 2, 4, 5, 7, 8, 10, 11, 100]
 
@@ -327,14 +329,14 @@ class TestOtherEngines:
         trim(table)
         rename = Renaming(table, table.open_lake().newest().id + 1)
         delete(table, 2)
-        right = PaimonLake.settle
+        right = PaimonLake.wait_until_durable
 
         def settle(lake, snapshot):
             monkeypatch.undo()
             rename()
             return right(lake, snapshot)
 
-        monkeypatch.setattr(PaimonLake, "settle", settle)
+        monkeypatch.setattr(PaimonLake, "wait_until_durable", settle)
         report = tier(table)
         assert (report.conflicts, len(report.snapshots)) == (1, 1), "the one that was lost does not count"
         assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [0, 1, 3, 4, 5]

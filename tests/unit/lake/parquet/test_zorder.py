@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.lake.parquet.zorder import SortOrder, ZOrderRanks, parse_order
+from streamhouse_spark.lake.parquet.zorder import SortOrder, ZOrderRanks, parse_sort_order
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of(pa.schema([("a", pa.int64()), ("b, c", pa.string()), ("zorder(a)", pa.float64())]))
@@ -31,18 +31,20 @@ VALUES = {
 
 
 def test_texts():
-    order = parse_order("A, ZOrder(`b, c`, `zorder(a)`)", SCHEMA)
+    order = parse_sort_order("A, ZOrder(`b, c`, `zorder(a)`)", SCHEMA)
     assert order == SortOrder((("a",), ("b, c", "zorder(a)")))
-    assert parse_order(str(order), SCHEMA) == order
-    assert parse_order("`zorder(a)`", SCHEMA) == parse_order("zorder(a)", SCHEMA) == SortOrder((("zorder(a)",),))
+    assert parse_sort_order(str(order), SCHEMA) == order
+    assert (
+        parse_sort_order("`zorder(a)`", SCHEMA) == parse_sort_order("zorder(a)", SCHEMA) == SortOrder((("zorder(a)",),))
+    )
 
 
 def test_marks_tell_orders_apart_and_follow_renames():
     orders = ["a", "zorder(a)", "a, `b, c`", "`b, c`, a", "zorder(a, `b, c`)"]
-    marks = {parse_order(text, SCHEMA).mark(SCHEMA) for text in orders}
+    marks = {parse_sort_order(text, SCHEMA).mark(SCHEMA) for text in orders}
     assert len(marks) == len(orders)
     renamed = TableSchema(tuple(c if c.name != "a" else type(c)(c.id, "z", c.type, c.nullable) for c in SCHEMA.columns))
-    assert parse_order("z", renamed).mark(renamed) == parse_order("a", SCHEMA).mark(SCHEMA)
+    assert parse_sort_order("z", renamed).mark(renamed) == parse_sort_order("a", SCHEMA).mark(SCHEMA)
 
 
 @given(st.data())

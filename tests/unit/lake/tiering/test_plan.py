@@ -14,10 +14,10 @@ from streamhouse_spark.lake.tiering.plan import (
     GROUP_BYTES,
     GROUPS_MIN,
     TieringTask,
+    group_tasks,
     plan_tiering,
     require_progress,
     task_bytes,
-    task_groups,
 )
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import BucketLog
@@ -99,15 +99,15 @@ def _tasks(*sizes: int) -> list[TieringTask]:
 
 
 def test_few_tasks_are_groups_of_their_own():
-    assert task_groups([]) == []
-    assert task_groups(_tasks(1, 10**9, 5)) == [[0], [1], [2]]
-    assert len(task_groups(_tasks(*[1] * GROUPS_MIN))) == GROUPS_MIN
+    assert group_tasks([]) == []
+    assert group_tasks(_tasks(1, 10**9, 5)) == [[0], [1], [2]]
+    assert len(group_tasks(_tasks(*[1] * GROUPS_MIN))) == GROUPS_MIN
 
 
 @given(st.lists(st.integers(0, 3 * GROUP_BYTES), max_size=200))
 def test_groups_hold_each_task_once_and_are_of_about_equal_bytes(sizes):
     tasks = _tasks(*sizes)
-    groups = task_groups(tasks)
+    groups = group_tasks(tasks)
     assert sorted(position for group in groups for position in group) == list(range(len(sizes)))
     assert len(groups) >= min(len(sizes), GROUPS_MIN)
     held = [sum(task_bytes(tasks[position]) for position in group) for group in groups]
@@ -118,4 +118,4 @@ def test_groups_hold_each_task_once_and_are_of_about_equal_bytes(sizes):
 
 
 def test_thousands_of_small_tasks_are_few_groups():
-    assert len(task_groups(_tasks(*[100] * 5000))) == GROUPS_MIN
+    assert len(group_tasks(_tasks(*[100] * 5000))) == GROUPS_MIN

@@ -11,7 +11,7 @@ from streamhouse_spark import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.core.paths import commit_key, manifest_key, manifests_prefix, segments_prefix
 from streamhouse_spark.log.archive import archive_maintenance
 from streamhouse_spark.log.archive.archive_maintenance import keep_archive
-from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, change_starts, read_page, usable_archive
+from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, first_change_offsets, read_page, usable_archive
 from streamhouse_spark.log.commits.actions import KvSnapshot, Trim
 from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE
 from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS, clean
@@ -90,7 +90,7 @@ class TestMaintenance:
         clock.advance(3 * HOUR_MS)
         assert table.maintain().archived == 1
         assert kept(table) == [(2, 0, "insert")]
-        assert change_starts(table.refresh()) == {0: 1}
+        assert first_change_offsets(table.refresh()) == {0: 1}
         assert table.state.archive.first_commit > 1
 
     def test_a_table_that_no_longer_keeps_changes_drops_its_archive(self, table, clock):
@@ -244,7 +244,7 @@ class TestRecords:
             table.merge_inline()
             table.log.checkpoint(table.state)
             clean(table.log, table.storage)
-        assert table.log.check_floor() <= first
+        assert table.log.refresh_floor() <= first
         assert table.storage.size_bytes(commit_key(table.uuid, first))
         archive(table)
         assert table.refresh().archive.first_commit == 1

@@ -176,7 +176,7 @@ def test_a_checkpoint_that_was_stored_wrong_is_not_pointed_to_and_lets_no_record
     assert list_checkpoints(memory, table.uuid)
     with pytest.raises(ObjectNotFoundError):
         memory.read(checkpoint_hint_key(table.uuid))
-    assert rotten.log.check_floor() == 0
+    assert rotten.log.refresh_floor() == 0
     right(reopened(memory))
 
 
@@ -185,11 +185,11 @@ def test_one_checkpoint_alone_gives_no_floor(table, memory, clock):
         memory.delete(checkpoint_key(table.uuid, number))
     table.log.checkpoint(table.refresh())
     clean(table.log, memory)
-    assert table.log.check_floor() == 0
+    assert table.log.refresh_floor() == 0
     table.append([{"id": COMMITS}])
     table.log.checkpoint(table.refresh())
     clean(table.log, memory)
-    assert 0 < table.log.check_floor() <= list_checkpoints(memory, table.uuid)[0]
+    assert 0 < table.log.refresh_floor() <= list_checkpoints(memory, table.uuid)[0]
 
 
 def test_a_checkpoint_that_says_something_else_does_not_count(table, memory):

@@ -18,7 +18,7 @@ def history(length, *, forked_at=None, rows=lambda number: True):
     """The anchors after so many records; from ``forked_at`` on they are others."""
     found = NO_ANCHORS
     for number in range(1, length + 1):
-        found = found.followed_by(mark(number, forked_at), has_rows=rows(number))
+        found = found.with_point(mark(number, forked_at), has_rows=rows(number))
     return found
 
 
@@ -39,7 +39,7 @@ def test_anchors_do_not_depend_on_where_a_process_began_to_read():
     whole = history(1000)
     opened = HistoryIndex.from_json(history(640).to_json())
     for number in range(641, 1001):
-        opened = opened.followed_by(mark(number), has_rows=True)
+        opened = opened.with_point(mark(number), has_rows=True)
     assert opened == whole
 
 

@@ -12,7 +12,7 @@ from streamhouse_spark import CorruptDataError, FormatVersionError, Warehouse
 from streamhouse_spark.core.paths import floor_key, floors_prefix
 from streamhouse_spark.log.commits.checkpoint import LANDMARK_EVERY, read_floor, write_floor
 from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
-from streamhouse_spark.log.commits.low_watermark import find_floor_before, list_superfluous_floors, newest_floor
+from streamhouse_spark.log.commits.low_watermark import find_floor_before, find_newest_floor, list_superfluous_floors
 from streamhouse_spark.log.lifecycle import garbage_collection
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -37,7 +37,7 @@ def cleaned_chain(newest: int) -> MemoryStorage:
 
 def requests(storage, known: int = 0) -> int:
     counting = FaultyStorage(storage)
-    newest_floor(counting, UUID, known)
+    find_newest_floor(counting, UUID, known)
     return len(counting.trace)
 
 
@@ -46,7 +46,7 @@ def test_every_sleeper_learns_of_the_newest(newest):
     storage = cleaned_chain(newest)
     draw = random.Random(newest)
     for known in {0, newest, max(0, newest - 1), *(draw.randrange(newest + 1) for _ in range(200))}:
-        index, floor = newest_floor(storage, UUID, known)
+        index, floor = find_newest_floor(storage, UUID, known)
         assert index == newest
         assert (floor is None) == (known == newest)
         assert floor is None or floor.floor == 50 * newest
@@ -64,7 +64,7 @@ def test_at_every_step_of_a_deletion():
     for key in doomed:
         storage.delete(key)
         for known in (0, draw.randrange(newest), int(key.rpartition("/")[2]), int(key.rpartition("/")[2]) - 1):
-            assert newest_floor(storage, UUID, known)[0] == newest
+            assert find_newest_floor(storage, UUID, known)[0] == newest
 
 
 def test_a_year_of_floors_is_found_in_few_requests_and_few_are_kept():
@@ -81,7 +81,7 @@ def test_where_all_were_kept_by_an_older_version_they_are_found_as_fast():
     for index in range(1, 3001):
         header = {"table": UUID, "floor": 50 * index, "time_ms": index}
         storage.put_if_absent(floor_key(UUID, index), encode_frame("floor", header))
-    assert newest_floor(storage, UUID)[0] == 3000
+    assert find_newest_floor(storage, UUID)[0] == 3000
     assert requests(storage) < 50
     assert list_superfluous_floors(storage, UUID, 3000) == [], "an older version reads on floor by floor"
     put_floors(storage, range(3001, 4001))

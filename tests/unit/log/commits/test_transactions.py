@@ -17,7 +17,7 @@ from streamhouse_spark.log.commits.idempotency import find_stored_transaction
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.log.commits.transactions import CompactedTransaction, name_sum, past_from_bytes, past_to_bytes
-from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions
+from streamhouse_spark.log.lifecycle.transaction_expiry import find_due_transactions
 from unit.log.commits.states import appended, record
 
 DAY_MS = 86_400_000
@@ -139,9 +139,9 @@ def test_times_survive_checkpoints_and_unknown_ones_are_late():
     older = state_from_json(header, memoryview(b""))
     assert older == state, "what an older version wrote means the same"
     assert {t.time_ms for t in older.transactions.values()} == {5000}
-    assert due_transactions(state, 5000, 4900) == ("a",)
-    assert due_transactions(older, 5000, 4900) == ()
-    assert due_transactions(state, 10**15, 0) == ()
+    assert find_due_transactions(state, 5000, 4900) == ("a",)
+    assert find_due_transactions(older, 5000, 4900) == ()
+    assert find_due_transactions(state, 10**15, 0) == ()
 
 
 def test_forgetting_takes_what_is_past_too():

@@ -87,7 +87,7 @@ def test_another_table_of_the_name_is_found_in_few_requests(times):
     storage = pointed(times)
     newest = f"{times - (times + 1) % 2:032x}"
     counting = FaultyStorage(storage)
-    found = names.other_table(counting, PATH, newest)
+    found = names.find_other_table(counting, PATH, newest)
     assert found == (f"{times - 2:032x}" if times > 2 else None)
     assert len(counting.trace) <= 2 * math.log2(times + 2) + 2 + 2
 
@@ -99,6 +99,6 @@ def test_a_table_that_got_its_name_back_is_no_other():
     for number, uuid in enumerate(["a", None, "b", None, "a", None, "a"], 1):
         assert names.point(storage, PATH, pointer, uuid, world)
         pointer = names.NamePointer(number, uuid)
-    assert names.other_table(storage, PATH, "a") == "b"
-    assert names.other_table(storage, PATH, "b") == "a"
-    assert names.other_table(storage, TablePath("sales", "new"), "a") is None
+    assert names.find_other_table(storage, PATH, "a") == "b"
+    assert names.find_other_table(storage, PATH, "b") == "a"
+    assert names.find_other_table(storage, TablePath("sales", "new"), "a") is None

@@ -12,7 +12,7 @@ from faults.faulty_storage import FaultyStorage
 from streamhouse_spark import Warehouse
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.buckets.bucketing import row_buckets
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, inline_total
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket, inline_bytes_total
 
 BUCKETS = 4096
 ROWS = 20_000
@@ -77,11 +77,11 @@ def test_what_travels_in_records_is_merged_before_it_is_much(counted, world, mon
 
 @pytest.mark.parametrize("num_buckets", [1, 3, 64, 256])
 def test_tables_with_few_buckets_keep_their_limits(num_buckets):
-    assert inline_share(INLINE_BYTES_MAX, num_buckets) == INLINE_BYTES_MAX // num_buckets
-    assert inline_total(INLINE_BYTES_MAX, num_buckets) == INLINE_BYTES_MAX
+    assert inline_bytes_per_bucket(INLINE_BYTES_MAX, num_buckets) == INLINE_BYTES_MAX // num_buckets
+    assert inline_bytes_total(INLINE_BYTES_MAX, num_buckets) == INLINE_BYTES_MAX
 
 
 def test_the_limit_grows_with_the_buckets_beyond():
-    assert inline_share(INLINE_BYTES_MAX, 4096) == 1024
-    assert inline_total(INLINE_BYTES_MAX, 4096) == 4 << 20
-    assert inline_total(0, 4096) == 0
+    assert inline_bytes_per_bucket(INLINE_BYTES_MAX, 4096) == 1024
+    assert inline_bytes_total(INLINE_BYTES_MAX, 4096) == 4 << 20
+    assert inline_bytes_total(0, 4096) == 0

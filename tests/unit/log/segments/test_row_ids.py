@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.log.segments.row_ids import (
     FILES_MAX,
     NO_PLACE,
     OFFSETS_MAX,
     POSITIONS_MAX,
-    file_places_of,
     file_row_ids,
-    places_of,
+    offsets_by_bucket,
+    positions_by_file,
     row_ids,
 )
 
@@ -35,20 +35,20 @@ def test_rows_of_the_log_and_of_files_are_told_apart():
     assert NO_PLACE not in ids
     assert len(np.unique(ids)) == len(ids) - 1
     mixed = np.random.default_rng(1).permutation(ids)
-    assert places_of(mixed) == {
-        0: OffsetRuns.dense(0, 1),
-        3: OffsetRuns.of(array(5, 6, OFFSETS_MAX - 1)),
-        65_535: OffsetRuns.dense(1, 1),
+    assert offsets_by_bucket(mixed) == {
+        0: OffsetSet.dense(0, 1),
+        3: OffsetSet.of(array(5, 6, OFFSETS_MAX - 1)),
+        65_535: OffsetSet.dense(1, 1),
     }
-    assert file_places_of(mixed) == {
-        0: OffsetRuns.dense(0, 2),
-        FILES_MAX - 1: OffsetRuns.of(array(7, POSITIONS_MAX - 1)),
+    assert positions_by_file(mixed) == {
+        0: OffsetSet.dense(0, 2),
+        FILES_MAX - 1: OffsetSet.of(array(7, POSITIONS_MAX - 1)),
     }
 
 
 def test_none():
-    assert places_of(array()) == file_places_of(array()) == {}
-    assert places_of(array(NO_PLACE)) == file_places_of(array(NO_PLACE)) == {}
+    assert offsets_by_bucket(array()) == positions_by_file(array()) == {}
+    assert offsets_by_bucket(array(NO_PLACE)) == positions_by_file(array(NO_PLACE)) == {}
 
 
 @pytest.mark.parametrize(

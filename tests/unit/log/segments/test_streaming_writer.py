@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.core.concurrency import ahead
+from streamhouse_spark.core.concurrency import map_with_prefetch
 from streamhouse_spark.log import staging
 from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
 from streamhouse_spark.log.segments.streaming_writer import SegmentStream
@@ -139,7 +139,7 @@ def test_a_full_disk_fails_the_append_and_leaves_nothing(warehouse_path, monkeyp
 def test_results_come_in_order_and_little_is_done_ahead():
     begun = []
     with ThreadPoolExecutor(1) as pool:
-        results = ahead(pool, lambda item: begun.append(item) or -item, range(100), num_ahead=3)
+        results = map_with_prefetch(pool, lambda item: begun.append(item) or -item, range(100), num_ahead=3)
         assert [next(results), next(results)] == [0, -1]
         assert len(begun) <= 5
         assert list(results) == [-item for item in range(2, 100)]
@@ -147,4 +147,4 @@ def test_results_come_in_order_and_little_is_done_ahead():
 
 def test_nothing_is_done_without_items():
     with ThreadPoolExecutor(1) as pool:
-        assert list(ahead(pool, abs, [], num_ahead=2)) == []
+        assert list(map_with_prefetch(pool, abs, [], num_ahead=2)) == []

@@ -17,12 +17,12 @@ from streamhouse_spark.log.archive import archive_maintenance
 from streamhouse_spark.log.archive.pages import read_page
 from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
-from streamhouse_spark.read.change_feed.commit_changes import news, plan_changes, range_of_times
-from streamhouse_spark.read.offset_range_scan import binlog_pieces, plan_ranges
+from streamhouse_spark.read.change_feed.commit_changes import commits_between, find_new_commits, plan_changes
+from streamhouse_spark.read.offset_range_scan import plan_binlog_tasks, plan_ranges
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_executor import read_batches
-from streamhouse_spark.read.scan_tasks import ArchiveScanTask, LogScanTask, ScanPlan, piece_from_json
-from streamhouse_spark.read.split_planning import binlog_parts
+from streamhouse_spark.read.scan_tasks import ArchiveScanTask, LogScanTask, ScanPlan, task_from_json
+from streamhouse_spark.read.split_planning import split_binlog
 from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3_600_000
@@ -179,8 +179,8 @@ class TestStarts:
             ("update", 2),
             ("update", 9),
         ]
-        (piece,) = binlog_pieces(table.refresh())
-        assert piece_from_json(json.loads(json.dumps(piece.to_json()))) == piece
+        (piece,) = plan_binlog_tasks(table.refresh())
+        assert task_from_json(json.loads(json.dumps(piece.to_json()))) == piece
         plan = ScanPlan(table.name, table.uuid, table.state.schema, (piece,))
         assert [row for batch in read_batches(table, plan) for row in batch.to_pylist()] == binlog
 
@@ -199,7 +199,7 @@ TOLD = [
 
 def test_a_stream_of_the_binlog_takes_archive_and_log(table):
     plan = plan_ranges(table, table.refresh(), {0: OffsetRange(2, 10)}, ("id", "n"), fail_on_data_loss=True)
-    (part,) = binlog_parts(plan, {0: 3})
+    (part,) = split_binlog(plan, {0: 3})
     rows = [row for batch in read_batches(table, part) for row in batch.to_pylist()]
     assert [(row["before"] and row["before"]["n"], row["after"]["n"]) for row in rows] == [
         (0, 1),
@@ -254,7 +254,7 @@ class TestCommits:
 
         def range_of(start_ms, end_ms=None, includes=both):
             end_us = None if end_ms is None else end_ms * 1000
-            return range_of_times(forgotten.storage, state, start_ms * 1000, end_us, includes=includes)
+            return commits_between(forgotten.storage, state, start_ms * 1000, end_us, includes=includes)
 
         assert range_of(at[0]) == (2, state.version)
         assert range_of(at[1]) == (3, state.version)
@@ -265,9 +265,9 @@ class TestCommits:
 
     def test_a_stream_hears_of_them(self, forgotten):
         state = forgotten.refresh()
-        assert news(forgotten, state, 2, 3, None)[:2] == (3, None)
-        assert news(forgotten, state, 2, state.version, None).commit == state.version
-        assert news(forgotten, state, 4, state.archive.last_commit, None).commit == 4
+        assert find_new_commits(forgotten, state, 2, 3, None)[:2] == (3, None)
+        assert find_new_commits(forgotten, state, 2, state.version, None).commit == state.version
+        assert find_new_commits(forgotten, state, 4, state.archive.last_commit, None).commit == 4
 
     def test_those_before_the_archive_are_refused(self, table, clock):
         for _ in range(2):

@@ -11,19 +11,19 @@ import pytest
 from kit.change_replay import changes, check_history
 from kit.tables import TableCase, tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.datasource.catalog.scan.changes_scan import resolve_version_range
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.log.commit_reader import times_us
+from streamhouse_spark.log.commit_reader import compute_display_times_us
 from streamhouse_spark.log.commits.actions import ResetLake, Trim, Truncate
-from streamhouse_spark.log.segments.scan import whole_range
+from streamhouse_spark.log.segments.scan import plan_whole_range
 from streamhouse_spark.query.predicates import Compare
-from streamhouse_spark.read.change_feed.commit_changes import news, plan_changes, range_of_times
+from streamhouse_spark.read.change_feed.commit_changes import commits_between, find_new_commits, plan_changes
 from streamhouse_spark.read.change_rows import net_changes, split_changes
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
 from streamhouse_spark.read.planner import Pruning
-from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask, OffsetsScanTask, piece_from_json
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask, OffsetsScanTask, task_from_json
 
 INSERT, BEFORE, AFTER, DELETE = map(int, ChangeType)
 TABLE = TableCase("t", "id BIGINT", buckets=1)
@@ -50,7 +50,7 @@ def append(table, number, rows=1):
     ],
 )
 def test_times_rise_from_commit_to_commit(own_ms, after_us, shown_us):
-    assert times_us(own_ms, after_us).tolist() == shown_us
+    assert compute_display_times_us(own_ms, after_us).tolist() == shown_us
 
 
 def test_a_commit_has_one_time_wherever_the_range_begins(table, clock):
@@ -92,7 +92,7 @@ def test_ranges_of_times(table, clock):
 
     def range_of(start_ms, end_ms=None, includes=(True, True)):
         end_us = None if end_ms is None else end_ms * 1000
-        return range_of_times(table.storage, table.refresh(), start_ms * 1000, end_us, includes=includes)
+        return commits_between(table.storage, table.refresh(), start_ms * 1000, end_us, includes=includes)
 
     assert range_of(0) == (1, 4)
     assert range_of(times[1]) == (2, 4)
@@ -113,8 +113,8 @@ def test_a_clock_that_ran_ahead_is_corrected_by_the_next_commit(table, clock):
     clock.advance(10)
     append(table, 2)
     state, both = table.refresh(), (True, True)
-    assert range_of_times(table.storage, state, 0, (now_ms + 10) * 1000, includes=both) == (1, 3)
-    assert range_of_times(table.storage, state, (now_ms + 11) * 1000, None, includes=both) == (4, 3)
+    assert commits_between(table.storage, state, 0, (now_ms + 10) * 1000, includes=both) == (1, 3)
+    assert commits_between(table.storage, state, (now_ms + 11) * 1000, None, includes=both) == (4, 3)
     assert table.to_arrow(as_of_timestamp_ms=now_ms + 10).num_rows == 2
     shown = [change["_commit_timestamp"] for change in changes(table, 2, 3)]
     assert shown[0] < shown[1]
@@ -132,7 +132,7 @@ def test_records_that_are_gone(table):
         changes(table, 2, 5)
     assert [c["id"] for c in changes(table, 12, 14)] == [10, 11, 12]
     with pytest.raises(OffsetsTrimmedError, match=r"first available version is 12$"):
-        range_of_times(table.storage, table.refresh(), 0, None, includes=(True, True))
+        commits_between(table.storage, table.refresh(), 0, None, includes=(True, True))
 
 
 # -- what no record tells ---------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_the_net_change_of_a_key(kinds, net):
 
 def runs(*parts):
     return CommitRanges.of(
-        CommitRange(OffsetRuns.dense(start, n), version, version * 10, grouped) for start, n, version, grouped in parts
+        CommitRange(OffsetSet.dense(start, n), version, version * 10, grouped) for start, n, version, grouped in parts
     )
 
 
@@ -256,10 +256,10 @@ def test_runs_of_commits():
 
 def test_pieces_travel_as_json(table):
     append(table, 1, 3)
-    log = LogScanTask(whole_range(table.refresh(), 0, OffsetRange(0, 3)))
+    log = LogScanTask(plan_whole_range(table.refresh(), 0, OffsetRange(0, 3)))
     for rows in (log, OffsetsScanTask(0, OffsetRange(0, 3), 9)):
         piece = ChangesScanTask(rows, runs((0, 3, 2, True)), True, ("id",))
-        read = piece_from_json(piece.to_json())
+        read = task_from_json(piece.to_json())
         assert isinstance(read, ChangesScanTask)
         assert read.to_json() == piece.to_json()
         assert (read.bucket, read.size_bytes) == (0, rows.size_bytes)
@@ -269,7 +269,7 @@ def test_a_large_piece_is_cut_between_commits_that_are_grouped(table):
     for number in range(12):
         append(table, number, 1000)
     state = table.refresh()
-    log = LogScanTask(whole_range(state, 0, OffsetRange(0, 12_000)))
+    log = LogScanTask(plan_whole_range(state, 0, OffsetRange(0, 12_000)))
     ranges = [(0, 2000, 2, False), (2000, 3000, 3, True), (5000, 1000, 4, False), (6000, 6000, 5, True)]
     piece = ChangesScanTask(log, runs(*ranges), key=("id",))
     parts = list(split_changes(piece, log.size_bytes // 12))
@@ -315,7 +315,7 @@ def test_rows_of_a_dropped_partition_are_deleted(wh):
     table.drop_partition({"day": 1})
     dropped = table.refresh().version
     assert [(c["id"], c["_change_type"]) for c in changes(table, dropped, dropped)] == [(1, "delete")]
-    assert news(table, table.state, dropped, dropped, None).commit == dropped
+    assert find_new_commits(table, table.state, dropped, dropped, None).commit == dropped
     table.append([{"id": 5, "day": 1}])
     check_history(table)
 

@@ -11,10 +11,10 @@ from kit.change_replay import changes, check_history, first_there
 from kit.round_trips import RemoteStorage
 from kit.tables import tier, trim_tiered
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, Table, Warehouse
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.planner import Pruning
-from streamhouse_spark.read.scan_tasks import ChangesScanTask, OffsetsScanTask, piece_from_json
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, OffsetsScanTask, task_from_json
 
 
 @pytest.fixture(params=["iceberg", "paimon"])
@@ -168,7 +168,7 @@ class TestCost:
         state = far.refresh()
         with remote.measured() as cost:
             (piece,) = plan_changes(far, state, version, version, Pruning()).pieces
-        assert piece.commits.offsets == OffsetRuns.dense(3, 1)
+        assert piece.commits.offsets == OffsetSet.dense(3, 1)
         assert cost.keys
         assert not [key for key in cost.keys if key.startswith("lake/")]
 
@@ -210,18 +210,18 @@ def test_a_piece_travels_as_json(table):
     (piece,) = plan_changes(table, state, version, version, Pruning()).pieces
     assert isinstance(piece.rows, OffsetsScanTask)
     assert piece.rows.snapshot_id == state.lake.snapshot_id
-    again = piece_from_json(piece.to_json())
+    again = task_from_json(piece.to_json())
     assert isinstance(again, ChangesScanTask)
     assert again.rows == piece.rows
-    assert again.commits.offsets == OffsetRuns.dense(3, 3)
+    assert again.commits.offsets == OffsetSet.dense(3, 3)
 
 
 def test_files_that_hold_fewer_rows_than_a_plan_says_are_an_error(table):
     lake, snapshot_id = table.open_lake(), table.refresh().lake.snapshot_id
-    (found,) = [rows for _, rows in lake.read_held(snapshot_id, 0, OffsetRuns.dense(8, 2))]
+    (found,) = [rows for _, rows in lake.read_held(snapshot_id, 0, OffsetSet.dense(8, 2))]
     assert pa.table(found)["id"].to_pylist() == [8, 9]
     with pytest.raises(OffsetsTrimmedError, match=r"3 rows in offsets \[8, 11\) .* hold 2 of them"):
-        lake.read_held(snapshot_id, 0, OffsetRuns.dense(8, 3))
+        lake.read_held(snapshot_id, 0, OffsetSet.dense(8, 3))
 
 
 def test_old_rows_from_before_all_were_removed(table):

@@ -12,7 +12,7 @@ from kit.change_replay import changes, check_history
 from kit.row_replacement import replace_rows
 from kit.tables import tier
 from property.stream_driver import Query
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.delete_vectors import DeleteRows
@@ -155,11 +155,11 @@ def test_writers_that_share_a_record(table):
 
 
 def test_a_record_tells_which_rows_were_replaced():
-    rows, files = {0: OffsetRuns.dense(3, 4), 2: OffsetRuns.dense(0, 1)}, {"data/a.parquet": OffsetRuns.dense(7, 2)}
+    rows, files = {0: OffsetSet.dense(3, 4), 2: OffsetSet.dense(0, 1)}, {"data/a.parquet": OffsetSet.dense(7, 2)}
     plain = DeleteRows(rows, files, 5)
     every = plain.with_updated(rows, files)
-    some = plain.with_updated({0: OffsetRuns.dense(5, 9), 1: OffsetRuns.dense(0, 1)}, {})
-    assert some.updated == {0: OffsetRuns.dense(5, 2)}
+    some = plain.with_updated({0: OffsetSet.dense(5, 9), 1: OffsetSet.dense(0, 1)}, {})
+    assert some.updated == {0: OffsetSet.dense(5, 2)}
     files_alone = plain.with_updated({}, files)
     for action in (plain, every, some, files_alone, DeleteRows(rows), DeleteRows(rows).with_updated(rows, {})):
         assert DeleteRows.from_json(action.to_json()) == action

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamhouse_spark import ConstraintViolatedError, InvalidOptionError
-from streamhouse_spark.schema.constraints.check_constraint import CONSTRAINT, parse_checks, require_checked
+from streamhouse_spark.schema.constraints.check_constraint import CONSTRAINT, parse_checks, require_constraints
 from streamhouse_spark.schema.expressions.evaluation import evaluate
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -173,9 +173,9 @@ def test_a_row_whose_condition_overflows_is_in_breach(text: str, row: dict[str, 
     """It is an error in Spark with ANSI mode, so such a row cannot be written there either."""
     (check,) = parse_checks({f"{CONSTRAINT}k": text}, SCHEMA)
     rows = pa.Table.from_pylist([{}, row, {}], schema=SCHEMA.arrow)
-    assert check.in_breach(rows).to_pylist() == [None, True, None]
+    assert check.find_violations(rows).to_pylist() == [None, True, None]
     with pytest.raises(ConstraintViolatedError, match=r"1 of 3 rows .* is too large for its type"):
-        require_checked([check], rows, "d.t")
+        require_constraints([check], rows, "d.t")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "1a", "a.b", "x" * 129])

@@ -13,7 +13,7 @@ from storage.s3_server import ServerClock
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.storage.hdfs.storage import HdfsStorage, hdfs_storage
-from streamhouse_spark.storage.put_if_absent import PutOutcome, slot_of_bytes
+from streamhouse_spark.storage.put_if_absent import PutOutcome, slot_for_bytes
 from streamhouse_spark.storage.remote import conditional_put_race
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
 from unit.storage.test_contract import TestCreating, TestListing, TestReading
@@ -119,12 +119,12 @@ def test_a_put_whose_answer_gets_lost(hdfs, store, operation, fault):
     """Nothing is acknowledged that is not there, and whoever looks knows whose it is."""
     store.now_ms()
     hdfs.plan = nth(operation, 0, fault)
-    taken = slot_of_bytes(store, "a/1", b"mine").take(b"mine")
+    taken = slot_for_bytes(store, "a/1", b"mine").take(b"mine")
     if operation != RENAME:
         assert taken.failure is None, "a temporary file is written again"
     assert taken.outcome is (PutOutcome.WON if stored(hdfs) == b"mine" else PutOutcome.NOT_STORED)
     assert (stored(hdfs) is None) == (operation == RENAME and fault in UNCLEAR[2:])
-    again = slot_of_bytes(store, "a/1", b"another's").take(b"another's")
+    again = slot_for_bytes(store, "a/1", b"another's").take(b"another's")
     assert again.outcome is (PutOutcome.LOST if taken.outcome is PutOutcome.WON else PutOutcome.WON)
     assert list(hdfs.files) == [STORED]
 

@@ -12,7 +12,7 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotFoundError, Transaction
 from streamhouse_spark.log.commits.actions import Drop
-from streamhouse_spark.log.lifecycle.branches import publication_of
+from streamhouse_spark.log.lifecycle.branches import publication_id
 from streamhouse_spark.table.branching import publication
 from unit.table.branching.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
@@ -119,7 +119,7 @@ def test_nobody_else_can_say_that_a_branch_was_published(wh):
     table, branch = begun(wh, keyed=False, lake=None)
     add(branch, 6)
     with pytest.raises(InvalidOptionError, match="say which branches were published"):
-        table.append(rows(9), transaction=Transaction(publication_of("audit", branch.uuid), 1))
+        table.append(rows(9), transaction=Transaction(publication_id("audit", branch.uuid), 1))
     table.fast_forward("audit")
     assert ids(table) == list(range(7))
 

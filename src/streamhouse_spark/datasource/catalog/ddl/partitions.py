@@ -7,18 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.core.arrow_groupby import distinct, in_order
+from streamhouse_spark.core.arrow_groupby import distinct_rows, sort_rows
 from streamhouse_spark.datasource.catalog.spark_literals import is_same_cell, json_values, parse_cell
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.planner import ScanRequest, scan_pinned
+from streamhouse_spark.read.planner import ScanRequest, scan_tiered_snapshot
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
-from streamhouse_spark.read.union_read import read_hot, read_pin
-from streamhouse_spark.table.overwrite import empty_parts
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+from streamhouse_spark.read.union_read import read_hot_rows, read_snapshot_rows
+from streamhouse_spark.table.overwrite import truncate_partitions
 from streamhouse_spark.table.partitions import drop_partitions
 
 
@@ -33,10 +33,10 @@ def list_partitions(table: TableHandle, partition_spec: Mapping[str, Any]) -> li
     if not columns:
         raise InvalidOptionError(f"table {table.name} is not partitioned by columns; there are no partitions to show")
     positions = {_partition_index(state, name): value for name, value in partition_spec.items()}
-    partitions = with_stand_ins(
+    partitions = read_with_fallback(
         table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _distinct_partitions(table, pin)
     )
-    partitions = in_order(partitions, columns)
+    partitions = sort_rows(partitions, columns)
     rows = zip(*(json_values(column) for column in partitions.columns), strict=True)
     matching_rows = [list(row) for row in rows if all(is_same_cell(row[at], value) for at, value in positions.items())]
     return sorted(matching_rows, key=lambda row: [value is not None for value in row])
@@ -44,8 +44,8 @@ def list_partitions(table: TableHandle, partition_spec: Mapping[str, Any]) -> li
 
 def _distinct_partitions(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
     schema = pin.state.schema.select(pin.state.partition_by).arrow
-    parts = [distinct(part.cast(schema)) for part in _read_partition_columns(table, pin)]
-    return distinct(pa.concat_tables([schema.empty_table(), *parts]))
+    parts = [distinct_rows(part.cast(schema)) for part in _read_partition_columns(table, pin)]
+    return distinct_rows(pa.concat_tables([schema.empty_table(), *parts]))
 
 
 def drop_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
@@ -66,7 +66,7 @@ def truncate_partitions_by_value(table: TableHandle, partitions: Sequence[Sequen
     if state.primary_key:
         drop_partitions(table, matches)
     else:
-        empty_parts(table, matches)
+        truncate_partitions(table, matches)
 
 
 def _partition_matches(table: TableHandle, state: TableState, partitions: Sequence[Sequence[Any]]) -> PartitionMatches:
@@ -90,16 +90,16 @@ def _partition_index(state: TableState, name: str) -> int:
 def _read_partition_columns(table: TableHandle, pin: ReadSnapshot) -> Iterator[pa.Table]:
     columns = Projection.of(pin.state.schema, pin.state.partition_by, None)
     if pin.state.primary_key or pin.state.deletions:  # empty partitions do not count
-        yield read_pin(table, pin, columns)
+        yield read_snapshot_rows(table, pin, columns)
         return
-    files = scan_pinned(table, pin, ScanRequest(pin.state.partition_by)).files if pin.lake is not None else ()
+    files = scan_tiered_snapshot(table, pin, ScanRequest(pin.state.partition_by)).files if pin.lake is not None else ()
     if any(name not in file.partition for file in files for name in columns.columns):
-        yield read_pin(table, pin, columns)
+        yield read_snapshot_rows(table, pin, columns)
         return
     yield pa.table(
         [_partition_array([f.partition[c.name] for f in files], c.type) for c in columns.schema], columns.schema.names
     )
-    yield from read_hot(table, pin, columns)
+    yield from read_hot_rows(table, pin, columns)
 
 
 def _partition_array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamhouse_spark.core.paths import DEFAULT_DATABASE, parse_database
-from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.datasource.catalog.arguments import path_of, table_path
 from streamhouse_spark.datasource.catalog.ddl.databases import database_exists, require_database
@@ -84,5 +84,5 @@ def _ensure_database(warehouse: Warehouse, path: TablePath) -> None:
 
 def _restore_database(warehouse: Warehouse, path: TablePath) -> None:
     """Recreate the database of a committed name if it was dropped concurrently."""
-    with after_commit(logger, "keeping the database", path):
+    with log_post_commit_errors(logger, "keeping the database", path):
         names.create_database(warehouse.storage, path.database, warehouse.world)

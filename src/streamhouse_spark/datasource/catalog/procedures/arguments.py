@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import InvalidOptionError
@@ -52,7 +52,7 @@ def bind_arguments(procedure: str, parameters: Sequence[Parameter], arguments: M
     names = [parameter.name for parameter in parameters]
     for name in arguments:
         if name.casefold() not in names:
-            near = nearest(name, names)
+            near = find_nearest(name, names)
             hint = f"did you mean {near}?" if near else f"it has {', '.join(names)}"
             raise InvalidOptionError(f"procedure {procedure} has no parameter {name[:100]!r}; {hint}")
     return {parameter.name: _bind_value(procedure, parameter, by_folded_name) for parameter in parameters}

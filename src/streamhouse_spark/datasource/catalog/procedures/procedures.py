@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.datasource.catalog.procedures import branches as branch_procedures
 from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
 from streamhouse_spark.datasource.catalog.procedures import tables as table_procedures
@@ -77,7 +77,7 @@ def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
     name = str(args["name"])
     procedure = PROCEDURES.get(name.lower())
     if procedure is None:
-        near = nearest(name, PROCEDURES)
+        near = find_nearest(name, PROCEDURES)
         hint = f"did you mean {near}?" if near else f"there are {', '.join(PROCEDURES)}"
         raise InvalidOptionError(f"there is no procedure {name[:100]!r}; {hint}")
     arguments = bind_arguments(procedure.name, procedure.parameters, args.get("arguments") or {})
@@ -91,7 +91,7 @@ def _drop_consumer(connection: Connection, arguments: Mapping[str, Any]) -> Rows
     consumer_id = arguments["consumer_id"]
     consumers = table.refresh().consumers
     if consumer_id not in consumers:
-        near = nearest(consumer_id, consumers)
+        near = find_nearest(consumer_id, consumers)
         hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(consumers)) or 'none'}"
         raise InvalidOptionError(f"table {table.name} has no consumer {consumer_id[:100]!r}; {hint}")
     offsets = json.dumps({str(bucket): offset for bucket, offset in sorted(consumers[consumer_id].offsets.items())})

@@ -20,9 +20,9 @@ from streamhouse_spark.datasource.catalog.procedures.tasks import decode_outcome
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.parquet.compaction import GroupWriter, Rewritten, RunGroups, SizedFile, in_this_process
+from streamhouse_spark.lake.parquet.compaction import GroupWriter, Rewritten, RunGroups, SizedFile, make_local_runner
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
-from streamhouse_spark.lake.tiering.plan import TieringTask, task_bytes, task_groups
+from streamhouse_spark.lake.tiering.plan import TieringTask, group_tasks, task_bytes
 from streamhouse_spark.lake.tiering.round import RunTasks
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_
     """
     if not spark_job and (spark_job is False or not jobs.is_available):
         return None
-    here = in_this_process(table.storage, table.settings, table.world)
+    here = make_local_runner(table.storage, table.settings, table.world)
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> Sequence[Rewritten]:
         num_bytes = sum(group.size_bytes for group in groups)
@@ -143,7 +143,7 @@ def make_round_runner(jobs: SparkJobs, table: TableHandle, *, spark_job: bool | 
         num_bytes = sum(map(task_bytes, tasks))
         if not tasks or not jobs.should_run(num_bytes, spark_job=spark_job):
             return here(tasks)
-        groups = task_groups(tasks)
+        groups = group_tasks(tasks)
         texts = [encode_round_task([tasks[position] for position in group]) for group in groups]
         description = f"tier {table.name}: {len(groups)} tasks, {num_bytes >> 20} MiB"
         written = jobs.results(description, texts)

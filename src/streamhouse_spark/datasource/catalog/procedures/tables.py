@@ -9,7 +9,7 @@ from typing import Any, Final
 from streamhouse_spark.datasource.catalog.procedures.arguments import parse_table_argument
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.lifecycle.clones import version_of_clone
+from streamhouse_spark.log.lifecycle.clones import base_version_of_clone
 from streamhouse_spark.query.partition_match import NULL_NAME, PartitionMatch, PartitionMatches
 from streamhouse_spark.schema.partition_fields import join_fields, split_fields
 from streamhouse_spark.table.partitions import drop_partitions
@@ -36,7 +36,7 @@ def clone(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
         raise InvalidOptionError(f"clone of {source}: version and tag are both given; give one")
     version = arguments["version"] if arguments["version"] is not None else arguments["tag"]
     clone = connection.warehouse().clone_table(source, target, version=version)
-    origin = version_of_clone(connection.table(source).refresh(), clone.uuid)
+    origin = base_version_of_clone(connection.table(source).refresh(), clone.uuid)
     return [(source, clone.name, origin.version, origin.lake_snapshot)]
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import ticks_of
+from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.datasource.catalog.scan.cache_validators import observe_lake_once, plan_validators
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot, open_at_snapshot
@@ -22,8 +22,8 @@ from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
 from streamhouse_spark.log.segments.statistics import decode_stored_value
-from streamhouse_spark.query.predicates import ALWAYS_TRUE, exactly, family_of
-from streamhouse_spark.read.planner import Sources
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, constant_bounds, family_of
+from streamhouse_spark.read.planner import ScanSources
 from streamhouse_spark.read.scan_tasks import LogScanTask
 from streamhouse_spark.schema.table_schema import Column
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -75,24 +75,24 @@ def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, A
     return None if any(cell is None for cell in cells) else [cell[0] for cell in cells if cell is not None]
 
 
-def _is_countable(sources: Sources) -> bool:
+def _is_countable(sources: ScanSources) -> bool:
     """Return whether the row count of each part is exact."""
     files = sources.lake.files if sources.lake is not None else ()
     log_only = all(isinstance(piece, LogScanTask) for piece in sources.pieces)
     return sources.are_exact and log_only and all(file.num_live is not None for file in files)
 
 
-def _count_rows(sources: Sources) -> int:
+def _count_rows(sources: ScanSources) -> int:
     files = sources.lake.files if sources.lake is not None else ()
     return sum(file.num_live or 0 for file in files) + sum(split.num_rows for split in _log_splits(sources))
 
 
-def _log_splits(sources: Sources) -> list[LogSplit]:
+def _log_splits(sources: ScanSources) -> list[LogSplit]:
     return [piece.split for piece in sources.pieces if isinstance(piece, LogScanTask)]
 
 
 def _aggregate_value(
-    sources: Sources, function: Mapping[str, Any], columns: Sequence[Column], summaries: Sequence[Summary | None]
+    sources: ScanSources, function: Mapping[str, Any], columns: Sequence[Column], summaries: Sequence[Summary | None]
 ) -> tuple[Any] | None:
     """Return the function's value in a tuple, or None if it is unknown."""
     if function["function"] == "count_star":
@@ -124,7 +124,7 @@ def _to_spark_json(value: Any, data_type: pa.DataType) -> Any:
 # -- summaries --------------------------------------------------------------------------------------------------------
 
 
-def _summarise_columns(table: TableHandle, sources: Sources, columns: Sequence[Column]) -> list[Summary | None]:
+def _summarise_columns(table: TableHandle, sources: ScanSources, columns: Sequence[Column]) -> list[Summary | None]:
     parts: list[list[Summary | None]] = [[] for _ in columns]
     splits_to_read: list[LogSplit] = []
     for file in sources.lake.files if sources.lake is not None else ():
@@ -163,7 +163,7 @@ def _summarise_file(file: ScanFile, column: Column) -> Summary | None:
         return None
     if column.name in file.partition:
         value = file.partition[column.name]
-        is_exact = value is not None and exactly(value).low == value  # a float partition may be NaN
+        is_exact = value is not None and constant_bounds(value).low == value  # a float partition may be NaN
         return Summary(0) if value is None else Summary(file.num_rows, *((value, value) if is_exact else (None, None)))
     stats = file.statistics.get(column.name)
     if stats is None or stats.null_count is None or stats.value_count != file.num_rows:
@@ -195,7 +195,7 @@ def _single_segment_split(split: LogSplit, segment: Segment) -> LogSplit:
 
 
 def _summarise_rows(
-    table: TableHandle, sources: Sources, split: LogSplit, columns: Sequence[Column]
+    table: TableHandle, sources: ScanSources, split: LogSplit, columns: Sequence[Column]
 ) -> Iterator[Summary]:
     """Summarise the columns by reading the rows of a split."""
     batches = [b.batch for b in read_split(table.storage, split, sources.state.schema, [c.name for c in columns])]
@@ -212,4 +212,4 @@ def _summarise_rows(
 
 def _to_ordinal(value: pa.Scalar) -> Any:
     """Return dates as days and timestamps as microseconds, as in statistics."""
-    return ticks_of(value)
+    return scalar_to_ticks(value)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS, ROW_ID
-from streamhouse_spark.read.scan_tasks import Piece, ScanPlan, piece_from_json
+from streamhouse_spark.read.scan_tasks import ScanPlan, ScanTask, task_from_json
 
 _METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS, COMMIT_VERSION, ROW_ID)}
 
@@ -32,7 +32,7 @@ class PythonPlan:
     """Spark's filters as JSON. Rows that do not match may be dropped early; Spark applies the filters again."""
     common: ScanPlan
     """The plan without scan tasks."""
-    groups: tuple[tuple[Piece, ...], ...]
+    groups: tuple[tuple[ScanTask, ...], ...]
     skipped: int = 0
     """Segments that a stream batch pruned, reported by one of its tasks."""
 
@@ -42,7 +42,7 @@ class PythonPlan:
 
     def without_groups(self) -> PythonPlan:
         """Return the common settings of all groups."""
-        return replace(self, common=self.common.with_pieces(()), groups=())
+        return replace(self, common=self.common.with_tasks(()), groups=())
 
     def to_text(self) -> str:
         value = {
@@ -69,6 +69,6 @@ class PythonPlan:
             value["fail_on_data_loss"],
             tuple(value["filters"]),
             ScanPlan.from_json(value["common"]),
-            tuple(tuple(piece_from_json(piece) for piece in group) for group in value["groups"]),
+            tuple(tuple(task_from_json(piece) for piece in group) for group in value["groups"]),
             value["skipped"],
         )

@@ -21,7 +21,7 @@ from streamhouse_spark.datasource.read.partitions import TablePartition, read_pl
 from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker_memory import release_memory
 from streamhouse_spark.query.row_mask import mask_of
-from streamhouse_spark.read.scan_tasks import ScanPlan, num_segments
+from streamhouse_spark.read.scan_tasks import ScanPlan, count_segments
 from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -61,7 +61,7 @@ def read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPla
     before = METER.total()
     yield from _read_ipc_rows(connection, python_plan, plan)
     counts = {
-        "segmentsRead": num_segments(plan),
+        "segmentsRead": count_segments(plan),
         "segmentsSkipped": python_plan.skipped,
         "storeRequests": (METER.total() - before).total,
     }
@@ -88,7 +88,7 @@ def _read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPl
 
 
 def make_partitions(plan: PythonPlan) -> list[InputPartition]:
-    return [TablePartition(plan.common.with_pieces(group)) for group in plan.groups]
+    return [TablePartition(plan.common.with_tasks(group)) for group in plan.groups]
 
 
 def _split_large_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

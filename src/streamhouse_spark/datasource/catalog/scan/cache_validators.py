@@ -92,7 +92,7 @@ def observe_lake_once(
     if not is_read or not table.has_lake or pin.suffix is not None or _is_local(table):
         yield lake_validators(table, is_read=is_read)
         return
-    with table.open_lake().one_look():
+    with table.open_lake().cache_metadata_for_round():
         yield lake_validators(table, is_read=True, is_shared=True)
 
 

@@ -15,9 +15,9 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
-from streamhouse_spark.read.change_feed.commit_changes import news, range_of_times, require_changes
-from streamhouse_spark.schema.reserved_names import require_unlike
-from streamhouse_spark.table.tags import version_of
+from streamhouse_spark.read.change_feed.commit_changes import commits_between, find_new_commits, require_full_changelog
+from streamhouse_spark.schema.reserved_names import require_distinct_names
+from streamhouse_spark.table.tags import resolve_version
 from streamhouse_spark.warehouse.process_cache import Connection
 
 _NET = "netChanges"
@@ -35,8 +35,8 @@ def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
         raise InvalidNameError(f"{name}: only a table has CHANGES, and {name} is a view of one; name {name.path}")
     table = connection.table(str(name.path))
     state = table.state
-    require_changes(state)
-    require_unlike(state.schema.names, (field.name for field in CHANGES_FIELDS), f"{name} CHANGES")
+    require_full_changelog(state)
+    require_distinct_names(state.schema.names, (field.name for field in CHANGES_FIELDS), f"{name} CHANGES")
     first, last = _resolve_range(table, state, args["range"])
     is_net = args["mode"] == _NET and not state.primary_key
     pin = QuerySnapshot(
@@ -70,7 +70,7 @@ def end_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
         return {"newest": newest, "offset": None}
     start = _require_offset(table, pin, args["start"])
     last = newest if args["until"] is None else min(newest, args["until"])
-    last_change = news(table, state, start["commit"] + 1, last, start["time_us"])
+    last_change = find_new_commits(table, state, start["commit"] + 1, last, start["time_us"])
     if last_change is None:
         return {"newest": newest, "offset": None}
     return {"newest": newest, "offset": {"uuid": pin.uuid, **last_change._asdict()}}
@@ -123,7 +123,7 @@ def _resolve_range(table: TableHandle, state: TableState, requested_range: Mappi
         return resolve_version_range(state, start, end, includes=includes)
     if end is not None and end < start:
         raise InvalidOptionError(f"CHANGES of {state.name} end before they start; swap the two times")
-    return range_of_times(table.storage, state, start, end, includes=includes)
+    return commits_between(table.storage, state, start, end, includes=includes)
 
 
 def resolve_version_range(
@@ -143,7 +143,7 @@ def resolve_version_range(
 
 
 def _require_version(state: TableState, version: str) -> int:
-    number = version_of(state, version)
+    number = resolve_version(state, version)
     if number > state.version:
         raise InvalidOptionError(
             f"{state.name} has no version {number}: its newest is {state.version}, see {state.name}$history"

@@ -125,7 +125,7 @@ class FileSystems:
         if scheme not in _SETTINGS:
             return f"files with the scheme {scheme} are left to it"
         if scheme not in self.schemes:
-            return f"Spark has no file system {scheme}; {remedy(scheme, self.hadoop_version)}"
+            return f"Spark has no file system {scheme}; {file_system_remedy(scheme, self.hadoop_version)}"
         if not self.warehouse_files.holds(location):
             return "the lake lies outside the warehouse, and may have credentials of its own"
         return self._unsupported_reason(scheme, _bucket_and_key(location)[0])
@@ -142,7 +142,7 @@ class FileSystems:
         return f"settings {_SETTINGS[scheme]}* are not known to Spark's file system" if ours else None
 
 
-def remedy(scheme: str, hadoop_version: str | None) -> str:
+def file_system_remedy(scheme: str, hadoop_version: str | None) -> str:
     """Return how a session gets a file system, for this Spark's version of Hadoop."""
     package = _PACKAGES.get(scheme)
     if package is None:

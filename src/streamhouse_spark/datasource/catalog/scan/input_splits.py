@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.catalog.scan.scan_planning import bucket_of
 from streamhouse_spark.lake.model.scan_files import ScanFile
-from streamhouse_spark.read.planner import Sources, lake_pieces
+from streamhouse_spark.read.planner import ScanSources, plan_lake_tasks
 from streamhouse_spark.read.scan_tasks import (
     ArchiveScanTask,
     BinlogScanTask,
@@ -26,12 +26,17 @@ from streamhouse_spark.read.scan_tasks import (
     LakeScanTask,
     LogScanTask,
     OffsetsScanTask,
-    Piece,
+    ScanTask,
     StartScanTask,
     VersionRowsScanTask,
     ViewScanTask,
 )
-from streamhouse_spark.read.split_planning import OPENING_BYTES, by_bucket, partition_bytes, split_large_tasks
+from streamhouse_spark.read.split_planning import (
+    OPENING_BYTES,
+    group_by_bucket,
+    split_large_tasks,
+    target_partition_bytes,
+)
 from streamhouse_spark.schema.table_schema import TableSchema
 
 _TEXT_BYTES = 24
@@ -89,7 +94,7 @@ class ParquetSplit:
 class ArrowSplit:
     """A scan task for Python."""
 
-    piece: Piece
+    piece: ScanTask
     bucket: int | None
     num_rows: int
     size_bytes: int
@@ -110,7 +115,7 @@ class SplitPlan:
 
 
 def plan_splits(
-    sources: Sources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
+    sources: ScanSources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
 ) -> SplitPlan:
     """Cut the sources into splits. Python reads everything that Spark cannot reach through ``reached``.
 
@@ -120,11 +125,11 @@ def plan_splits(
     paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
     python_files = (file for file, path in zip(files, paths, strict=True) if path is None)
-    pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(python_files)]
-    pieces.extend((piece, bucket_of(piece), of_log) for piece in by_bucket(sources.pieces))
+    pieces: list[tuple[ScanTask, int | None, float]] = [(p, p.bucket, of_lake) for p in plan_lake_tasks(python_files)]
+    pieces.extend((piece, bucket_of(piece), of_log) for piece in group_by_bucket(sources.pieces))
     of_files = [_Weight(file.size_bytes * of_lake) for file in files]
     weights = [*of_files, *(_Weight(p.size_bytes * f) for p, _, f in pieces)]
-    target_bytes = partition_bytes(weights, parallelism)
+    target_bytes = target_partition_bytes(weights, parallelism)
     native_target_bytes = _native_target_bytes(of_files, weights, parallelism, _native_bytes_min(files, of_lake))
     native = [
         unit
@@ -148,8 +153,8 @@ def _native_target_bytes(
     """
     share_bytes = sum(weight.size_bytes + OPENING_BYTES for weight in of_files) // parallelism
     if share_bytes <= _ALONE_BYTES_MAX:
-        return partition_bytes(of_files, parallelism, min_bytes=min_bytes, per_core=1)
-    return partition_bytes(weights, parallelism, min_bytes=min_bytes)
+        return target_partition_bytes(of_files, parallelism, min_bytes=min_bytes, per_core=1)
+    return target_partition_bytes(weights, parallelism, min_bytes=min_bytes)
 
 
 def _native_bytes_min(files: Sequence[ScanFile], fraction: float) -> int:
@@ -171,7 +176,7 @@ class _Weight:
 
 
 def _native_path(
-    file: ScanFile, sources: Sources, columns: Sequence[str], reached: FileSystems | None, *, drops_rows: bool
+    file: ScanFile, sources: ScanSources, columns: Sequence[str], reached: FileSystems | None, *, drops_rows: bool
 ) -> str | None:
     """Return the file's URI if Spark's own reader returns exactly the same rows."""
     assert sources.lake is not None
@@ -190,7 +195,7 @@ def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[st
     return tuple((str(reached.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
 
 
-def _arrow_split(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
+def _arrow_split(piece: ScanTask, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
         case LogScanTask(split) | StartScanTask(split):
@@ -199,7 +204,7 @@ def _arrow_split(piece: Piece, bucket: int | None, fraction: float, *, are_exact
             num_rows = split.num_rows + sum(len(part.offsets) for part in archived)
             return ArrowSplit(piece, bucket, num_rows, size_bytes, are_exact)
         case LakeScanTask(split):
-            is_whole = split.is_plain and not piece.leaves_out
+            is_whole = split.is_plain and not piece.has_pending_deletes
             return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
         case OffsetsScanTask(_, offsets):
             return ArrowSplit(piece, bucket, len(offsets), size_bytes, are_exact and piece.snapshot_id is None)
@@ -227,7 +232,7 @@ def split_parquet_file(
         yield ParquetSplit(path, start, end - start, *of_file)
 
 
-def encode_positions(positions: OffsetRuns) -> str:
+def encode_positions(positions: OffsetSet) -> str:
     """Encode positions as a bitmap up to the last position, least significant bit first, deflated, in base64."""
     bits = np.zeros(positions.range.end, np.bool_)
     bits[positions.offsets()] = True

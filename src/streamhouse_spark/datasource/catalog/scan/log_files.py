@@ -23,7 +23,7 @@ from streamhouse_spark.datasource.catalog.scan.hadoop_settings import HadoopSett
 from streamhouse_spark.datasource.stream.log_following import MICRO_BATCH_ADVICE
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.lifecycle.log_locations import SETTINGS_PREFIX, log_settings, places_of
+from streamhouse_spark.log.lifecycle.log_locations import SETTINGS_PREFIX, log_locations_of, log_settings
 from streamhouse_spark.storage.base import url_of
 
 _OF_LAKES: Final = "lake."
@@ -53,7 +53,7 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
     path = table.storage.local_path(key)
     if path is not None:
         return LogFolder(path)
-    places = places_of(table.storage)
+    places = log_locations_of(table.storage)
     elsewhere = places.place(key) if places is not None else None
     settings = table.settings if elsewhere is None else log_settings(table.settings)
     settings_of_store = {name: value for name, value in settings.items() if not name.startswith(_OF_LAKES)}
@@ -84,7 +84,7 @@ def store_folder(table: TableHandle) -> LogFolder | None:
     or if the table's log is in another location.
     """
     key = table_prefix(table.uuid)
-    places = places_of(table.storage)
+    places = log_locations_of(table.storage)
     location = url_of(table.storage, key)
     if scheme_of(location) != S3A or (places is not None and places.place(key) is not None):
         return None

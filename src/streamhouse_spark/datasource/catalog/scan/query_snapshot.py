@@ -19,11 +19,11 @@ from streamhouse_spark.lake.snapshot_history import require_metadata
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.historical_schema import state_of_time, with_schema
-from streamhouse_spark.read.previous_table import table_of_time
+from streamhouse_spark.read.historical_schema import state_as_of, with_schema
+from streamhouse_spark.read.previous_table import table_as_of
 from streamhouse_spark.read.read_snapshot import take_snapshot_as_of
 from streamhouse_spark.table.system_views import CHANGELOG, LAKE, open_view
-from streamhouse_spark.table.tags import version_of
+from streamhouse_spark.table.tags import resolve_version
 from streamhouse_spark.warehouse.process_cache import Connection
 
 _STATES_MAX = 16
@@ -99,7 +99,7 @@ def read_lake_snapshot(table: TableHandle) -> CachedLakeSnapshot | None:
     if not state.has_lake:
         return None
     lake = table.open_lake(state)
-    with lake.one_look():
+    with lake.cache_metadata_for_round():
         newest, marks = lake.newest(), lake.marks()
     require_metadata(state, lake, newest)
     return CachedLakeSnapshot(state.lake_location, None if newest is None else newest.id, marks)
@@ -138,10 +138,10 @@ def take_query_snapshot(
         pin = QuerySnapshot(table.name, table.uuid, suffix, state.version, attempt=state.attempt)
     else:
         if version is not None:
-            state = state_at(table.log, table.storage, version_of(state, version))
+            state = state_at(table.log, table.storage, resolve_version(state, version))
         source_table = table
         if as_of_ms is not None:
-            source_table, state = table_of_time(table, state, as_of_ms)
+            source_table, state = table_as_of(table, state, as_of_ms)
             state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
             take_snapshot_as_of(with_schema(state, schema_id), as_of_ms)
         pin = QuerySnapshot(
@@ -161,7 +161,7 @@ def take_query_snapshot(
 
 def take_query_snapshot_at(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
     """Pin the last read state with the columns of a past time. The options of the read hold the time itself."""
-    source_table, state = table_of_time(table, table.state, as_of_ms)
+    source_table, state = table_as_of(table, table.state, as_of_ms)
     state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
     _STATE_CACHE.put(state)
     return QuerySnapshot(
@@ -177,7 +177,7 @@ def take_query_snapshot_at(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
 
 def _state_and_schema_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
     """Return the state by which rows of a past time are read, and the id of their schema."""
-    historical_state = state_of_time(table, state, as_of_ms)
+    historical_state = state_as_of(table, state, as_of_ms)
     return (state if historical_state.version == state.version else historical_state), historical_state.schema_id
 
 

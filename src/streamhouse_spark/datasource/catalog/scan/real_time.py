@@ -98,7 +98,7 @@ def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping
     stream = _open_stream(connection, args, QuerySnapshot.from_text(args["pin"]))
     end = StreamOffset.from_json(args["end"], stream.table.name, stream.table.uuid)
     if stream.options.consumer_id is not None:
-        move_consumer(stream.table.log, stream.options.consumer_id, end.offsets, stream.table.require_there)
+        move_consumer(stream.table.log, stream.options.consumer_id, end.offsets, stream.table.require_not_dropped)
     return {}
 
 

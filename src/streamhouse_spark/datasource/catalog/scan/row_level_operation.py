@@ -12,7 +12,7 @@ from streamhouse_spark.datasource.write.row_delta_schema import make_row_delta_s
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv.table_config import parse_keyed_properties
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
-from streamhouse_spark.read.lake_row_ids import read_base
+from streamhouse_spark.read.lake_row_ids import take_read_version
 from streamhouse_spark.table.rewrite_validation import require_deletable
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.write.upsert import require_rewritable
@@ -40,6 +40,6 @@ def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapp
         "pin": replace(pin, is_chosen=True, is_rewritten=True).to_text(),
         "row_id": [field.name for field in identity],
         "schema": read_schema(make_row_delta_schema(state.schema, identity), state.schema).json(),
-        "read": read_base(table, state).to_text(),
+        "read": take_read_version(table, state).to_text(),
         "schema_id": state.schema_id,
     }

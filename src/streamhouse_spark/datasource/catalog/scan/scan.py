@@ -60,7 +60,7 @@ from streamhouse_spark.log.segments.metadata_columns import (
     ROW_ID,
     with_fields,
 )
-from streamhouse_spark.read.offset_range_scan import row_bytes
+from streamhouse_spark.read.offset_range_scan import estimate_row_bytes
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, open_view
@@ -80,7 +80,9 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     Spark calls this before each CREATE TABLE and reports a missing table itself, so no similar name is suggested.
     """
     name = parse_table_name(f"{args['database']}.{args['table']}")
-    newest, lake_snapshot = connection.find_with(str(name.path), read_lake_snapshot if name.suffix == LAKE else None)
+    newest, lake_snapshot = connection.find_table_with(
+        str(name.path), read_lake_snapshot if name.suffix == LAKE else None
+    )
     if newest is None:
         raise TableNotFoundError(
             f"table {name.path} does not exist in {connection.warehouse().url}; SHOW TABLES lists them"
@@ -171,7 +173,7 @@ def _estimate_size(state: TableState) -> tuple[int, int]:
     for bucket, offset in (pin.lake.offsets if pin.lake else {}).items():
         rows_by_bucket[bucket] = rows_by_bucket.get(bucket, 0) + offset - state.first_offset(bucket)
     num_rows = sum(rows_by_bucket.values())
-    size_bytes = sum(rows * row_bytes(state, bucket) for bucket, rows in rows_by_bucket.items())
+    size_bytes = sum(rows * estimate_row_bytes(state, bucket) for bucket, rows in rows_by_bucket.items())
     return num_rows, max(size_bytes, 1 if num_rows else 0)
 
 
@@ -230,7 +232,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "file_systems": [setting.to_json() for setting in file_systems.settings_for(locations)] if units.native else [],
         "lake_way": file_systems.describe(locations),
         "read": hot.to_text(),
-        "skipped": request.pruning.num_left_out,
+        "skipped": request.pruning.num_skipped,
         "grounds": plan_validators(table, pin, options, lake),
     }
 

@@ -18,12 +18,12 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicates import Node
-from streamhouse_spark.read.branch_visibility import require_found, require_visible
+from streamhouse_spark.read.branch_visibility import require_initial_snapshot, require_visible_snapshot
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.delete_filter import has_lost_rows
-from streamhouse_spark.read.historical_schema import same_columns, state_of_time
-from streamhouse_spark.read.offset_range_scan import binlog_pieces, range_pieces
-from streamhouse_spark.read.planner import Pruning, ScanRequest, Sources, plan_pin, prune_tasks, scan_lake
+from streamhouse_spark.read.historical_schema import has_same_columns, state_as_of
+from streamhouse_spark.read.offset_range_scan import plan_binlog_tasks, plan_range_tasks
+from streamhouse_spark.read.planner import Pruning, ScanRequest, ScanSources, plan_scan, prune_tasks, scan_lake
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot, take_snapshot_as_of
 from streamhouse_spark.read.scan_tasks import (
     ArchiveScanTask,
@@ -32,10 +32,10 @@ from streamhouse_spark.read.scan_tasks import (
     KeyedScanTask,
     LogScanTask,
     OffsetsScanTask,
-    Piece,
+    ScanTask,
     ViewScanTask,
 )
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE
 
@@ -67,29 +67,29 @@ class SparkScanRequest:
         return ScanRequest(self.columns, self.pruning, self.statistics_of, self.names_rows)
 
 
-def plan_sources(request: SparkScanRequest) -> Sources:
+def plan_sources(request: SparkScanRequest) -> ScanSources:
     """Return the sources of a scan. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
     pin, options = request.pin, request.options
     if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
         snapshot_id = _lake_snapshot_id(request)
-        require_visible(request.state, snapshot_id)
+        require_visible_snapshot(request.state, snapshot_id)
         lake = (
             None if snapshot_id is None else scan_lake(request.table, request.state, snapshot_id, request.scan_request)
         )
-        require_found(request.state, lake.snapshot if lake is not None else None)
+        require_initial_snapshot(request.state, lake.snapshot if lake is not None else None)
         return replace(_log_sources(request, ()), lake=lake)
     if pin.suffix == CHANGES:
         return _changes_sources(request)
     if pin.suffix == CHANGELOG or reads_range(options):
         return _range_sources(request)
     if pin.suffix == BINLOG:
-        return _require_files_exist(request, _log_sources(request, binlog_pieces(request.state), are_exact=False))
+        return _require_files_exist(request, _log_sources(request, plan_binlog_tasks(request.state), are_exact=False))
     if pin.suffix is not None:
         return _log_sources(request, (ViewScanTask(pin.suffix),), are_exact=False)
     return _union_sources(request)
 
 
-def bucket_of(piece: Piece) -> int | None:
+def bucket_of(piece: ScanTask) -> int | None:
     match piece:
         case LogScanTask(split) | BinlogScanTask(split):
             return split.bucket
@@ -102,12 +102,12 @@ def bucket_of(piece: Piece) -> int | None:
     return None
 
 
-def _log_sources(request: SparkScanRequest, pieces: Sequence[Piece], *, are_exact: bool = True) -> Sources:
+def _log_sources(request: SparkScanRequest, pieces: Sequence[ScanTask], *, are_exact: bool = True) -> ScanSources:
     schema = request.scan_request.schema(request.state)
-    return Sources(request.state, schema, pieces=tuple(pieces), are_exact=are_exact)
+    return ScanSources(request.state, schema, pieces=tuple(pieces), are_exact=are_exact)
 
 
-def _union_sources(request: SparkScanRequest) -> Sources:
+def _union_sources(request: SparkScanRequest) -> ScanSources:
     as_of_ms = request.options.as_of_timestamp_ms if request.pin.as_of_ms is None else request.pin.as_of_ms
     if as_of_ms is not None:
         _require_columns_of(request, as_of_ms)
@@ -119,15 +119,15 @@ def _union_sources(request: SparkScanRequest) -> Sources:
         reader="a query of {name} whose lake snapshot was expired meanwhile",
         advice="run the query again",
     )
-    return with_stand_ins(request.table, pin, initial_schema, lambda found: _snapshot_sources(request, found))
+    return read_with_fallback(request.table, pin, initial_schema, lambda found: _snapshot_sources(request, found))
 
 
 def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
     """Require that the name was loaded with the columns of that time. A read option arrives after the columns are
     fixed.
     """
-    historical_state = state_of_time(request.table, request.state, as_of_ms)
-    if not same_columns(historical_state.schema, request.state.schema):
+    historical_state = state_as_of(request.table, request.state, as_of_ms)
+    if not has_same_columns(historical_state.schema, request.state.schema):
         raise SchemaMismatchError(
             f"{request.pin.name} as of {as_of_ms} ms has the columns {', '.join(historical_state.schema.names)}, and "
             f"was loaded with those of today, {', '.join(request.state.schema.names)}; in place of the option "
@@ -135,18 +135,18 @@ def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
         )
 
 
-def _snapshot_sources(request: SparkScanRequest, pin: ReadSnapshot) -> Sources:
-    return _require_files_exist(request, plan_pin(request.table, pin, request.scan_request))
+def _snapshot_sources(request: SparkScanRequest, pin: ReadSnapshot) -> ScanSources:
+    return _require_files_exist(request, plan_scan(request.table, pin, request.scan_request))
 
 
-def _require_files_exist(request: SparkScanRequest, sources: Sources) -> Sources:
+def _require_files_exist(request: SparkScanRequest, sources: ScanSources) -> ScanSources:
     """Return the sources after checking that no segment of their tasks was deleted since the pinned commit."""
     segments = [segment for split in _log_splits(sources) for segment in split.segments]
     require_kept(request.table.log, sources.state, segments)
     return sources
 
 
-def _log_splits(sources: Sources) -> list[LogSplit]:
+def _log_splits(sources: ScanSources) -> list[LogSplit]:
     tails = list(sources.keyed.tails) if sources.keyed is not None else []
     bases = [p.base for p in sources.pieces if isinstance(p, KeyedScanTask) and p.base is not None]
     logs = (piece.rows if isinstance(piece, ChangesScanTask) else piece for piece in sources.pieces)
@@ -162,22 +162,22 @@ def _lake_snapshot_id(request: SparkScanRequest) -> int | None:
     return request.pin.lake_snapshot
 
 
-def _changes_sources(request: SparkScanRequest) -> Sources:
+def _changes_sources(request: SparkScanRequest) -> ScanSources:
     """Return the changes of the pinned range, with the primary key if changes are paired by it."""
     pin, state, pruning = request.pin, request.state, request.scan_request.pruning
     plan = plan_changes(request.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
     key = state.primary_key if any(piece.key for piece in plan.pieces) else ()
     column_names = {*request.columns, *key}
     schema = TableSchema(tuple(column for column in state.schema.columns if column.name in column_names))
-    return _require_files_exist(request, Sources(plan.state, schema, pieces=plan.pieces, are_exact=False))
+    return _require_files_exist(request, ScanSources(plan.state, schema, pieces=plan.pieces, are_exact=False))
 
 
-def _range_sources(request: SparkScanRequest) -> Sources:
+def _range_sources(request: SparkScanRequest) -> ScanSources:
     state, options, pruning = request.state, request.options, request.scan_request.pruning
     if request.pin.suffix == CHANGELOG and has_lost_rows(state):
         plan = plan_changelog(request.table, state, options)
         return _require_files_exist(
-            request, Sources(plan.state, request.scan_request.schema(state), pieces=plan.pieces, are_exact=False)
+            request, ScanSources(plan.state, request.scan_request.schema(state), pieces=plan.pieces, are_exact=False)
         )
     if request.pin.suffix != CHANGELOG:
         require_complete_offsets(state, options)
@@ -187,6 +187,6 @@ def _range_sources(request: SparkScanRequest) -> Sources:
         for b, r in batch_ranges(state, options, request.table.storage).items()
         if pruned_buckets is None or b in pruned_buckets
     }
-    pieces = range_pieces(state, ranges, fail_on_data_loss=options.fail_on_data_loss)
+    pieces = plan_range_tasks(state, ranges, fail_on_data_loss=options.fail_on_data_loss)
     sources = _log_sources(request, list(prune_tasks(state, pieces, pruning)), are_exact=options.fail_on_data_loss)
     return _require_files_exist(request, sources)

@@ -76,14 +76,14 @@ class PrunedStreamReader(StreamhouseStreamReader):
         pruning = Pruning(parse_filters(filters, comparable_types(self._initial_schema))) if filters else Pruning()
         parts = self.plan_parts(begin, end, read or (narrowest_column(self._open_table()[1].schema),), pruning)
         plans = [self._part_plan(part, columns, need["schema"], filters) for part in parts]
-        plans[0] = replace(plans[0], skipped=pruning.num_left_out)
+        plans[0] = replace(plans[0], skipped=pruning.num_skipped)
         return [StreamPart(plan) for plan in plans]
 
     def _part_plan(
         self, part: ScanPlan, columns: tuple[str, ...], schema: dict[str, Any], filters: tuple[dict[str, Any], ...]
     ) -> PythonPlan:
         metadata = tuple(field.name for field in self._metadata if field.name in columns)
-        common, group = part.with_pieces(()), part.pieces
+        common, group = part.with_tasks(()), part.pieces
         return PythonPlan(
             self._name, columns, schema, metadata, self._options.fail_on_data_loss, filters, common, (group,)
         )
@@ -102,4 +102,4 @@ class StreamPartReader(DataSourceReader):
         assert isinstance(partition, StreamPart)
         release_memory()
         plan = partition.plan()
-        return read_ipc_rows(self._connection, plan, plan.common.with_pieces(plan.groups[0]))
+        return read_ipc_rows(self._connection, plan, plan.common.with_tasks(plan.groups[0]))

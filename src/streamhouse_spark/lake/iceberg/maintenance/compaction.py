@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
@@ -42,15 +42,15 @@ from streamhouse_spark.lake.parquet.compaction import (
     Rewritten,
     RunGroups,
     StoredFile,
-    in_this_process,
     limit_to_budget,
     list_new_files,
+    make_local_runner,
     merge_group,
     plan_groups,
     rewrite_groups,
 )
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file, read_deleted_positions
+from streamhouse_spark.lake.parquet.reader import OffsetFile, read_deleted_positions, read_offset_file
 from streamhouse_spark.storage.base import Storage
 
 
@@ -126,7 +126,7 @@ def rewrite(
     context = write_context(place)
     spec = IcebergFileSpec.from_json(context.lake)
     task = RewriteTask(how, context, own_projection(table.metadata, place.spec))
-    run = run or in_this_process(place.storage, place.settings, place.world)
+    run = run or make_local_runner(place.storage, place.settings, place.world)
     added = list_new_files(rewrite_groups(run, groups, task, table.location()))
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(
@@ -220,7 +220,7 @@ def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
         offsets.starts,
         dropped_rows=offsets.dropped_rows,
         history=offsets.history,
-        dropped_without_offsets=offsets.dropped_others,
+        dropped_without_offsets=offsets.dropped_without_offsets,
     )
     return {OFFSETS_PROPERTY: text}
 
@@ -336,7 +336,7 @@ def select_files_to_purge(
         if not file.deletes or file.deleted_share_max <= share_min:
             continue
         stored = file.stored()
-        own = offset_file(files, stored.location, writers)
+        own = read_offset_file(files, stored.location, writers)
         if own is None:
             continue
         live, num_deleted = exclude_deleted(files, own, stored)
@@ -347,5 +347,5 @@ def select_files_to_purge(
 def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> tuple[OffsetFile, int]:
     """Return the file with the offsets of its live rows, and the number of deleted rows."""
     positions = read_deleted_positions(files, stored.location, stored.deletes)
-    live = own.runs.without(OffsetRuns.of(own.runs.offsets()[positions]))
+    live = own.runs.without(OffsetSet.of(own.runs.offsets()[positions]))
     return replace(own, runs=live), len(positions)

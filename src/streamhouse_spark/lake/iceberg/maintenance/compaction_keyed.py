@@ -44,9 +44,9 @@ from streamhouse_spark.lake.parquet.compaction import (
     DELETED_SHARE_MIN,
     Rewritten,
     RunGroups,
-    in_this_process,
     limit_to_budget,
     list_new_files,
+    make_local_runner,
     rewrite_groups,
 )
 from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
@@ -166,7 +166,7 @@ def _compact_keyed(
     offsets_before = newest_offsets(table.metadata, place.spec.table_uuid)
     offsets = offsets_before.offsets if offsets_before else {}
     task = KeyedRewriteTask(context, own_projection(table.metadata, place.spec), offsets, table.location())
-    run = run or in_this_process(place.storage, place.settings, place.world)
+    run = run or make_local_runner(place.storage, place.settings, place.world)
     rewrites = rewrite_groups(run, plan.groups, task, table.location())
     added, num_read = list_new_files(rewrites), sum(rewrite.num_read for rewrite in rewrites)
     num_rows = sum(file.num_rows for file in added)

@@ -101,7 +101,7 @@ def _make_change(
     if offsets is not None:
         rows, without_offsets = (
             offsets.dropped_rows + files_to_drop.rows,
-            offsets.dropped_others + files_to_drop.foreign_rows,
+            offsets.dropped_without_offsets + files_to_drop.foreign_rows,
         )
         owner, history = place.spec.table_uuid, offsets.history
         text = offsets_text(

@@ -24,7 +24,7 @@ from pyiceberg.table.update import (
     ValidatableTableRequirement,
 )
 
-from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.clone import select_own_files
 from streamhouse_spark.lake.iceberg.errors import commit_answers
@@ -37,7 +37,7 @@ from streamhouse_spark.lake.model.values import (
     ExpiryRules,
 )
 from streamhouse_spark.lake.timestamp_correction import effective_times_ms
-from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 
 def expire(
@@ -77,7 +77,7 @@ def expire(
             table.io.delete(location)
 
     for _, files_of_depth in groupby(files, key=_depth):  # data first, then manifests, then manifest lists
-        for _ in at_once(place.storage, delete, list(files_of_depth)):
+        for _ in map_with_store_concurrency(place.storage, delete, list(files_of_depth)):
             pass
     return ExpireReport(expired_ids, tuple(files))
 
@@ -138,13 +138,13 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
     with lake_metadata(table.location()):
         expect(table.io, ((snapshot.manifest_list, 0) for snapshot in snapshots))
         for snapshot, manifests_of_snapshot in zip(
-            snapshots, in_parallel(lambda s: manifests_of(table.io, s), snapshots), strict=True
+            snapshots, parallel_map(lambda s: manifests_of(table.io, s), snapshots), strict=True
         ):
             needed[snapshot.manifest_list] = None
             manifests.update((manifest.manifest_path, manifest) for manifest in manifests_of_snapshot)
         needed.update(dict.fromkeys(manifests))
         expect(table.io, ((path, manifest.manifest_length) for path, manifest in manifests.items()))
-        for locations_of_manifest in in_parallel(locations, list(manifests.values())):
+        for locations_of_manifest in parallel_map(locations, list(manifests.values())):
             needed.update(dict.fromkeys(locations_of_manifest))
     return needed
 

@@ -28,7 +28,7 @@ from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import at_once, delete_all
+from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
 
 GRACE_MS_MIN = 10 * 60 * 1000
 
@@ -72,7 +72,7 @@ def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_m
     """
     base = files.key_of(table.location())
     folders = (f"{base}/data/", f"{base}/metadata/")
-    listed = [info for listing in at_once(storage, storage.list, folders) for info in listing]
+    listed = [info for listing in map_with_store_concurrency(storage, storage.list, folders) for info in listing]
     return sorted(i.key for i in listed if i.key.endswith((".parquet", ".avro")) and i.modified_ms < not_before_ms)
 
 

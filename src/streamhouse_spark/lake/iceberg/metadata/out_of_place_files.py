@@ -15,7 +15,7 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 _PLACES = ("write.data.path", "write.metadata.path")
 
 
-def stray_location(lake: IcebergLake, *, with_files: bool) -> str | None:
+def find_out_of_place_location(lake: IcebergLake, *, with_files: bool) -> str | None:
     """Return a location outside the table's folder in the warehouse that the latest snapshot names, or None.
 
     With ``with_files``, and for a clone, checks each file, which reads the manifests. Otherwise checks only the

@@ -29,9 +29,9 @@ from streamhouse_spark.lake.parquet.compaction import (
     Rewritten,
     RunGroups,
     StoredFile,
-    in_this_process,
     limit_to_budget,
     list_new_files,
+    make_local_runner,
     merge_group,
     plan_groups,
     rewrite_groups,
@@ -91,7 +91,7 @@ def compact_log(
     context = write_context(place)
     spec = PaimonFileSpec.from_json(context.lake)
     task = RewriteTask(context, own_projection(table, place.spec))
-    run = run or in_this_process(place.storage, place.settings, place.world)
+    run = run or make_local_runner(place.storage, place.settings, place.world)
     added = list_new_files(rewrite_groups(run, groups, task, table.location))
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(

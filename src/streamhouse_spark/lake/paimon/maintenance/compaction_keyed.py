@@ -48,8 +48,8 @@ from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets, describe
 from streamhouse_spark.lake.parquet.compaction import (
     Rewritten,
     RunGroups,
-    in_this_process,
     list_new_files,
+    make_local_runner,
     rewrite_groups,
 )
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey
@@ -170,7 +170,7 @@ def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: b
     if dry_run or not chosen:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
     rewriting = _GroupResolver(place, table)
-    run = run or in_this_process(place.storage, place.settings, place.world)
+    run = run or make_local_runner(place.storage, place.settings, place.world)
     groups_of_files = [rewriting.files_of(group) for group in chosen]
     added = list_new_files(rewrite_groups(run, groups_of_files, rewriting.task, table.location))
     limits = {_partition_and_bucket(group.entries[0]): group.sequence_end for group in chosen}

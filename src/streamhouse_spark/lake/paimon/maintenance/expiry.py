@@ -27,7 +27,7 @@ from streamhouse_spark.lake.paimon.reachable_files import (
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms
 from streamhouse_spark.lake.paimon.table_binding import PaimonTableBinding
 from streamhouse_spark.lake.timestamp_correction import effective_times_ms
-from streamhouse_spark.storage.prefetch import at_once, delete_all
+from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
 
 
 def expire(
@@ -49,7 +49,7 @@ def expire(
     place.require_owner(table)
     newest = table.snapshot
     looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: next_consumer_snapshots(place)]
-    listed, consumers = at_once(place.storage, lambda look: look(), looks)
+    listed, consumers = map_with_store_concurrency(place.storage, lambda look: look(), looks)
     snapshots = list_history(place, newest, listed)
     cut = max(_first_retained(place, snapshots, rule, [*consumers, *tagged]) for rule in rules)
     expired = [*find_strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
@@ -104,7 +104,7 @@ def next_consumer_snapshots(place: PaimonTableBinding) -> list[int]:
                 "or delete it where the consumer is no longer needed"
             ) from error
 
-    next_numbers = at_once(place.storage, next_of, place.storage.list_names(folder))
+    next_numbers = map_with_store_concurrency(place.storage, next_of, place.storage.list_names(folder))
     return [number for number in next_numbers if number is not None]
 
 

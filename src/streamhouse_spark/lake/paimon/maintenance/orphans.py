@@ -25,7 +25,7 @@ from streamhouse_spark.lake.paimon.reachable_files import (
 )
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
-from streamhouse_spark.storage.prefetch import at_once, delete_all
+from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
 
 GRACE_MS_MIN = 10 * 60 * 1000
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
@@ -50,7 +50,7 @@ def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -
         lambda: _old_files(place, not_before_ms),
         partial(_referenced_paths, place, table),
     ]
-    old, needed = at_once(place.storage, lambda look: look(), looks)
+    old, needed = map_with_store_concurrency(place.storage, lambda look: look(), looks)
     orphans = _exclude(old, needed)
     if dry_run or not orphans:
         return orphans
@@ -88,7 +88,7 @@ def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]
     stray: list[Snapshot] = []
     retained = [
         snapshot
-        for snapshots_of_look in at_once(place.storage, lambda look: look(), looks)
+        for snapshots_of_look in map_with_store_concurrency(place.storage, lambda look: look(), looks)
         for snapshot in snapshots_of_look
     ]
     needed = reach.needed(retained) | reach.files_of_dropped(stray)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems, remedy
+from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems, file_system_remedy
 from streamhouse_spark.storage.factory import storage_for
 
 KEYS = {"s3.access-key-id": "id-4711", "s3.secret-access-key": "canary-4711"}
@@ -298,6 +298,6 @@ def test_nothing_is_said_of_files_on_the_disk():
 
 
 def test_what_a_session_lacks_is_named_for_its_hadoop():
-    assert remedy("abfss", "3.5.0") == "add --packages org.apache.hadoop:hadoop-azure:3.5.0"
-    assert remedy("s3a", None).startswith("add --packages org.apache.hadoop:hadoop-aws:<")
-    assert remedy("gs", "3.5.0") == "add Hadoop's file system for gs to the session's jars"
+    assert file_system_remedy("abfss", "3.5.0") == "add --packages org.apache.hadoop:hadoop-azure:3.5.0"
+    assert file_system_remedy("s3a", None).startswith("add --packages org.apache.hadoop:hadoop-aws:<")
+    assert file_system_remedy("gs", "3.5.0") == "add Hadoop's file system for gs to the session's jars"

@@ -6,26 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.datasource.catalog.scan.input_splits import _arrow_split, split_parquet_file
 from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.lake.model.values import LakeSplit
-from streamhouse_spark.read.scan_tasks import LakeScanTask, piece_from_json
+from streamhouse_spark.read.scan_tasks import LakeScanTask, task_from_json
 
 SPLIT = LakeSplit("data/a.parquet", 100, 10, bucket=1)
-GONE = OffsetRuns.dense(2, 3)
+GONE = OffsetSet.dense(2, 3)
 
 
 @pytest.mark.parametrize("piece", [LakeScanTask(SPLIT, 1, {1: GONE}), LakeScanTask(SPLIT, 1, {}, GONE)])
 def test_a_limit_does_not_count_on_a_file_with_deleted_rows(piece):
     assert not _arrow_split(piece, 1, 1.0, are_exact=True).is_exact
     assert _arrow_split(LakeScanTask(SPLIT, 1, place=4), 1, 1.0, are_exact=True).is_exact
-    assert piece_from_json(piece.to_json()) == piece
+    assert task_from_json(piece.to_json()) == piece
 
 
 def test_places_of_files_travel():
     piece = LakeScanTask(SPLIT, None, {}, GONE, 0)
-    assert piece_from_json(piece.to_json()) == piece
+    assert task_from_json(piece.to_json()) == piece
 
 
 def test_a_limit_does_not_count_on_a_file_with_positions_that_the_plan_names():

@@ -412,7 +412,7 @@ def test_snapshots_of_a_lake_that_never_had_rows_of_ours_are_expired(memory, wor
         _foreign_commit(lake)
     world.clock.advance(60_000)
     assert _expire(lake).snapshots == (), "the first one tells that there never were any offsets"
-    lake.durable()  # commits an empty snapshot, which says it as well
+    lake.find_durable()  # commits an empty snapshot, which says it as well
     world.clock.advance(60_000)
     assert _expire(lake).snapshots == (1, 2, 3)
     assert lake.newest().offsets == {}
