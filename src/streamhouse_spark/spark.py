@@ -447,7 +447,7 @@ class TieringService:
         from streamhouse_spark.service.endpoint import export_service_metrics
         from streamhouse_spark.views.view_metrics import view_measures
 
-        refreshing_views = nullcontext() if self._views is None else self._views.beside(stop)
+        refreshing_views = nullcontext() if self._views is None else self._views.run_in_background(stop)
         with export_service_metrics(self._service, lambda: view_measures(self.view_status())), refreshing_views:
             self._service.run(stop)
 

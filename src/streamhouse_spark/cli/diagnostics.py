@@ -351,7 +351,7 @@ def check_failed_rounds(table: Table) -> Iterator[Finding]:
     """Assess the recorded failures of rounds; yields nothing if all are over."""
     for failure in list_failures(table.storage, table.uuid):
         if not failure.is_over(table.state):
-            text = failure.told(table.state, table.storage.now_ms())
+            text = failure.describe(table.state, table.storage.now_ms())
             yield Finding(f"{failure.work} of {table.name}", "warn", text, _MESSAGE_REMEDY)
 
 

@@ -192,7 +192,7 @@ def _render_description(
         ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
         ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
         ("last commit", description["commit"]),
-        *((failure.work, failure.told(table.state, now_ms)) for failure in failures),
+        *((failure.work, failure.describe(table.state, now_ms)) for failure in failures),
     ):
         console.print(f"{label:<15} {value}", markup=False)
     shown = [(c.name, type_name(c.type), c.nullable, c.default_sql, c.comment) for c in table.state.schema.columns]

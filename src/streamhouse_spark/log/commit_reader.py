@@ -142,9 +142,9 @@ def has_dropped_rows(
     with rows of earlier records misses those among them, and names no newer record.
     """
     dropped_rows, applied_through, offsets = (
-        (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+        (before.dropped_rows, before.applied_through, before.offsets) if before else (0, 0, {})
     )
-    if after.told != applied_through:
+    if after.applied_through != applied_through:
         return False
     ranges = {bucket: (offsets.get(bucket, 0), end) for bucket, end in after.offsets.items()}
     new = [deleted[b].within(OffsetRange(start, end)) for b, (start, end) in ranges.items() if b in deleted]
@@ -176,11 +176,11 @@ def has_dropped_adopted_rows(
     if after.dropped_without_offsets > (before.dropped_without_offsets if before is not None else 0):
         return True
     dropped_rows, applied_through, offsets = (
-        (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+        (before.dropped_rows, before.applied_through, before.offsets) if before else (0, 0, {})
     )
     ranges = {bucket: OffsetRange(offsets.get(bucket, 0), after.offsets.get(bucket, 0)) for bucket in deleted}
     parts = {bucket: [runs.within(ranges[bucket])] for bucket, runs in deleted.items()}
-    newer = [deletion for deletion in named if applied_through < deletion.commit <= after.told]
+    newer = [deletion for deletion in named if applied_through < deletion.commit <= after.applied_through]
     for bucket, runs in (item for deletion in newer for item in deletion.rows.items()):
         parts.setdefault(bucket, []).append(runs)
     num_rows = sum(OffsetSet.merged(runs).num_rows for runs in parts.values())

@@ -53,16 +53,16 @@ class RowMask:
         """Return the rows for which the filter may be true; None for all rows."""
         return _possible_mask(self.node, batch, TRUE)
 
-    def wanted(self, batch: pa.RecordBatch) -> Bools | None:
+    def matches(self, batch: pa.RecordBatch) -> Bools | None:
         """Return the rows for which the filter may be true; None for all, or if a copy would not pay off."""
         possible = self.of(batch)
         if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
             return None
         return possible
 
-    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def filter_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch without rows for which the filter cannot be true, if that justifies a copy."""
-        possible = self.wanted(batch)
+        possible = self.matches(batch)
         return batch if possible is None else drop_rows(batch, ~possible)
 
 

@@ -57,15 +57,15 @@ class CommitRanges:
             grouped.astype(np.bool_),
             updated.astype(np.bool_),
         )
-        return unsorted.taken(np.argsort(starts, kind="stable"))
+        return unsorted.select(np.argsort(starts, kind="stable"))
 
-    def taken(self, selection: Int64Array | Bools) -> CommitRanges:
+    def select(self, selection: Int64Array | Bools) -> CommitRanges:
         """Return the selected ranges."""
         return CommitRanges(*(getattr(self, name)[selection] for name in _COLUMNS))
 
     def _cut(self, starts: Int64Array, ends: Int64Array) -> CommitRanges:
         """Return the ranges with other bounds, without those that become empty."""
-        return replace(self, starts=starts, ends=ends).taken(ends > starts)
+        return replace(self, starts=starts, ends=ends).select(ends > starts)
 
     def __bool__(self) -> bool:
         return len(self.starts) > 0
@@ -90,17 +90,17 @@ class CommitRanges:
 
     def since(self, time_us: int) -> CommitRanges:
         """Return the ranges of commits with this display time or a later one."""
-        return self.taken(self.times_us >= time_us)
+        return self.select(self.times_us >= time_us)
 
     def of_commit(self, number: int) -> OffsetSet:
         """Return the offsets of one commit."""
         is_of_commit = self.versions == number
         return OffsetSet.concat([OffsetSet(self.starts[is_of_commit], (self.ends - self.starts)[is_of_commit])])
 
-    def among(self, rows: OffsetSet) -> CommitRanges:
+    def at_offsets(self, rows: OffsetSet) -> CommitRanges:
         """Return the intersection with these offsets."""
         indices, shared = OffsetSet(self.starts, self.ends - self.starts).overlaps(rows)
-        return replace(self.taken(indices), starts=shared.starts, ends=shared.starts + shared.lengths)
+        return replace(self.select(indices), starts=shared.starts, ends=shared.starts + shared.lengths)
 
     def overlaps(self, offsets: OffsetRange) -> bool:
         """Return whether a range contains one of the offsets."""

@@ -118,7 +118,11 @@ class ScanSources:
 
 def plan_lake_tasks(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
     """Return the scan tasks of lake files."""
-    return (LakeScanTask(split, file.bucket, gone=file.gone) for file in files for split in file.splits())
+    return (
+        LakeScanTask(split, file.bucket, deleted_positions=file.deleted_positions)
+        for file in files
+        for split in file.splits()
+    )
 
 
 def plan_scan(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> ScanSources:
@@ -177,7 +181,7 @@ def _exclude_deleted_rows(
                 LakeScanTask(split, file.bucket, of_bucket, deleted_positions or None, place) for split in file.splits()
             ]
         else:
-            files.append(replace(file, gone=deleted_positions) if deleted_positions else file)
+            files.append(replace(file, deleted_positions=deleted_positions) if deleted_positions else file)
     return replace(lake, files=tuple(files)), tuple(tasks)
 
 
@@ -237,7 +241,7 @@ def deleted_file_rows(snapshot: ReadSnapshot) -> FileRows:
     tiered, state = snapshot.lake, snapshot.state
     if tiered is None or not state.deletions:
         return NO_FILE_ROWS
-    deletions = unapplied_file_deletes(state.deletions, tiered.told)
+    deletions = unapplied_file_deletes(state.deletions, tiered.applied_through)
     for deletion in deletions:
         if not have_same_files(state.lake_history, deletion.snapshot_id, tiered.snapshot_id):
             raise SnapshotExpiredError(
@@ -271,7 +275,7 @@ def deleted_offsets(snapshot: ReadSnapshot) -> Mapping[int, OffsetSet]:
     tiered = snapshot.lake
     if tiered is None or not snapshot.state.deletions:
         return {}
-    left = unapplied_deletes(snapshot.state.deletions, tiered.told, tiered.offsets)
+    left = unapplied_deletes(snapshot.state.deletions, tiered.applied_through, tiered.offsets)
     below = {bucket: runs.within(OffsetRange(0, tiered.offsets.get(bucket, 0))) for bucket, runs in left.items()}
     return {bucket: runs for bucket, runs in below.items() if runs}
 

@@ -175,7 +175,7 @@ def _require_applied_deletes(
     state: TableState, tiered: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> None:
     """Require that the lake snapshot has applied all deletes whose rows are known only to the lake."""
-    applied_through = tiered.told if tiered is not None else 0
+    applied_through = tiered.applied_through if tiered is not None else 0
     if any(deletion.is_in_lake and deletion.commit > applied_through for deletion in deletions):
         raise OffsetsTrimmedError(
             f"{state.name} as of {timestamp_ms} ms: every recorded lake snapshot of that time still has rows that had "
@@ -193,7 +193,7 @@ def _find_tiered_snapshot(
     newest = deletions[-1].commit if deletions else 0
     later = min((d.first_commit for d in state.deletions if d.commit > newest), default=None)
     tiered_snapshots = [tiered for tiered in state.lake_history if state.begins_at(tiered.starts)]
-    tiered_snapshots = [tiered for tiered in tiered_snapshots if later is None or tiered.told < later]
+    tiered_snapshots = [tiered for tiered in tiered_snapshots if later is None or tiered.applied_through < later]
     candidates = [tiered for tiered in tiered_snapshots if tiered.time_ms <= timestamp_ms][-1:] or tiered_snapshots
     dropped_rows = min((tiered.dropped_rows for tiered in candidates), default=0)
     for tiered in reversed(tiered_snapshots):

@@ -132,7 +132,7 @@ def _number_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array
 def _drop_mismatches(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
     """Drop rows that surely do not match the filter, if there are many."""
     for batch in batches:
-        matches = mask.wanted(batch.batch)
+        matches = mask.matches(batch.batch)
         if matches is None:
             yield batch
         elif matches.any():
@@ -364,7 +364,7 @@ class ScanTaskReader:
         If the plan has only their offsets, the file's footer maps these to positions. ``source`` is that footer's
         content, if it was read already.
         """
-        positions = [] if task.gone is None else [task.gone]
+        positions = [] if task.deleted_positions is None else [task.deleted_positions]
         if task.deleted and task.split.merge is None:
             source = source or self._require_offset_file(task)
             shared = source.runs.common(task.deleted.get(source.bucket, OffsetSet.merged([])))

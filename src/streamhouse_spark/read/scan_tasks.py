@@ -38,7 +38,7 @@ class LakeScanTask:
     """Bucket of all its rows, if known."""
     deleted: Mapping[int, OffsetSet] = field(default_factory=dict)
     """Bucket → offsets of pending deletes: rows to skip that the lake snapshot still has."""
-    gone: OffsetSet | None = None
+    deleted_positions: OffsetSet | None = None
     """File positions of pending deletes: rows to skip that the lake snapshot still has."""
     place: int | None = None
     """Position of the file among all files of the snapshot, if its rows are to be identified by it."""
@@ -50,14 +50,14 @@ class LakeScanTask:
     @property
     def has_pending_deletes(self) -> bool:
         """Whether the task may have pending deletes."""
-        return bool(self.deleted) or self.gone is not None
+        return bool(self.deleted) or self.deleted_positions is not None
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
         if self.deleted:
             out["deleted"] = rows_to_json(self.deleted)
-        if self.gone is not None:
-            out["gone"] = self.gone.to_text()
+        if self.deleted_positions is not None:
+            out["gone"] = self.deleted_positions.to_text()
         return out if self.place is None else {**out, "place": self.place}
 
     @classmethod

@@ -128,4 +128,6 @@ def _snapshot_at_lake(table: TableHandle) -> ReadSnapshot:
 
 
 def _as_tiered_snapshot(snapshot: LakeSnapshot) -> TieredSnapshot:
-    return TieredSnapshot(snapshot.id, snapshot.offsets, snapshot.timestamp_ms, snapshot.starts, told=snapshot.told)
+    return TieredSnapshot(
+        snapshot.id, snapshot.offsets, snapshot.timestamp_ms, snapshot.starts, applied_through=snapshot.applied_through
+    )

@@ -411,5 +411,5 @@ def oldest_waiting_ms(state: TableState) -> int | None:
         waiting.append(state.truncation.time_ms)
     lake = state.lake
     if lake is not None:
-        waiting += [deletion.time_ms for deletion in state.deletions if deletion.commit > lake.told]
+        waiting += [deletion.time_ms for deletion in state.deletions if deletion.commit > lake.applied_through]
     return min((time_ms for time_ms in waiting if time_ms is not None), default=None)

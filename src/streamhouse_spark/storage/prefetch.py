@@ -78,7 +78,7 @@ class Prefetch:
         self._storage = storage
         self.first = first
         self._many = storage if isinstance(storage, ReadsMany) else None
-        self._found: dict[str, bytes | None] = {}
+        self._results: dict[str, bytes | None] = {}
         self._joined: list[str] = []
 
     @property
@@ -94,14 +94,14 @@ class Prefetch:
         """Prefetch these objects, if that saves time."""
         if self._many is None:
             return
-        missing = [key for key in dict.fromkeys([*keys, *self._joined]) if key not in self._found]
+        missing = [key for key in dict.fromkeys([*keys, *self._joined]) if key not in self._results]
         if len(missing) > 1:
-            self._found |= zip(missing, self._many.read_many(missing), strict=True)
+            self._results |= zip(missing, self._many.read_many(missing), strict=True)
             self._joined = []
 
     def hold(self, contents: Mapping[str, bytes | None]) -> None:
         """Take objects that were read for this reader; None stands for an absent one."""
-        self._found |= contents
+        self._results |= contents
 
     def join(self, keys: Iterable[str]) -> None:
         """Add these objects to the next batch that is prefetched."""
@@ -109,21 +109,21 @@ class Prefetch:
 
     def has(self, key: str) -> bool:
         """Return whether the object was prefetched, and not returned yet."""
-        return key in self._found
+        return key in self._results
 
     def is_known_absent(self, key: str) -> bool:
         """Return whether the object was prefetched and did not exist. False if it was not prefetched."""
-        return key in self._found and self._found[key] is None
+        return key in self._results and self._results[key] is None
 
-    def found(self, key: str) -> bytes | None:
+    def peek(self, key: str) -> bytes | None:
         """Return a prefetched object without removing it; None if it was absent or not prefetched."""
-        return self._found.get(key)
+        return self._results.get(key)
 
     def read(self, key: str) -> bytes:
         """Return the object, prefetched or by a request. Raises `ObjectNotFoundError`."""
-        if key not in self._found:
+        if key not in self._results:
             return self._storage.read(key)
-        data = self._found.pop(key)
+        data = self._results.pop(key)
         if data is None:
             raise ObjectNotFoundError.of(url_of(self._storage, key))
         return data

@@ -168,7 +168,7 @@ class ViewService:
         return self._stop.is_set() or (stop is not None and stop.is_set())
 
     @contextmanager
-    def beside(self, stop: threading.Event | None = None) -> Iterator[None]:
+    def run_in_background(self, stop: threading.Event | None = None) -> Iterator[None]:
         """Refresh in a background thread until the block ends, and wait for the step in progress."""
 
         def work() -> None:

@@ -186,10 +186,10 @@ class OpenTables:
             self._recent.move_to_end(table.uuid)
             if len(self._recent) <= TABLES_KEPT:
                 return
-            entries = sum(_num_entries(open_table.log.known) for open_table in self._recent.values())
+            entries = sum(_num_entries(open_table.log.cached_state) for open_table in self._recent.values())
             while len(self._recent) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
                 _, left = self._recent.popitem(last=False)
-                entries -= _num_entries(left.log.known)
+                entries -= _num_entries(left.log.cached_state)
 
 
 def _num_entries(state: TableState | None) -> int:

@@ -440,7 +440,7 @@ def live_wherever_they_moved(self: Any, live: Any) -> Iterator[Any]:
 
 
 def kept_by_count(self: copy_on_write.FileRewrite) -> OffsetSet:
-    return self.offsets.runs.rows(0, self.offsets.runs.num_rows - self.gone.num_rows)
+    return self.offsets.runs.rows(0, self.offsets.runs.num_rows - self.removed_offsets.num_rows)
 
 
 def found_in_any_number(original: Any, self: Any, batch: Any) -> Any:
@@ -543,7 +543,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_life_with_a_paimon_lake, "At index 6 diff: 7 != 8"),
     PlantedBug(
         "rewritten Paimon files name the offsets of deleted rows",
-        Patch(copy_on_write.FileRewrite, "kept", kept_by_count),
+        Patch(copy_on_write.FileRewrite, "retained_offsets", kept_by_count),
     ).found_by(a_deletion_that_was_planned_before_a_round, "[0, 1, 3, 4] == [0, 1, 3, 5]"),
     # rows of lake files without offsets
     PlantedBug(

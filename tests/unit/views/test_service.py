@@ -363,7 +363,7 @@ def test_a_thread_of_its_own_goes_on_behind_any_error(place, monkeypatch, caplog
         return real(self)
 
     monkeypatch.setattr(ViewService, "turn", turn)
-    with caplog.at_level(logging.ERROR), service.beside():
+    with caplog.at_level(logging.ERROR), service.run_in_background():
         wait_for(lambda: place.calls, "a refresh")
     assert (began, place.calls[0]) == ([1, 2], "v")
     assert "could not be checked" in caplog.text

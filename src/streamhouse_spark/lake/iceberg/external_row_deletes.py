@@ -54,7 +54,7 @@ def write_file_deletes(
         return []
     spec = IcebergFileSpec.from_json(context.lake)
     table = place.require()
-    planned = _planned_snapshot(place, table, spec, pending.told)
+    planned = _planned_snapshot(place, table, spec, pending.applied_through)
     live = _tasks_by_name(place, table, planned)
     to_delete = {
         name: [runs.offsets()] for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name in live

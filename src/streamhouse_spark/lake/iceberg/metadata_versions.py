@@ -186,7 +186,7 @@ def _skip_to_hint(ahead: Prefetch, key: str, start: int) -> int:
         return start
     following = [version_key(key, start + step) for step in range(2, _STEPS_AHEAD)]
     ahead.expect([hint_key(key), *following])
-    hint = (ahead.found(hint_key(key)) or b"").strip()
+    hint = (ahead.peek(hint_key(key)) or b"").strip()
     if not hint.isdigit() or int(hint) < start + _STEPS_AHEAD or ahead.is_known_absent(following[-1]):
         return start
     ahead.expect(version_key(key, int(hint) + step) for step in range(2))

@@ -40,7 +40,7 @@ class PendingDeletes:
     """Deletions of rows in files without offsets."""
     recorded: int | None = None
     """The recorded lake snapshot, which holds rows whose files other engines have replaced since."""
-    told: int = 0
+    applied_through: int = 0
     """The latest record whose deletions the lake had applied when the round was planned."""
     log: LogRowReader | None = None
     """The log, for rows that the recorded snapshot does not have yet."""

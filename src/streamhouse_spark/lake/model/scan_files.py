@@ -55,20 +55,24 @@ class ScanFile:
     """See `LakeSplit.field_names`."""
     num_deleted: int | None = 0
     """Number of stored rows that are deleted or replaced; None if only a read can tell."""
-    gone: OffsetSet | None = None
+    deleted_positions: OffsetSet | None = None
     """Positions of further rows to leave out, which the snapshot still has. Some may already be deleted there."""
 
     @property
     def num_live(self) -> int | None:
         """Number of live rows; None if only a read can tell."""
-        if self.num_deleted is None or (self.num_deleted and self.gone is not None):
+        if self.num_deleted is None or (self.num_deleted and self.deleted_positions is not None):
             return None
-        return self.num_rows - self.num_deleted - (self.gone.num_rows if self.gone is not None else 0)
+        return (
+            self.num_rows
+            - self.num_deleted
+            - (self.deleted_positions.num_rows if self.deleted_positions is not None else 0)
+        )
 
     @property
     def has_rows_as_stored(self) -> bool:
         """Whether exactly the stored rows are live, without deletes or merges."""
-        return not self.position_deletes and self.merge is None and self.gone is None
+        return not self.position_deletes and self.merge is None and self.deleted_positions is None
 
     def splits(self) -> list[LakeSplit]:
         """Return the file as splits for the package's readers, in parts of whole row groups if it is large."""

@@ -66,7 +66,7 @@ class LakeSnapshot:
     dropped_without_offsets: int = 0
 
     @property
-    def told(self) -> int:
+    def applied_through(self) -> int:
         """The latest record whose deletions the snapshot has applied."""
         return self.history.number if self.history is not None else 0
 

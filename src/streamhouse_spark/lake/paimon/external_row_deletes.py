@@ -100,7 +100,7 @@ def rewrite_external_files(
         return []
     spec = PaimonFileSpec.from_json(context.lake)
     table = place.require()
-    planned = _planned_snapshot(place, table, spec, pending.told)
+    planned = _planned_snapshot(place, table, spec, pending.applied_through)
     how = own_projection(table, place.spec)
     live = _SnapshotFiles.of(place, table, planned, how)
     to_delete = {
@@ -145,7 +145,7 @@ def _planned_snapshot(
 
 
 def _file_to_rewrite(file: ExternalFileRewrite, spec: PaimonFileSpec) -> LakeFile:
-    location, num_dropped = file.split.location, file.gone.num_rows
+    location, num_dropped = file.split.location, file.removed_positions.num_rows
     return LakeFile(
         location=location,
         bucket=file.bucket,

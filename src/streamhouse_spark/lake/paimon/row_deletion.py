@@ -56,17 +56,17 @@ def rewrite_files_without(
 
 
 def _file_to_rewrite(file: FileRewrite, spec: PaimonFileSpec) -> LakeFile:
-    location, num_dropped = file.split.location, file.gone.num_rows
+    location, num_dropped = file.split.location, file.removed_offsets.num_rows
     return LakeFile(
         location=location,
         bucket=file.offsets.bucket,
-        offsets=file.gone.range,
+        offsets=file.removed_offsets.range,
         num_rows=num_dropped,
         size_bytes=0,
         schema_id=spec.schema_id,
         spec_id=spec.spec_id,
         partition=(),
-        deletes=DeletedRows(location, num_dropped=num_dropped, num_moved=file.kept.num_rows),
+        deletes=DeletedRows(location, num_dropped=num_dropped, num_moved=file.retained_offsets.num_rows),
     )
 
 

@@ -26,15 +26,15 @@ class FileRewrite:
 
     split: LakeSplit
     offsets: OffsetFile
-    gone: OffsetSet
+    removed_offsets: OffsetSet
 
     @property
     def size_bytes(self) -> int:
         return self.split.size_bytes
 
     @property
-    def kept(self) -> OffsetSet:
-        return self.offsets.runs.without(self.gone)
+    def retained_offsets(self) -> OffsetSet:
+        return self.offsets.runs.without(self.removed_offsets)
 
 
 def rewrite_without_rows(
@@ -45,10 +45,10 @@ def rewrite_without_rows(
     If no row remains, reads and writes nothing. Memory is bounded by one row group. Raises `CommitConflictError` if the
     file has other rows than its footer says.
     """
-    remaining = replace(file.offsets, runs=file.kept)
+    remaining = replace(file.offsets, runs=file.retained_offsets)
     if not remaining.runs:
         return []
-    numbers = file.offsets.runs.rows_at(file.gone)
+    numbers = file.offsets.runs.rows_at(file.removed_offsets)
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
@@ -76,7 +76,7 @@ class ExternalFileRewrite:
     partition: PartitionKey
     sequences: OffsetRange
     """Sequence numbers of its rows in the lake's manifest, which include those of the remaining rows."""
-    gone: OffsetSet
+    removed_positions: OffsetSet
 
     @property
     def size_bytes(self) -> int:
@@ -84,7 +84,7 @@ class ExternalFileRewrite:
 
     @property
     def num_kept(self) -> int:
-        return self.split.num_rows - self.gone.num_rows
+        return self.split.num_rows - self.removed_positions.num_rows
 
 
 def rewrite_without_positions(
@@ -102,7 +102,7 @@ def rewrite_without_positions(
     """
     if not file.num_kept:
         return None
-    numbers, splitter = file.gone.offsets(), PartitionSplitter(spec, context.schema.arrow, file.bucket)
+    numbers, splitter = file.removed_positions.offsets(), PartitionSplitter(spec, context.schema.arrow, file.bucket)
     files, where = files_at(spec.data_location), file.split.location
     written = PartitionFile(context, spec, files, file.bucket, file.partition, file.sequences, ids.new_uuid())
     try:

@@ -46,7 +46,7 @@ def read_numbered(
         deleted_places = opened.find_deleted_places(files, chosen, deleted)
         for place, batch in opened.rows(columns, chosen):
             dropped = deleted_places_within(deleted_places, place, batch.num_rows)
-            possible = None if mask is None else mask.wanted(batch)
+            possible = None if mask is None else mask.matches(batch)
             if possible is None and not len(dropped):
                 yield chosen.numbers(place, batch.num_rows), batch
                 continue

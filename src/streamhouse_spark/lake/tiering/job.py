@@ -168,7 +168,7 @@ class TieringJob:
     ) -> bool:
         """Commit one snapshot. Returns True if there is nothing left to do."""
         self._lake = self._lake.with_state(state)
-        applied_through = state.lake.told if state.lake is not None else 0
+        applied_through = state.lake.applied_through if state.lake is not None else 0
         is_due = any(state.lake_offset(bucket) < end for bucket, end in targets.items())
         is_due = is_due or bool(unapplied_file_deletes(state.deletions, applied_through))
         started_ms = self._world.clock.boot_ms()

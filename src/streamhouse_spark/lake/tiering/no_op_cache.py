@@ -43,7 +43,7 @@ _lock = new_lock()
 
 def remember_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
     """Remember that a round found nothing to tier. It read the lake at ``checked_ms`` or later."""
-    if head is None or log.known is not state:
+    if head is None or log.cached_state is not state:
         return
     with _lock:
         _no_op_rounds[log] = _NoOpRound(state.version, state.attempt, state.lake_location, head, checked_ms)
@@ -67,7 +67,7 @@ def find_unchanged_state(
         last_round = _no_op_rounds.get(log)
     if last_round is None or not isinstance(storage, ReadsMany):
         return None
-    if not last_round.is_state(log.known) or now_ms - last_round.checked_ms > LASTS_MS:
+    if not last_round.is_state(log.cached_state) or now_ms - last_round.checked_ms > LASTS_MS:
         forget(log)
         return None
     objects: list[bytes | None] = []

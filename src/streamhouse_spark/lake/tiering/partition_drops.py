@@ -39,12 +39,12 @@ def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapsho
     if state.primary_key or not state.partition_by or not state.begins_at(pair.starts):
         return []
     applied_through, without_offsets = (
-        (state.lake.told, state.lake.dropped_without_offsets) if state.lake is not None else (0, 0)
+        (state.lake.applied_through, state.lake.dropped_without_offsets) if state.lake is not None else (0, 0)
     )
     of_files = (
         deletion
         for deletion in unapplied_file_deletes(state.deletions, applied_through)
-        if deletion.commit <= pair.told
+        if deletion.commit <= pair.applied_through
     )
     grown, applied = count_newly_dropped(state.deletions, state.lake, pair)
     if pair.dropped_without_offsets == without_offsets and grown <= max(

@@ -53,7 +53,7 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
             or (recorded is not None and not should_record(latest, recorded))
         ):
             return []
-        waits = lake.has_file_names and _has_pending_deletes(state, latest, latest.told)
+        waits = lake.has_file_names and _has_pending_deletes(state, latest, latest.applied_through)
         must_check = waits or ADOPTED in state.properties or bool(find_branches(state))
         keeps_files = must_check and _retains_external_files(state, lake, latest)
         if waits and not keeps_files:
@@ -85,7 +85,7 @@ def _has_pending_deletes(state: TableState, snapshot: LakeSnapshot, applied_thro
 
 
 def _make_tiered_snapshot(state: TableState, snapshot: LakeSnapshot, time_ms: int) -> TieredSnapshot:
-    applied_through = snapshot.told if state.deletions else 0
+    applied_through = snapshot.applied_through if state.deletions else 0
     offsets, starts, without_offsets = dict(snapshot.offsets), dict(snapshot.starts), snapshot.dropped_without_offsets
     return TieredSnapshot(
         snapshot.id,
@@ -112,10 +112,10 @@ def record_applied_deletes(log: CommitLog, lake: LakeTable, snapshot: LakeSnapsh
 
     def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         recorded = state.lake
-        if recorded is None or recorded.told >= applied_through or state.lake_location != lake.location:
+        if recorded is None or recorded.applied_through >= applied_through or state.lake_location != lake.location:
             return []
         if recorded.snapshot_id == snapshot.id:
-            return [replace(recorded, told=applied_through, keeps_files=True)]
+            return [replace(recorded, applied_through=applied_through, keeps_files=True)]
         newest = lake.newest()
         if (
             newest is None
@@ -126,7 +126,7 @@ def record_applied_deletes(log: CommitLog, lake: LakeTable, snapshot: LakeSnapsh
             return []
         if lake.has_file_names and _has_pending_deletes(state, newest, applied_through):
             return []  # of a later deletion, which the next round applies
-        tiered = replace(_make_tiered_snapshot(state, newest, time_ms), told=applied_through)
+        tiered = replace(_make_tiered_snapshot(state, newest, time_ms), applied_through=applied_through)
         return [tiered, *make_partition_drops(state, lake, tiered)]
 
     log.commit(pair)

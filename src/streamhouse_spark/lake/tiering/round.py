@@ -49,7 +49,7 @@ class TieringPlan:
     deleted: Mapping[int, OffsetSet]
     file_deletes: tuple[Deletion, ...] = ()
     """Deletions of rows without offsets that the lake has not applied yet."""
-    told: int = 0
+    applied_through: int = 0
     """The latest record whose deletions the lake has applied before the round."""
 
     @property
@@ -117,7 +117,7 @@ def plan_round(
     ranges = plan_tiering(buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed)
     new = {**begin, **{bucket: of_bucket.end for bucket, of_bucket in ranges.items()}}
     new |= {bucket: base.offset for bucket, base in bases.items()}
-    applied_through = newest.told if newest is not None else 0
+    applied_through = newest.applied_through if newest is not None else 0
     deleted, of_files = rows_to_delete(state, newest, new), unapplied_file_deletes(state.deletions, applied_through)
     return TieringPlan(state, offsets, starts, new, ranges, bases, deleted, of_files, applied_through)
 
@@ -142,7 +142,7 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     if deleted or plan.file_deletes:
         recorded = state.lake.snapshot_id if state.lake is not None else None
         rows = RowsOfLog(lake.place.storage, state, lake.place.spec.schema)
-        pending = PendingDeletes(plan.file_deletes, recorded, plan.told, rows)
+        pending = PendingDeletes(plan.file_deletes, recorded, plan.applied_through, rows)
         files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, pending=pending)
     return files
 

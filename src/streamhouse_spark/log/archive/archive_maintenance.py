@@ -240,7 +240,7 @@ class _Round:
         last = int(versions[min(max(count, 1), len(versions)) - 1])
         if last == versions[-1]:
             return self.state.version, new_ranges
-        later = inside.taken(inside.versions > last)
+        later = inside.select(inside.versions > last)
         ends = {b: int(later.starts[later.buckets == b].min(initial=offsets.end)) for b, offsets in new_ranges.items()}
         return last, {b: OffsetRange(o.start, ends[b]) for b, o in new_ranges.items() if ends[b] > o.start}
 
@@ -327,7 +327,7 @@ def _select_rows(rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> Com
         [new_ranges[bucket].start if bucket in new_ranges else _BEYOND for bucket in rows.buckets.tolist()], np.int64
     )
     clipped = replace(rows, starts=np.maximum(rows.starts, starts))
-    return clipped.taken(clipped.starts < clipped.ends)
+    return clipped.select(clipped.starts < clipped.ends)
 
 
 def _covers(rows: CommitRows, bucket: int, offsets: OffsetRange) -> bool:

@@ -58,15 +58,15 @@ class CommitRows:
         return cls(*columns).sorted()
 
     def sorted(self) -> CommitRows:
-        return self.taken(np.lexsort((self.starts, self.buckets)))
+        return self.select(np.lexsort((self.starts, self.buckets)))
 
-    def taken(self, places: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> CommitRows:
+    def select(self, places: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> CommitRows:
         """Return the runs at these indexes, or where the mask is true."""
         return CommitRows(*(getattr(self, f.name)[places] for f in fields(self)))
 
     def between(self, first: int, last: int) -> CommitRows:
         """Return the runs of the commits from ``first`` to ``last``."""
-        return self.taken((self.versions >= first) & (self.versions <= last))
+        return self.select((self.versions >= first) & (self.versions <= last))
 
     def to_bytes(self) -> bytes:
         """Return the compressed differences between neighbours, column by column: most are small or equal."""

@@ -88,7 +88,7 @@ class TieredSnapshot:
     time_ms: int = 0
     starts: Mapping[int, int] = field(default_factory=dict)
     dropped_rows: int = 0
-    told: int = 0
+    applied_through: int = 0
     """Number of the last record whose deletions are applied to the snapshot; 0 if no record deleted rows."""
     keeps_files: bool = False
     """Whether every file of another engine in the previously recorded snapshot is known to be unchanged in this one."""
@@ -468,7 +468,11 @@ def lake_to_json(pair: TieredSnapshot) -> dict[str, Any]:
     out = {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
     if pair.starts:
         out["starts"] = _to_json_map(pair.starts)
-    counts = {"dropped_rows": pair.dropped_rows, "told": pair.told, "dropped_others": pair.dropped_without_offsets}
+    counts = {
+        "dropped_rows": pair.dropped_rows,
+        "told": pair.applied_through,
+        "dropped_others": pair.dropped_without_offsets,
+    }
     out.update({name: number for name, number in counts.items() if number})
     return {**out, "keeps_files": True} if pair.keeps_files else out
 

@@ -91,7 +91,7 @@ class LogPrefetcher:
     def read_hints(self) -> None:
         expect_together(self._storage, [(ahead, [checkpoint_hint_key(uuid)]) for uuid, ahead in self._found.items()])
         for uuid, ahead in self._found.items():
-            hint = self._hints[uuid] = ahead.found(checkpoint_hint_key(uuid)) or b""
+            hint = self._hints[uuid] = ahead.peek(checkpoint_hint_key(uuid)) or b""
             held = self._held[uuid] = read_hinted_state(hint, uuid)
             self._keys[uuid] = _keys_to_open(uuid, hint, held, self._num_first)
 
@@ -103,7 +103,7 @@ class LogPrefetcher:
         for uuid, ahead in self._found.items():
             first, remaining = self._keys[uuid]
             is_named = self._held[uuid] is None and parse_hint(self._hints[uuid]) is not None
-            floors = next_floor_keys(uuid, read_floor_index(ahead.found(first[0]))) if is_named else []
+            floors = next_floor_keys(uuid, read_floor_index(ahead.peek(first[0]))) if is_named else []
             if ahead.is_known_absent(first[-1]):
                 remaining = [] if ahead.is_known_absent(first[-2]) else remaining[:1]  # shows that none is missing
             following.append((ahead, [*floors, *remaining]))

@@ -255,7 +255,7 @@ class LakeDeletes(Protocol):
     def dropped_rows(self) -> int: ...
 
     @property
-    def told(self) -> int: ...
+    def applied_through(self) -> int: ...
 
 
 def count_newly_dropped(
@@ -263,11 +263,11 @@ def count_newly_dropped(
 ) -> tuple[int, int]:
     """Return how many more rows a lake snapshot misses than the one before, and how many of these were deleted."""
     dropped_before, applied_through, offsets = (
-        (before.dropped_rows, before.told, before.offsets) if before is not None else (0, 0, {})
+        (before.dropped_rows, before.applied_through, before.offsets) if before is not None else (0, 0, {})
     )
     waiting, left = (
         unapplied_deletes(deletions, applied_through, offsets),
-        unapplied_deletes(deletions, after.told, after.offsets),
+        unapplied_deletes(deletions, after.applied_through, after.offsets),
     )
     applied = sum(runs.num_rows for runs in waiting.values()) - sum(runs.num_rows for runs in left.values())
     return after.dropped_rows - dropped_before, applied

@@ -264,7 +264,7 @@ def read_conflicting_record(ahead: Prefetch, table_uuid: str, number: int) -> Re
     keys = [commit_key(table_uuid, number + step) for step in range(_BEHIND_RACE)]
     with suppress(StorageError):  # only the first shows whether the put lost
         ahead.expect(keys)
-    data = ahead.found(keys[0])
+    data = ahead.peek(keys[0])
     record, _ = read_record(ahead.storage, table_uuid, number, ahead)
     if data is not None:
         ahead.hold({keys[0]: data})

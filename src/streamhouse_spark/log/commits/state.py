@@ -172,7 +172,7 @@ class TableState:
         Rows of an adopted lake are unknown here: neither they nor rows dropped from them are counted.
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
-        applied_through, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
+        applied_through, offsets = (self.lake.applied_through, self.lake.offsets) if self.lake is not None else (0, {})
         appended -= masks.count_rows(masks.unapplied_deletes(self.deletions, applied_through, offsets))
         if self.lake is None or ADOPTED in self.properties:
             return appended
@@ -428,7 +428,7 @@ def _drop_applied_deletes(state: TableState) -> TableState:
     if (lake := state.lake) is None or not state.deletions:
         return state
     held = {bucket: min(log.start, lake.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
-    return replace(state, deletions=masks.drop_applied_deletes(state.deletions, lake.told, held))
+    return replace(state, deletions=masks.drop_applied_deletes(state.deletions, lake.applied_through, held))
 
 
 def _apply_delete(state: TableState, action: masks.DeleteRows, record: Record) -> Deletions:

@@ -101,7 +101,7 @@ class LogLocationResolver:
         self._settings = dict(settings)
         self._world = world
         self._opener = opener
-        self._known: dict[str, _Place] = {}
+        self._locations: dict[str, _Place] = {}
         self._stores: dict[str, Storage] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -124,7 +124,7 @@ class LogLocationResolver:
         return place.storage
 
     def look_up(self, keys: Sequence[str]) -> None:
-        uuids = dict.fromkeys(uuid for key in keys if (uuid := parse_placed_uuid(key)) and uuid not in self._known)
+        uuids = dict.fromkeys(uuid for key in keys if (uuid := parse_placed_uuid(key)) and uuid not in self._locations)
         if len(uuids) > 1 and isinstance(self._home, ReadsMany):
             for uuid, data in zip(uuids, self._home.read_many([location_key(u) for u in uuids]), strict=True):
                 if data is not None:
@@ -186,7 +186,7 @@ class LogLocationResolver:
         slot = Slot(store, owner_key(uuid), lambda: _read_owner(store, uuid), owner.__eq__)
         if not slot.take(owner.to_bytes()).won():
             raise _foreign_location_error(store, uuid)
-        self._known[uuid] = _Place(store, file.id, is_ours=True)
+        self._locations[uuid] = _Place(store, file.id, is_ours=True)
 
     def require_owned(self, uuid: str) -> None:
         """Require that the log belongs to this warehouse, at this URL.
@@ -234,19 +234,19 @@ class LogLocationResolver:
         return self._place(uuid) if uuid is not None else None
 
     def _place(self, uuid: str) -> _Place | None:
-        if uuid not in self._known:
+        if uuid not in self._locations:
             try:
                 data = self._home.read(location_key(uuid))
             except ObjectNotFoundError:
                 return None
             self._keep(uuid, data)
-        return self._known[uuid]
+        return self._locations[uuid]
 
     def _keep(self, uuid: str, data: bytes) -> None:
         header = decode_frame("location", data, f"{self._home.url}/{location_key(uuid)}").header
         if header["table"] != uuid:
             raise CorruptDataError(f"{self._home.url}/{location_key(uuid)} is of another table; restore this file")
-        self._known.setdefault(uuid, _Place(self.open(header["url"]), header["warehouse"]))
+        self._locations.setdefault(uuid, _Place(self.open(header["url"]), header["warehouse"]))
 
 
 def with_log_places(storage: Storage, settings: Mapping[str, str], world: World) -> PlacedStorage:

@@ -59,7 +59,7 @@ class TieringFailure:
         waits = any(log.end > state.lake_offset(bucket) for bucket, log in state.buckets.items())
         return (lake is not None and lake.time_ms > self.last_ms) or not (waits or state.lake_is_outdated)
 
-    def told(self, state: TableState, now_ms: int) -> str:
+    def describe(self, state: TableState, now_ms: int) -> str:
         """Return one line that says where, how often and how long ago the work failed: the report may be old."""
         often = f"{self.times:,} times in {_format_span(self.last_ms - self.first_ms)}, " if self.times > 1 else ""
         ago_ms = now_ms - self.last_ms

@@ -51,7 +51,7 @@ class ArchiveScan:
                 yield from self._plan_bucket(bucket)
 
     def _plan_bucket(self, bucket: int) -> Iterator[ChangesScanTask]:
-        rows = self.rows.taken(self.rows.buckets == bucket)
+        rows = self.rows.select(self.rows.buckets == bucket)
         grouped = rows.grouped.astype(np.bool_)
         commits = CommitRanges(
             rows.starts, rows.ends, rows.versions, rows.times_us, grouped, np.zeros(len(grouped), np.bool_)
@@ -115,7 +115,7 @@ def first_archived_after(
         if page.last_commit < earliest or page.last_us < min_us:
             continue
         rows = read_page(storage, state, page.uuid).commits
-        rows = rows.taken((rows.versions >= earliest) & (rows.times_us >= min_us))
+        rows = rows.select((rows.versions >= earliest) & (rows.times_us >= min_us))
         if len(rows.versions):
             version = int(rows.versions.min())
             return version if earliest == 1 or _has_earlier(storage, state, archive, version) else None

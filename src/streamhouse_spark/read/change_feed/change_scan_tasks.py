@@ -123,7 +123,7 @@ def require_available_rows(source: TableState, changes: Sequence[CommitDiff], fi
     for change in changes:
         trimmed = change.commits.within(OffsetRange(0, source.buckets[change.bucket].start))
         lost_offsets = trimmed.offsets.without(OffsetSet.merged([cold.rows for cold in change.cold]))
-        last_lost_version = max(last_lost_version, int(trimmed.among(lost_offsets).versions.max(initial=0)))
+        last_lost_version = max(last_lost_version, int(trimmed.at_offsets(lost_offsets).versions.max(initial=0)))
     if not last_lost_version:
         return
     advice = f"the first available version is {last_lost_version + 1}"
@@ -147,7 +147,7 @@ def _plan_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) ->
     bucket, commits, is_deleted = of_bucket.bucket, of_bucket.commits, of_bucket.is_deleted
     start = source.buckets[bucket].start
     for cold in of_bucket.cold:
-        yield from plan_lake_tasks(source, cold, commits.among(cold.rows), is_deleted=is_deleted)
+        yield from plan_lake_tasks(source, cold, commits.at_offsets(cold.rows), is_deleted=is_deleted)
     if not (in_log := commits.within(OffsetRange(start, max(start, commits.range.end)))):
         return
     is_grouped = bool(in_log.is_grouped.any())

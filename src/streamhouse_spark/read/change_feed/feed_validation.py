@@ -110,7 +110,7 @@ def _drops_unrecorded_rows(
     """
     if ADOPTED not in as_of_state.properties:
         return has_dropped_rows(before, tiered, deleted)
-    first, applied_through = commits[0].record.number, before.told if before is not None else 0
+    first, applied_through = commits[0].record.number, before.applied_through if before is not None else 0
     older = state_at(table.log, table.storage, first - 1).deletions if applied_through < first - 1 else ()
     named = [Deleted(deletion.commit, deletion.rows, count_rows(deletion.files)) for deletion in older]
     for record in (commit.record for commit in commits):

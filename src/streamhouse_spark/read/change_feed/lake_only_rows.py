@@ -65,7 +65,7 @@ def find_removed(table: TableHandle, state: TableState, rows: Iterable[tuple[int
     search, waiting = _Search(table, state), sorted(rows, key=lambda part: part[0])
     pending: Rows = {}
     for snapshot in search.snapshots():
-        while waiting and waiting[-1][0] > snapshot.told:
+        while waiting and waiting[-1][0] > snapshot.applied_through:
             pending = _concat_rows(pending, waiting.pop()[1])
         if pending:
             located = search.find_rows(snapshot, pending)

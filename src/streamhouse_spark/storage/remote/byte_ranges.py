@@ -17,7 +17,7 @@ PIECE_BYTES_MAX = 16 << 20
 class RangePlan:
     """The pieces to fetch: sorted, without overlap, none longer than `PIECE_BYTES_MAX`."""
 
-    wanted: tuple[tuple[int, int], ...]
+    requested: tuple[tuple[int, int], ...]
     pieces: tuple[tuple[int, int], ...]
 
     @classmethod
@@ -35,7 +35,7 @@ class RangePlan:
         the object).
         """
         starts = [start for start, _ in self.pieces]
-        return [self._one(start, end, starts, fetched) for start, end in self.wanted]
+        return [self._one(start, end, starts, fetched) for start, end in self.requested]
 
     def _one(self, start: int, end: int, starts: list[int], fetched: Mapping[tuple[int, int], bytes]) -> bytes:
         if start == end:

@@ -31,7 +31,7 @@ class Failure:
     """A classified failure."""
 
     kind: FailureKind
-    told: str
+    message: str
     """The message of the store or of the client."""
     remedy: str
     is_refused: bool = False
@@ -44,7 +44,7 @@ class Failure:
         if self.kind is FailureKind.EXISTS:
             return ObjectExistsError(f"{where} exists")
         kind = StorageRefusedError if self.is_refused else StorageError
-        return kind(f"cannot {doing} {where}: {self.told}; {self.remedy}")
+        return kind(f"cannot {doing} {where}: {self.message}; {self.remedy}")
 
 
 def to_one_line(text: str, secrets: Iterable[str]) -> str:

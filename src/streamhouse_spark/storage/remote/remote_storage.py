@@ -59,7 +59,7 @@ class RemoteStorage(Generic[R]):
         plan = RangePlan.of(ranges)
         if not plan.pieces:
             self.size_bytes(key)
-            return [b""] * len(plan.wanted)
+            return [b""] * len(plan.requested)
 
         def fetch(piece: tuple[int, int]) -> bytes:
             return self._send("gets", "read", key, lambda blobs, name: blobs.get_range(name, *piece), received=len)

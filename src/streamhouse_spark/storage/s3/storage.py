@@ -100,7 +100,7 @@ class S3Storage:
         plan = RangePlan.of(ranges)
         if not plan.pieces:
             self.size_bytes(key)
-            return [b""] * len(plan.wanted)
+            return [b""] * len(plan.requested)
         fetched: dict[tuple[int, int], bytes] = {}
 
         async def fetch(client: CountedClient, piece: tuple[int, int], turn: asyncio.Semaphore) -> None:

@@ -178,7 +178,7 @@ def test_rows_and_their_numbers(files, node, chosen, is_deleted, part):
     found = list(read_numbered(files, split, projection, mask=RowMask(node)))
     in_groups = [i for group in groups for i in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
     possible = (
-        RowMask(node).wanted(ROWS.take(pa.array(in_groups, pa.int64())).combine_chunks().to_batches()[0])
+        RowMask(node).matches(ROWS.take(pa.array(in_groups, pa.int64())).combine_chunks().to_batches()[0])
         if groups
         else None
     )

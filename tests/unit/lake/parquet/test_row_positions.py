@@ -74,7 +74,7 @@ def columns_read(monkeypatch):
 )
 def test_only_row_groups_with_a_wanted_row_are_read(files, columns_read, node, groups):
     numbers, rows = numbered(files, node, "name", "id")
-    possible = RowMask(node).wanted(TABLE.to_batches()[0])
+    possible = RowMask(node).matches(TABLE.to_batches()[0])
     in_groups = [number for group in groups for number in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
     expected = [number for number in in_groups if possible is None or possible[number]]
     assert numbers.tolist() == expected

@@ -75,7 +75,7 @@ def _read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPl
         connection, plan, python_plan.metadata_fields, mask=mask, fail_on_data_loss=python_plan.fail_on_data_loss
     )
     if mask is not None:
-        rows = (selected for batch in rows if (selected := mask.kept(batch)).num_rows)
+        rows = (selected for batch in rows if (selected := mask.filter_batch(batch)).num_rows)
     schema = StructType.fromJson(python_plan.schema)
     out = spark_versions.arrow_schema_of(BATCH_COLUMN)
     if not python_plan.columns:

@@ -224,7 +224,7 @@ def split_parquet_file(
 ) -> Iterator[ParquetSplit]:
     """Yield the whole file, or parts of about the target size, cut between row groups if they are known."""
     cuts = [0, *_cut_positions(file, int(target_bytes / fraction)), file.size_bytes]
-    deleted_bits = encode_positions(file.gone) if file.gone is not None else None
+    deleted_bits = encode_positions(file.deleted_positions) if file.deleted_positions is not None else None
     for start, end in itertools.pairwise(cuts):
         size_bytes = max(1, int((end - start) * fraction))
         num_rows = _rows_before(file, end) - _rows_before(file, start)

@@ -31,6 +31,6 @@ def test_places_of_files_travel():
 def test_a_limit_does_not_count_on_a_file_with_positions_that_the_plan_names():
     file = ScanFile("data/a.parquet", 100, 10, bucket=1)
     [whole] = split_parquet_file(file, "file:///a", 1.0, 1000)
-    [less] = split_parquet_file(replace(file, gone=GONE), "file:///a", 1.0, 1000)
+    [less] = split_parquet_file(replace(file, deleted_positions=GONE), "file:///a", 1.0, 1000)
     assert whole.is_exact
     assert not less.is_exact
