@@ -33,7 +33,7 @@ class KeyedRows:
     """The rows of a batch by key, at most one per key, in key order. Columns are null where ``there`` is false."""
 
     columns: tuple[pa.Array, ...]
-    there: Bools
+    exists: Bools
 
 
 @dataclass(frozen=True)

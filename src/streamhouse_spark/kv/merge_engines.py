@@ -56,7 +56,7 @@ class ColumnwiseMerge:
             if i in self.key_columns:
                 columns.append(_null_absent(exists, _choose_values(batch, values, batch.starts)))
             elif self._is_target(i):
-                columns.append(self._fold_column(i, batch, values, before, old.there & ~batch.has_deletion))
+                columns.append(self._fold_column(i, batch, values, before, old.exists & ~batch.has_deletion))
             else:
                 columns.append(self._keep_column(i, before, survives, exists & ~survives))
         return KeyedRows(tuple(columns), exists)
@@ -73,12 +73,12 @@ class ColumnwiseMerge:
     def _surviving_rows(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
         """Return which old rows remain after the batch's deletions, whatever the batch writes after them."""
         if not batch.has_deletion.any():
-            return old.there
+            return old.exists
         has_other_values = np.zeros(len(batch), np.bool_)
         for i, before in enumerate(old.columns):
             if i not in self.key_columns and not self._is_target(i):
                 has_other_values |= _validity(before)
-        survives: Bools = old.there & (~batch.has_deletion | has_other_values)
+        survives: Bools = old.exists & (~batch.has_deletion | has_other_values)
         return survives
 
     def _fold_column(
@@ -113,7 +113,7 @@ class GeneratingMerge:
         rows = recompute_generated_columns(
             self.generated, pa.RecordBatch.from_arrays(list(merged.columns), names=self.schema.names), "the table"
         )
-        return KeyedRows(tuple(_null_absent(merged.there, column) for column in rows.columns), merged.there)
+        return KeyedRows(tuple(_null_absent(merged.exists, column) for column in rows.columns), merged.exists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ class NumberingMerge:
         merged = self.inner.merge(batch, old)
         new = _choose_values(batch, batch.columns[self.identity], batch.ends - 1)
         columns = list(merged.columns)
-        columns[self.identity] = _null_absent(merged.there, pc.coalesce(old.columns[self.identity], new))
-        return KeyedRows(tuple(columns), merged.there)
+        columns[self.identity] = _null_absent(merged.exists, pc.coalesce(old.columns[self.identity], new))
+        return KeyedRows(tuple(columns), merged.exists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class FirstRowMerge:
         return False
 
     def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        return _choose_rows(batch, old, np.where(old.there, -1, batch.starts))
+        return _choose_rows(batch, old, np.where(old.exists, -1, batch.starts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class VersionedMerge:
         rows = rows[np.lexsort((rows, versions[rows], batch.key_of_row[rows]))]
         newest = np.full(len(batch), -1, np.int64)
         newest[batch.key_of_row[rows]] = rows  # the last assignment per key wins
-        wins = (newest >= 0) & (~old.there | ~is_old_versioned | (versions[newest] >= old_versions))
+        wins = (newest >= 0) & (~old.exists | ~is_old_versioned | (versions[newest] >= old_versions))
         return _choose_rows(batch, old, np.where(wins, newest, -1))
 
 
@@ -177,7 +177,7 @@ def _choose_rows(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
         pa.concat_arrays([before, values]).take(pa.array(places))
         for before, values in zip(old.columns, batch.columns, strict=True)
     )
-    return KeyedRows(tuple(columns), new | old.there)
+    return KeyedRows(tuple(columns), new | old.exists)
 
 
 def _choose_values(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Array:

@@ -126,12 +126,12 @@ def _compute_piece(
     _require_row_size(batch, new)
     packed = values.pack_array(new.columns)
     differs = pc.not_equal(values.repack(stored, old), packed).to_numpy(zero_copy_only=False)
-    changed = np.where(new.there, differs | ~old.there, old.there)
+    changed = np.where(new.exists, differs | ~old.exists, old.exists)
     types, places = _order_changes(np.flatnonzero(changed), old, new, before_images=before_images)
     columns = tuple(
         pa.concat_arrays([before, after]).take(places) for before, after in zip(old.columns, new.columns, strict=True)
     )
-    return Changes(types, columns, EncodedRows([_Packed(batch.keys, packed, new.there, changed)]))
+    return Changes(types, columns, EncodedRows([_Packed(batch.keys, packed, new.exists, changed)]))
 
 
 def _require_row_size(batch: KeyedBatch, new: KeyedRows) -> None:
@@ -149,10 +149,10 @@ def _order_changes(
     keys: npt.NDArray[np.int64], old: KeyedRows, new: KeyedRows, *, before_images: bool
 ) -> tuple[npt.NDArray[np.int8], pa.Array]:
     """Return the type of each row of the changelog, and its index in the old rows followed by the new ones."""
-    was, stays = old.there[keys], new.there[keys]
+    was, stays = old.exists[keys], new.exists[keys]
     first = np.where(was, np.where(stays, ChangeType.UPDATE_BEFORE, ChangeType.DELETE), ChangeType.INSERT)
     second = np.full(len(keys), ChangeType.UPDATE_AFTER)
-    old_place, new_place = keys, keys + len(old.there)
+    old_place, new_place = keys, keys + len(old.exists)
     types = np.column_stack([first, second]).reshape(-1).astype(np.int8)
     places = np.column_stack([np.where(was, old_place, new_place), new_place]).reshape(-1)
     updated = was & stays

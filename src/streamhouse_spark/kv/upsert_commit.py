@@ -168,7 +168,7 @@ class _UpsertPlan(DependentPlan):
         overwrite: bool,
         rebase: ConflictChecker | None,
     ) -> None:
-        self._log, self._stager, self._beside = writer.log, writer.stager, writer.extra_actions
+        self._log, self._stager, self._extra_actions = writer.log, writer.stager, writer.extra_actions
         self._batches = batches
         self._ready = ready
         self._transaction = transaction
@@ -250,7 +250,7 @@ class _UpsertPlan(DependentPlan):
         self.staged.update(self._stager.stage(self._batches, moved, state, self.overlay))
         self._times_planned += 1
         self._was_stacked = self._was_stacked or bool(self.earlier)
-        extra_actions = () if self._beside is None else self._beside(state)
+        extra_actions = () if self._extra_actions is None else self._extra_actions(state)
         return (*self._make_truncation(state), *self._make_append_actions(state, time_ms), *extra_actions)
 
     def _make_truncation(self, state: TableState) -> Sequence[Action]:

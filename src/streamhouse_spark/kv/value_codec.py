@@ -116,7 +116,7 @@ class ValueFormat:
             arrow_chunking.concat_columns((part.columns[place] for part in parts), column.type)
             for place, column in enumerate(projection)
         ]
-        return columns, np.concatenate([np.zeros(0, np.bool_), *(part.there for part in parts)])
+        return columns, np.concatenate([np.zeros(0, np.bool_), *(part.exists for part in parts)])
 
     def _columns(self, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
         schema_ids = rows.read_fixed(_SCHEMA_ID)

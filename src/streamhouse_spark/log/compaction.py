@@ -224,7 +224,7 @@ def write_merged(
     times = _distinct_times([at for segment, offsets in parts for at in _encode_time_runs(segment, offsets, start)])
     memory_bytes = sum(segment.memory_bytes for segment, _ in parts)
     size_bytes, index = write_file(
-        sink, schema, rows.seen(_concat_batches(batches)), memory_bytes, options.codec, times
+        sink, schema, rows.count_rows(_concat_batches(batches)), memory_bytes, options.codec, times
     )
     return replace(
         first,
@@ -255,7 +255,7 @@ class _Rows:
         self.stats: list[dict[str, list[Any]]] = []
         self.partitions: list[tuple[tuple[Any, ...], ...] | None] = []
 
-    def seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def count_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.num_rows += batch.num_rows
             self.num_bytes += batch.nbytes

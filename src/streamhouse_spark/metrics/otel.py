@@ -66,7 +66,7 @@ class _Exports:
         self._meter = meter
         self._lock = new_lock()
         self._sources: list[MetricSource] = []
-        self._known: set[str] = set()
+        self._exported: set[str] = set()
 
     def add(self, source: MetricSource) -> None:
         with self._lock:
@@ -75,9 +75,9 @@ class _Exports:
             self._sources = [*self._sources, source]
         for metric in _collect_metrics(source):
             with self._lock:
-                if metric.name in self._known:
+                if metric.name in self._exported:
                     continue
-                self._known.add(metric.name)
+                self._exported.add(metric.name)
             create = {
                 "counter": self._meter.create_observable_counter,
                 "gauge": self._meter.create_observable_gauge,

@@ -63,7 +63,7 @@ _UNKNOWN_FIELD = re.compile(r"No match for FieldRef\.(?:Name)?\(?([^)\s]+)\)?")
 class Filter:
     """A filter as given by the user. `bound` converts it for the columns of a read."""
 
-    given: pc.Expression | None
+    expression: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
     columns: tuple[str, ...] | None = None
     """The columns of the given expression, if the caller knows them; None if unknown."""
@@ -76,13 +76,13 @@ class Filter:
         fields = [find_field(schema, name) for name, _, _ in self.predicates]
         comparisons = [(f, o, _parse_operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
         terms = [_to_expression(*comparison) for comparison in comparisons]
-        if self.given is not None:
-            terms.append(self.given)
-        columns = tuple(f.name for f in fields) if self.given is None else self.columns
+        if self.expression is not None:
+            terms.append(self.expression)
+        columns = tuple(f.name for f in fields) if self.expression is None else self.columns
         node = (
             And(tuple(_to_node(*comparison) for comparison in comparisons))
-            if self.given is None
-            else ArrowFilter(self.given, schema)
+            if self.expression is None
+            else ArrowFilter(self.expression, schema)
         )
         bound = BoundFilter(reduce(operator.and_, terms), node, columns)
         _check(bound.expression, schema)

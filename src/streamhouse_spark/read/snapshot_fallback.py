@@ -50,13 +50,13 @@ def read_with_fallback(
     table: TableHandle, snapshot: ReadSnapshot, initial: InitialSchema, read: Callable[[ReadSnapshot], T]
 ) -> T:
     """Read a snapshot, or a fallback for it. Raises `SnapshotExpiredError` if none can be read."""
-    stand_ins = _fallback_snapshots(table, snapshot, initial)
+    fallback_snapshots = _fallback_snapshots(table, snapshot, initial)
     current = snapshot
     while True:
         try:
             return read(current)
         except SnapshotExpiredError:
-            fallback = next(stand_ins, None)
+            fallback = next(fallback_snapshots, None)
             if fallback is None:
                 raise
             current = fallback

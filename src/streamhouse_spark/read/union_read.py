@@ -56,7 +56,7 @@ def read_latest(table: TableHandle, snapshot: ReadSnapshot, projection: Projecti
         table,
         snapshot,
         InitialSchema(projection.read_columns),
-        lambda found: read_snapshot_rows(table, found, projection),
+        lambda chosen: read_snapshot_rows(table, chosen, projection),
     )
 
 

@@ -47,14 +47,14 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     counts = ServerCounters()
     overview = Overview(warehouse, counts)
     vending = CredentialVendor(warehouse, options.vend) if options.vend is not None else None
-    stand_ins = StaleFallback(options.lake_after_s, counts) if options.lake_after_s is not None else None
+    stale_fallback = StaleFallback(options.lake_after_s, counts) if options.lake_after_s is not None else None
     system = SystemDocuments(grace_ms=options.grace_ms)
     routes = [
         Route(HEALTH, _health, methods=["GET", "HEAD"]),
         Route(f"{API}/openapi.json", _openapi, methods=["GET"]),
         *overview.routes(),
         Mount(API, routes=rows_routes(opened, counts)),
-        Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending, system, stand_ins)),
+        Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending, system, stale_fallback)),
     ]
     middleware = [
         Middleware(_RequestCounter, counts=counts, clock=clock),

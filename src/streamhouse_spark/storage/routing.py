@@ -15,7 +15,7 @@ from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink, Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
-Found = list[bytes | None]
+ReadResults = list[bytes | None]
 
 
 class Places(Protocol):
@@ -136,7 +136,7 @@ def make_routing_storage(home: Storage, places: Places) -> PlacedStorage:
     return (PlacedStorageOfMany if isinstance(home, ReadsMany) else PlacedStorage)(home, places)
 
 
-def _read_all(store: Storage, keys: Sequence[str]) -> Found:
+def _read_all(store: Storage, keys: Sequence[str]) -> ReadResults:
     if isinstance(store, ReadsMany):
         return store.read_many(keys)
     return [_read_if_there(store, key) for key in keys]

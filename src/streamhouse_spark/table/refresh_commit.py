@@ -236,10 +236,10 @@ def _source_refresh_reason(source: TableHandle, version: SourceVersion, now: Tab
 def _unlogged_change(records: Sequence[Record], version: SourceVersion, now: TableState) -> str | None:
     """Return the first action of the records that changed rows without a change in the log."""
     loses_by_trimming = not now.primary_key and not now.has_lake
-    lacks_more = not _lost_only_logged_rows(records, version, now)
+    has_other_losses = not _lost_only_logged_rows(records, version, now)
     for record in records:
         for action in record.actions:
-            if isinstance(action, act.TieredSnapshot) and not lacks_more:
+            if isinstance(action, act.TieredSnapshot) and not has_other_losses:
                 continue
             if loses_by_trimming and isinstance(action, act.Trim):
                 return f"was trimmed by commit {record.number}, and has no lake that keeps the rows"
@@ -286,7 +286,7 @@ def _records_after_archive(source: TableHandle, version: SourceVersion, now: Tab
     pages = [page for page in held.pages if page.last_commit > version.version]
     archived_through = version.version
     for page, content in zip(pages, read_pages(source.storage, now, [page.uuid for page in pages]), strict=True):
-        if content.told_from > archived_through + 1 or any(number > version.version for number in content.altered):
+        if content.complete_from > archived_through + 1 or any(number > version.version for number in content.altered):
             return None
         archived_through = page.last_commit
     pair = now.recorded_lake

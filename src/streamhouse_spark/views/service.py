@@ -120,7 +120,7 @@ class _Entry:
     """The refresh with remaining steps; None if there is none."""
     number: int | None = None
     """Number of the last refresh that this service has seen."""
-    seen: _Marks | None = None
+    last_validators: _Marks | None = None
     """The sources before this service's last refresh. While the view is unchanged since, these sources need no
     refresh."""
 
@@ -244,9 +244,9 @@ class ViewService:
         marks = _source_marks(states)
         is_changed_elsewhere = entry.number not in (None, number)
         if is_changed_elsewhere:
-            entry.seen = None
+            entry.last_validators = None
         entry.number = number
-        is_done = bool(states) and lineage is not None and marks in (entry.seen, _lineage_marks(lineage))
+        is_done = bool(states) and lineage is not None and marks in (entry.last_validators, _lineage_marks(lineage))
         self._note_lag(entry, None if is_done else lineage, states)
         if definition.paused or is_done:
             entry.steps = None
@@ -303,7 +303,7 @@ class ViewService:
         entry.number, lineage = last_refresh(entry.table.state)
         self._update_status(entry, failures=0, error=None, **_add_counts(entry.status, before.report, report))
         if report.goal is not None:
-            entry.steps, entry.seen = steps, None
+            entry.steps, entry.last_validators = steps, None
             self._update_status(entry, doing="between steps", due_ms=now_ms, steps=report.steps)
             self._note_lag(entry, lineage, states or self._source_states(lineage))
         else:
@@ -313,7 +313,7 @@ class ViewService:
 
     def _finish_refresh(self, entry: _Entry, steps: _RefreshProgress, earliest_ms: int) -> None:
         """Record that a refresh has all rows that its sources had when it began, and schedule the next one."""
-        entry.steps, entry.seen = None, steps.marks
+        entry.steps, entry.last_validators = None, steps.marks
         due_ms = max(earliest_ms, steps.began_ms + max(entry.status.freshness_ms, POLL_MS))
         report, duration_ms = steps.report, steps.duration_ms
         self._update_status(entry, doing="waiting", due_ms=due_ms, steps=0, last=report, last_duration_ms=duration_ms)

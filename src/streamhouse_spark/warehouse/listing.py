@@ -94,7 +94,7 @@ def list_tables(storage: Storage, world: World, prefetch: NamePrefetch) -> Itera
     if not prefetches_early:
         logs.read_first()
     logs.read_others()
-    return _open_tables(storage, world, named, logs.asked())
+    return _open_tables(storage, world, named, logs.prefetched_logs())
 
 
 def list_tables_of(
@@ -116,7 +116,7 @@ def list_tables_of(
     logs.keep(_uuids(named))
     logs.read_first()
     logs.read_others()
-    return _open_tables(storage, world, named, logs.asked())
+    return _open_tables(storage, world, named, logs.prefetched_logs())
 
 
 def _run_steps(storage: Storage, steps: Sequence[Callable[[], T]]) -> list[T]:

@@ -62,7 +62,7 @@ def _take_rows(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa
 def _read_union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
     request = ScanRequest.of(projection)
     plan = read_with_fallback(
-        table, pin, InitialSchema(request.columns), lambda found: plan_scan(table, found, request).plan(table)
+        table, pin, InitialSchema(request.columns), lambda snapshot: plan_scan(table, snapshot, request).plan(table)
     )
     return _read_rows(table, plan, projection)
 

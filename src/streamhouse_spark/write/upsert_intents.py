@@ -176,12 +176,12 @@ class _Batches(Mapping[int, KeyedBatch]):
 
     def __init__(self, makers: Mapping[int, Callable[[], KeyedBatch]]) -> None:
         self._makers = makers
-        self._made: dict[int, KeyedBatch] = {}
+        self._batches: dict[int, KeyedBatch] = {}
 
     def __getitem__(self, bucket: int) -> KeyedBatch:
-        if bucket not in self._made:
-            self._made[bucket] = self._makers[bucket]()
-        return self._made[bucket]
+        if bucket not in self._batches:
+            self._batches[bucket] = self._makers[bucket]()
+        return self._batches[bucket]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._makers)

@@ -481,7 +481,7 @@ DELETED_ROW_BUGS = (
             "state_to_json",
             lambda original, state: original(state=replace(state, deletions=masks.NO_DELETIONS)),
         ),
-    ).found_by(a_checkpoint_of_deleted_rows, "assert {} == {1: OffsetRun"),
+    ).found_by(a_checkpoint_of_deleted_rows, "assert {} == {1: OffsetSet"),
     PlantedBug(
         "joined deletions omit the newest", Patch(masks.Deletions, "with_rows", lambda original: original(rows={}))
     ).found_by(some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"),

@@ -36,12 +36,12 @@ class AvroSchemas:
 
     @classmethod
     def of(
-        cls, session: SparkSession, registry: str | None, auth: Auth | None, given: str | None, world: World
+        cls, session: SparkSession, registry: str | None, auth: Auth | None, schema_text: str | None, world: World
     ) -> AvroSchemas:
         """Validate the arguments. Raises `InvalidOptionError` if the session lacks the jar, and for missing or invalid
         schemas.
         """
-        if (registry is None) == (given is None):
+        if (registry is None) == (schema_text is None):
             raise InvalidOptionError(
                 "events in Avro need their schemas: give the URL of their registry as registry=, or the schema of "
                 "events without a schema's id as avro_schema="
@@ -49,9 +49,9 @@ class AvroSchemas:
         if auth is not None and registry is None:
             raise InvalidOptionError("registry_auth is given without registry, the URL that it is for")
         java_class = _java_class(session)
-        if given is not None and (problem := java_class.problem(given)) is not None:
+        if schema_text is not None and (problem := java_class.problem(schema_text)) is not None:
             raise InvalidOptionError(f"avro_schema is no schema of Debezium's events: {problem}")
-        return cls(given, None if registry is None else SchemaRegistry.of(registry, auth, world))
+        return cls(schema_text, None if registry is None else SchemaRegistry.of(registry, auth, world))
 
     def read(self, session: SparkSession, events: Column, refused: Mapping[int, str]) -> Column:
         """Return the ``text`` of each event, the ``reason`` why it has none, and the id of an ``unknown`` schema."""

@@ -80,7 +80,7 @@ class KeyedFilter:
         names = {field_id: name for name, field_id in zip(primary_key, file_spec.field_ids(primary_key), strict=True)}
         self._keys = [(field_id, schema.column(name).type) for field_id, name in names.items()]
         self._names = list(names.values())
-        self._seen: list[list[pa.Array]] = [[] for _ in self._names]
+        self._key_values: list[list[pa.Array]] = [[] for _ in self._names]
         types = dict(self._keys)
         self._partitions: dict[int, tuple[str, set[bytes | None]]] = {
             position: (names[field.source_id], set())
@@ -92,7 +92,7 @@ class KeyedFilter:
 
     def add_keys(self, rows: pa.RecordBatch) -> None:
         """Add the keys of rows of the range, which have the table's columns."""
-        for name, values_of_name in zip(self._names, self._seen, strict=True):
+        for name, values_of_name in zip(self._names, self._key_values, strict=True):
             values_of_name.append(rows.column(name).unique())
         for position, (name, values) in self._partitions.items():
             field_type = self._file_spec.partition_types[position]
@@ -102,7 +102,7 @@ class KeyedFilter:
 
     def probe(self) -> KeyIndexProbe | None:
         """Return the column to search first for the collected keys."""
-        return best_probe([pa.concat_arrays(values) for values in self._seen]) if all(self._seen) else None
+        return best_probe([pa.concat_arrays(values) for values in self._key_values]) if all(self._key_values) else None
 
     def may_contain_keys(self, file: LiveFile, keys: KeySet) -> bool:
         """Return False only if no row of the file has one of the keys, which must be the collected ones."""

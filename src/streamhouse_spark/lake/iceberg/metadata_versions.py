@@ -62,7 +62,7 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
     started_ms = world.clock.boot_ms()
     if from_number is not None:
         cached: _KnownVersion | None = _KnownVersion(from_number, is_hinted=True)
-    elif (cached := _known.get(storage, key)) is None:
+    elif (cached := _version_cache.get(storage, key)) is None:
         cached = _read_hinted(storage, key)
     start = cached.number if cached is not None else 1
     while True:
@@ -72,11 +72,11 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
         if number_and_data is not None and floor <= number_and_data[0]:
             break
         start = max(floor, 1)
-        if _known.forget(storage, key) and (cached := _read_hinted(storage, key)) is not None:
+        if _version_cache.forget(storage, key) and (cached := _read_hinted(storage, key)) is not None:
             start = max(start, cached.number)
     is_hinted = cached is not None and cached.is_hinted and cached.number == number_and_data[0]
     if from_number is None:
-        _known.note(storage, key, _KnownVersion(number_and_data[0], is_hinted))
+        _version_cache.note(storage, key, _KnownVersion(number_and_data[0], is_hinted))
     newest = LatestVersion(*number_and_data, from_number is None and not is_hinted, started_ms)
     if from_number is None:
         _cache.note(storage, key, newest)
@@ -138,7 +138,7 @@ def parse_version_hint(storage: Storage, key: str) -> int | None:
 def put_hint(storage: Storage, key: str, number: int) -> None:
     """Point the hint to a version."""
     storage.put(hint_key(key), str(number).encode())
-    _known.note(storage, key, _KnownVersion(number, is_hinted=True))
+    _version_cache.note(storage, key, _KnownVersion(number, is_hinted=True))
 
 
 def repair_hint(storage: Storage, key: str, number: int) -> None:
@@ -146,7 +146,7 @@ def repair_hint(storage: Storage, key: str, number: int) -> None:
     if (parse_version_hint(storage, key) or 0) < number:
         put_hint(storage, key, number)
     else:
-        _known.note(storage, key, _KnownVersion(number, is_hinted=True))
+        _version_cache.note(storage, key, _KnownVersion(number, is_hinted=True))
 
 
 def newest_floor(storage: Storage, key: str) -> int:
@@ -232,7 +232,7 @@ class _KnownVersions:
                 self._versions.popitem(last=False)
 
 
-_known = _KnownVersions()
+_version_cache = _KnownVersions()
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------

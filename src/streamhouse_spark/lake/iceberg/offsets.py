@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import LakeRolledBackError
-from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, Found
+from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, SnapshotT
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, USER_PROPERTY, LakeOffsets, parse_offsets
 from streamhouse_spark.lake.timestamp_correction import own_ms
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 
-def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) -> LakeOffsets | None:
+def offsets_at(metadata: AnySnapshots[SnapshotT], snapshot: SnapshotT, table_uuid: str) -> LakeOffsets | None:
     """Return the offsets of a snapshot: its own, or those of the nearest ancestor with offsets."""
     for ancestor in iter_ancestor_snapshots(metadata, snapshot):
         offsets = own_offsets(ancestor, table_uuid, metadata.location)
@@ -56,10 +56,10 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
     )
 
 
-def iter_ancestor_snapshots(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]:
+def iter_ancestor_snapshots(metadata: AnySnapshots[SnapshotT], snapshot: SnapshotT) -> Iterator[SnapshotT]:
     """Return the snapshot and its ancestors, as far as they are retained."""
     by_id = {s.snapshot_id: s for s in metadata.snapshots}
-    current: Found | None = snapshot
+    current: SnapshotT | None = snapshot
     while current is not None:
         yield current
         parent = current.parent_snapshot_id

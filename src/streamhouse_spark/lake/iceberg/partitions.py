@@ -64,7 +64,7 @@ class PartitionFilter:
         self._specs = metadata.specs()
         self._types = field_types(metadata)
         self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
-        self._known: dict[tuple[Any, ...], bool] = {}
+        self._results: dict[tuple[Any, ...], bool] = {}
 
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
         """Return False only if none of the manifest's files is in a partition that can match the filter."""
@@ -91,7 +91,7 @@ class PartitionFilter:
             return False
         partition = tuple(file.partition[position] for position in range(len(spec.fields)))
         key = (file.spec_id, *partition)
-        if key not in self._known:
+        if key not in self._results:
             bounds = {}
             for position, _, column, part in self._parts(spec):
                 value = partition[position]
@@ -100,8 +100,8 @@ class PartitionFilter:
                 else:
                     stats = ColumnStatistics(*_project_column(part, value, value, column), null_count=0, nan_count=0)
                     bounds[column.name] = column_bounds(stats, column.type, num_rows=1)
-            self._known[key] = may_match(self._node, bounds)
-        return self._known[key]
+            self._results[key] = may_match(self._node, bounds)
+        return self._results[key]
 
     def _parts(self, spec: PartitionSpec) -> Iterator[tuple[int, int, Column, PartitionField]]:
         """Yield position, field and column of partition fields that are a column or one of its times."""

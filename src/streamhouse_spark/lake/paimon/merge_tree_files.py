@@ -131,14 +131,14 @@ class _RunWriter:
         self._bucket, self._offsets, self._level = bucket, offsets, level
         self.key = key
         self._file: PartitionFile | None = None
-        self._seen = _RunStatistics(spec)
+        self._statistics = _RunStatistics(spec)
         self._written: list[LakeFile] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS)
             file = self._open()
-            self._seen.add(part)
+            self._statistics.add(part)
             file.add(part, None)
             if file.row_group_is_full:
                 file.write_row_group()
@@ -163,8 +163,8 @@ class _RunWriter:
 
     def _close(self) -> None:
         if self._file is not None:
-            keys = self._seen.describe(self._level)
-            file, self._file, self._seen = self._file, None, _RunStatistics(self._spec)
+            keys = self._statistics.describe(self._level)
+            file, self._file, self._statistics = self._file, None, _RunStatistics(self._spec)
             self._written.append(replace(file.close(), keys=keys))
 
 

@@ -26,7 +26,7 @@ class PartitionFilter:
         """``names`` maps field ids to columns of ``schema``."""
         self._node = node
         self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
-        self._known: dict[tuple[Any, ...], bool] = {}
+        self._results: dict[tuple[Any, ...], bool] = {}
 
     def may_match_manifest(self, manifest: ManifestFileMeta) -> bool:
         """Return False only if none of the manifest's files is in a partition that can match the filter."""
@@ -49,15 +49,15 @@ class PartitionFilter:
     def test(self, partition: GenericRow) -> bool:
         """Return False only if no row of the partition can match the filter. The name is pypaimon's."""
         values = tuple(partition.values)
-        if values not in self._known:
+        if values not in self._results:
             columns = (
                 (self._columns.get(field.id), value) for field, value in zip(partition.fields, values, strict=True)
             )
             bounds = {
                 column.name: constant_bounds(to_plan_value(value)) for column, value in columns if column is not None
             }
-            self._known[values] = may_match(self._node, bounds)
-        return self._known[values]
+            self._results[values] = may_match(self._node, bounds)
+        return self._results[values]
 
 
 def _are_reliable(column: Column, low: Any, high: Any) -> bool:

@@ -61,7 +61,7 @@ class _SeenSnapshots:
                 self._numbers.popitem(last=False)
 
 
-_seen = _SeenSnapshots()
+_snapshot_cache = _SeenSnapshots()
 
 
 class SnapshotManager:
@@ -91,14 +91,14 @@ class SnapshotManager:
             current = self._newest_listed() or find(1)
         newest = None if current is None else find_last_result(find, current.id, current)
         if newest is not None:
-            _seen.note(self._storage.url, self._table_key, newest.id)
+            _snapshot_cache.note(self._storage.url, self._table_key, newest.id)
         return newest
 
     def likely_keys(self) -> list[str]:
         """Return the keys of the latest snapshot that this process read, and of the next, to prefetch with the hint.
         Empty if it read none.
         """
-        last_seen = _seen.get(self._storage.url, self._table_key)
+        last_seen = _snapshot_cache.get(self._storage.url, self._table_key)
         return [] if last_seen is None else [self.key_of(last_seen), self.key_of(last_seen + 1)]
 
     def keys_of(self, snapshot: Snapshot) -> tuple[str, str]:
@@ -203,7 +203,7 @@ class SnapshotManager:
         if not put.won():
             return False
         self._require_counts(snapshot)
-        _seen.note(self._storage.url, self._table_key, snapshot.id)
+        _snapshot_cache.note(self._storage.url, self._table_key, snapshot.id)
         return True
 
     def require_not_replaced(self, snapshot: Snapshot) -> None:

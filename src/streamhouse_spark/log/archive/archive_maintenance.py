@@ -350,7 +350,7 @@ def _find_first_complete_commit(
     for content, page in zip(reversed(contents), reversed(joined), strict=True):
         if first_listed > page.last_commit + 1:
             break
-        first_listed = content.told_from
+        first_listed = content.complete_from
     return first_listed
 
 

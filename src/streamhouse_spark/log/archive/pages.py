@@ -36,7 +36,7 @@ class PageContent:
     schemas: Mapping[int, TableSchema]
     """The table's schemas that wrote the segments."""
     commits: CommitRows
-    told_from: int
+    complete_from: int
     """The first commit from which on every record was read for the page."""
     altered: tuple[int, ...]
     """Commits among them that changed columns, or rows without a change in the log."""
@@ -81,7 +81,7 @@ def encode_page(table_uuid: str, content: PageContent) -> bytes:
         "segments": [segment_to_json(segment, payload) for segment in content.segments],
         "schemas": {str(i): schema.to_json() for i, schema in content.schemas.items()},
         "commits": list(payload.add(content.commits.to_bytes())),
-        "told_from": content.told_from,
+        "told_from": content.complete_from,
         "altered": list(content.altered),
     }
     return encode_frame(_KIND, header, payload.parts)

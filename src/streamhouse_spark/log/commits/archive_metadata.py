@@ -99,10 +99,10 @@ class SetArchive:
     """Replaces the archive. ``gone`` are the objects that only removed pages named."""
 
     archive: Archive
-    gone: tuple[str, ...] = ()
+    removed_keys: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": "archive", **self.archive.to_json(), "gone": list(self.gone)}
+        return {"type": "archive", **self.archive.to_json(), "gone": list(self.removed_keys)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SetArchive:

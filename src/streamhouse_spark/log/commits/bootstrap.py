@@ -73,34 +73,36 @@ class LogPrefetcher:
         self._since_ms = world.clock.boot_ms()
         uuids = set(table_uuids) if isinstance(storage, ReadsMany) else ()
         self._num_first = min(_BEHIND_HINT, max(_FIRST_OF_MANY, _FIRST_TOGETHER // max(1, len(uuids))))
-        self._found = {uuid: Prefetch(storage, self._num_first) for uuid in uuids}
+        self._prefetches = {uuid: Prefetch(storage, self._num_first) for uuid in uuids}
         self._hints: dict[str, bytes] = {}
         self._held: dict[str, Checkpoint | None] = {}
         self._keys: dict[str, tuple[list[str], list[str]]] = {}
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._prefetches)
 
     def __contains__(self, table_uuid: str) -> bool:
-        return table_uuid in self._found
+        return table_uuid in self._prefetches
 
     def keep(self, table_uuids: Collection[str]) -> None:
         """Drop all logs but ``table_uuids``."""
-        self._found = {uuid: ahead for uuid, ahead in self._found.items() if uuid in table_uuids}
+        self._prefetches = {uuid: ahead for uuid, ahead in self._prefetches.items() if uuid in table_uuids}
 
     def read_hints(self) -> None:
-        expect_together(self._storage, [(ahead, [checkpoint_hint_key(uuid)]) for uuid, ahead in self._found.items()])
-        for uuid, ahead in self._found.items():
+        expect_together(
+            self._storage, [(ahead, [checkpoint_hint_key(uuid)]) for uuid, ahead in self._prefetches.items()]
+        )
+        for uuid, ahead in self._prefetches.items():
             hint = self._hints[uuid] = ahead.peek(checkpoint_hint_key(uuid)) or b""
             held = self._held[uuid] = read_hinted_state(hint, uuid)
             self._keys[uuid] = _keys_to_open(uuid, hint, held, self._num_first)
 
     def read_first(self) -> None:
-        expect_together(self._storage, [(ahead, self._keys[uuid][0]) for uuid, ahead in self._found.items()])
+        expect_together(self._storage, [(ahead, self._keys[uuid][0]) for uuid, ahead in self._prefetches.items()])
 
     def read_others(self) -> None:
         following = []
-        for uuid, ahead in self._found.items():
+        for uuid, ahead in self._prefetches.items():
             first, remaining = self._keys[uuid]
             is_named = self._held[uuid] is None and parse_hint(self._hints[uuid]) is not None
             floors = next_floor_keys(uuid, read_floor_index(ahead.peek(first[0]))) if is_named else []
@@ -109,9 +111,9 @@ class LogPrefetcher:
             following.append((ahead, [*floors, *remaining]))
         expect_together(self._storage, following)
 
-    def asked(self) -> dict[str, PrefetchedLog]:
+    def prefetched_logs(self) -> dict[str, PrefetchedLog]:
         """Return the prefetched objects of each log; empty if nothing was prefetched."""
-        return {uuid: PrefetchedLog(ahead, self._since_ms) for uuid, ahead in self._found.items()}
+        return {uuid: PrefetchedLog(ahead, self._since_ms) for uuid, ahead in self._prefetches.items()}
 
 
 def prefetch_logs(storage: Storage, world: World, table_uuids: Iterable[str]) -> dict[str, PrefetchedLog]:
@@ -119,7 +121,7 @@ def prefetch_logs(storage: Storage, world: World, table_uuids: Iterable[str]) ->
     logs = LogPrefetcher(storage, world, table_uuids)
     for step in (logs.read_hints, logs.read_first, logs.read_others):
         step()
-    return logs.asked()
+    return logs.prefetched_logs()
 
 
 def load_start_state(

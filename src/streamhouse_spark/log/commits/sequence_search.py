@@ -14,7 +14,7 @@ from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch
 
-Found = TypeVar("Found")
+ResultT = TypeVar("ResultT")
 CHAIN_AHEAD = 3
 """Objects of a sequence that are read at once: a name and its end, if its table was dropped at most once."""
 
@@ -38,7 +38,7 @@ def find_last(exists: Callable[[int], bool], first: int) -> int:
     return low
 
 
-def find_last_result(read: Callable[[int], Found | None], first: int, newest: Found) -> Found:
+def find_last_result(read: Callable[[int], ResultT | None], first: int, newest: ResultT) -> ResultT:
     """Return the result of ``read`` at the end of the run that starts at ``first``, whose result is ``newest``.
 
     ``read`` returns None for an absent number.

@@ -334,11 +334,13 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             marked = _condemn(state, keys, record, orphan=True)
             return replace(state, condemned=marked, expiring=state.expiring if expiring is None else expiring)
         case act.ConfirmDeleted(keys):
-            gone = set(keys)
+            deleted_keys = set(keys)
             return replace(
                 state,
-                condemned={k: c for k, c in state.condemned.items() if k not in gone},
-                manifests={n: m for n, m in state.manifests.items() if manifest_key(state.table_uuid, m) not in gone},
+                condemned={k: c for k, c in state.condemned.items() if k not in deleted_keys},
+                manifests={
+                    n: m for n, m in state.manifests.items() if manifest_key(state.table_uuid, m) not in deleted_keys
+                },
             )
         case act.Drop(successor):
             return replace(state, dropped=True, successor=successor)

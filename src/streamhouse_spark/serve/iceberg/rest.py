@@ -69,10 +69,10 @@ def iceberg_routes(
     client_config: Mapping[str, str],
     vending: CredentialVendor | None = None,
     system: SystemDocuments | None = None,
-    stand_ins: StaleFallback | None = None,
+    stale_fallback: StaleFallback | None = None,
 ) -> list[Route]:
     """Return the routes below ``/iceberg``. Clients receive ``client_config``: it has no credentials."""
-    return _Catalog(tables, client_config, vending, system or SystemDocuments(), stand_ins).routes()
+    return _Catalog(tables, client_config, vending, system or SystemDocuments(), stale_fallback).routes()
 
 
 class _Catalog:
@@ -82,14 +82,14 @@ class _Catalog:
         client_config: Mapping[str, str],
         vending: CredentialVendor | None,
         system: SystemDocuments,
-        stand_ins: StaleFallback | None,
+        stale_fallback: StaleFallback | None,
     ) -> None:
         self._tables = tables
         self._warehouse = tables.warehouse
         self._client_config = dict(client_config)
         self._vending = vending
         self._system = system
-        self._fallback = stand_ins
+        self._fallback = stale_fallback
 
     def routes(self) -> list[Route]:
         routes = [self._route("/v1/config", self._config)]

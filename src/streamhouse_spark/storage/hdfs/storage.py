@@ -46,11 +46,11 @@ class _TemporaryNames:
 
     folder: str
     world: World
-    given: Names = field(default_factory=list)
+    names: Names = field(default_factory=list)
 
     def fresh(self) -> str:
-        self.given.append(f"{self.folder}/{TEMPORARY}{self.world.ids.new_uuid()}".removeprefix("/"))
-        return self.given[-1]
+        self.names.append(f"{self.folder}/{TEMPORARY}{self.world.ids.new_uuid()}".removeprefix("/"))
+        return self.names[-1]
 
 
 def hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
@@ -130,7 +130,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
             is_named = True
         finally:
             hdfs = self._bucket.blobs()
-            for name in names.given[:-1] if is_named else names.given:
+            for name in names.names[:-1] if is_named else names.names:
                 with suppress(*hdfs.failures):  # orphan cleaning deletes it
                     hdfs.delete(name)
 

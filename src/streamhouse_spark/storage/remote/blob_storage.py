@@ -82,12 +82,12 @@ class BlobParts:
         self._sender = sender
         self._key = key
         self._attempt = attempt
-        self._begun: LargeBlob | None = None
+        self._large_blob: LargeBlob | None = None
 
     @property
     def _large(self) -> LargeBlob:
-        assert self._begun is not None, "begin comes first"
-        return self._begun
+        assert self._large_blob is not None, "begin comes first"
+        return self._large_blob
 
     def put_whole(self, body: io.BytesIO) -> None:
         data = body.getvalue()
@@ -100,7 +100,7 @@ class BlobParts:
         )
 
     def begin(self) -> None:
-        self._begun = self._sender.send(
+        self._large_blob = self._sender.send(
             "puts", "write", self._key, lambda blobs, name: blobs.begin(name, self._attempt)
         )
 

@@ -57,10 +57,10 @@ class Upload:
         self._key = key
         self._attempt = attempt
         self._buffer = io.BytesIO()
-        self._is_begun = False
+        self._is_started = False
         self._pool: ThreadPoolExecutor | None = None
         self._in_flight: deque[Future[None]] = deque()
-        self._parts_begun = 0
+        self._num_parts_started = 0
 
     def __enter__(self) -> Self:
         return self
@@ -90,24 +90,24 @@ class Upload:
         return written
 
     def _begin_part(self, *, is_last: bool) -> None:
-        if self._parts_begun == PARTS_MAX:
+        if self._num_parts_started == PARTS_MAX:
             raise StorageError(
                 f"cannot write {self._key}: it is larger than {PARTS_MAX * PART_BYTES >> 30} GiB, the limit of one "
                 "object; write smaller batches",
             )
         if self._pool is None:
             self._requests.begin()
-            self._is_begun = True
+            self._is_started = True
             self._pool = ThreadPoolExecutor(self._requests.in_flight_max, thread_name_prefix="streamhouse-upload")
         while len(self._in_flight) >= self._requests.in_flight_max:
             self._in_flight.popleft().result()
-        self._parts_begun += 1
+        self._num_parts_started += 1
         body, self._buffer = self._buffer, io.BytesIO()
-        self._in_flight.append(self._pool.submit(self._requests.send, self._parts_begun, body, is_last=is_last))
+        self._in_flight.append(self._pool.submit(self._requests.send, self._num_parts_started, body, is_last=is_last))
 
     def _finish(self) -> None:
         try:
-            if not self._is_begun:
+            if not self._is_started:
                 self._requests.put_whole(self._buffer)
                 return
             self._begin_part(is_last=True)
@@ -128,7 +128,7 @@ class Upload:
 
     def _abandon(self, reason: BaseException) -> None:
         self._end_pool()
-        if not self._is_begun:
+        if not self._is_started:
             return
         try:
             self._requests.abort()

@@ -24,7 +24,7 @@ class StoreClock:
     def __init__(self, boot_ms: Callable[[], int]) -> None:
         self._boot_ms = boot_ms
         self._bounds: tuple[int, int] | None = None
-        self._told_ms = 0
+        self._store_ms = 0
         """The latest time that was returned since the bounds were last dropped."""
         self._lock = new_lock()
 
@@ -41,7 +41,7 @@ class StoreClock:
                 if overlap[0] <= overlap[1]:
                     low, high = overlap
                 else:
-                    self._told_ms = 0
+                    self._store_ms = 0
             self._bounds = low, high
 
     def now_ms(self) -> int | None:
@@ -49,5 +49,5 @@ class StoreClock:
         with self._lock:
             if self._bounds is None:
                 return None
-            self._told_ms = max(self._told_ms, self._boot_ms() + sum(self._bounds) // 2)
-            return self._told_ms
+            self._store_ms = max(self._store_ms, self._boot_ms() + sum(self._bounds) // 2)
+            return self._store_ms

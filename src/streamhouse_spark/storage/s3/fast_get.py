@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ObservedRequest:
     """A request of the client, as its hooks show it; of several the last one, which was not redirected."""
 
     url: str = ""
@@ -59,7 +59,7 @@ class _Seen:
     """Whether it was signed only with the client's credentials."""
 
 
-_seen: ContextVar[_Seen | None] = ContextVar("streamhouse_spark_seen_get", default=None)
+_observed: ContextVar[_ObservedRequest | None] = ContextVar("streamhouse_spark_seen_get", default=None)
 """The request that a task observes."""
 
 
@@ -89,7 +89,7 @@ class FastGetClient:
         if not can_learn or self._forgotten.get(bucket, 0) >= _RENEWED_MAX:
             yield
             return
-        token = _seen.set(observed := _Seen())
+        token = _observed.set(observed := _ObservedRequest())
         try:
             yield
         except ClientError as error:
@@ -99,9 +99,9 @@ class FastGetClient:
         else:
             self._learn(bucket, key, observed)
         finally:
-            _seen.reset(token)
+            _observed.reset(token)
 
-    def _learn(self, bucket: str, key: str, observed: _Seen) -> None:
+    def _learn(self, bucket: str, key: str, observed: _ObservedRequest) -> None:
         ending = percent_encode(key, safe=_SAFE)
         if observed.is_plain and self._send is not None and ending and observed.url.endswith(f"/{ending}"):
             self._ways[bucket] = _SignedGet(self._send, observed.url.removesuffix(ending), observed)
@@ -110,7 +110,7 @@ class FastGetClient:
 class _SignedGet:
     """Sends signed GETs to one bucket."""
 
-    def __init__(self, send: Callable[[Any], Awaitable[Any]], base: str, observed: _Seen) -> None:
+    def __init__(self, send: Callable[[Any], Awaitable[Any]], base: str, observed: _ObservedRequest) -> None:
         self._send = send
         self._base = base
         self._headers = {"User-Agent": observed.agent}
@@ -146,7 +146,7 @@ def _error(status: int, headers: Mapping[str, str], data: bytes) -> ClientError:
 
 
 def _note_signer(request: Any, region_name: str | None, signature_version: Any, **named: Any) -> None:
-    if (observed := _seen.get()) is None:
+    if (observed := _observed.get()) is None:
         return
     signing = request.context.get("signing", {})
     observed.signer = named.get("request_signer")
@@ -159,7 +159,7 @@ def _note_signer(request: Any, region_name: str | None, signature_version: Any, 
 
 
 def _note_request(request: Any, **_: Any) -> None:
-    if (observed := _seen.get()) is None:
+    if (observed := _observed.get()) is None:
         return
     observed.url = request.url
     agent = request.headers.get("User-Agent", "")

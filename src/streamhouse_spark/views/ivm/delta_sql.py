@@ -49,7 +49,7 @@ class Writer:
     prefix: str
     changed: Collection[str]
     """The sources that changed."""
-    beside: Collection[str] = ()
+    looked_up: Collection[str] = ()
     """The uses of sources (`scan_name`) whose join partners were looked up into a relation: see `IndexedSide`."""
 
     def rows(self, node: Node, at: At) -> str:
@@ -155,7 +155,7 @@ class Writer:
         """Return a superset of the node's rows that can match changes of the join's other side."""
         scan = single_scan(node)
         name = scan_name(scan) if scan is not None else None
-        return self.rows(node, f"{at}_by_{name}" if name in self.beside else at)
+        return self.rows(node, f"{at}_by_{name}" if name in self.looked_up else at)
 
     def _match_changes(self, node: Join, a: Node, b: Node, a_delta: str | None, b_delta: str | None) -> list[str]:
         """Return the changes of ``a``'s rows without a match in ``b``; for a semi join, of those with a match.

@@ -95,7 +95,9 @@ class BufferedRows:
     """Recognizes plain rows of a table. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known: tuple[TableSchema, Mapping[str, str], dict[tuple[str, ...], RowSchemaKey | None]] | None = None
+        self._cached_rows: tuple[TableSchema, Mapping[str, str], dict[tuple[str, ...], RowSchemaKey | None]] | None = (
+            None
+        )
 
     def buffer(self, row: Any, state: TableState) -> tuple[BufferedRow, int] | None:
         """Return a dict as a buffered row with its approximate bytes; None if it must be converted at once."""
@@ -115,9 +117,9 @@ class BufferedRows:
         return None if size == NOT_PLAIN else (BufferedRow(form, values), size)
 
     def _cached_schema_keys(self, state: TableState) -> dict[tuple[str, ...], RowSchemaKey | None]:
-        cached = self._known
+        cached = self._cached_rows
         if cached is None or cached[0] is not state.schema or cached[1] is not state.properties:
-            cached = self._known = (state.schema, state.properties, {})
+            cached = self._cached_rows = (state.schema, state.properties, {})
         return cached[2]
 
     @staticmethod

@@ -119,7 +119,7 @@ def _union_sources(request: SparkScanRequest) -> ScanSources:
         reader="a query of {name} whose lake snapshot was expired meanwhile",
         advice="run the query again",
     )
-    return read_with_fallback(request.table, pin, initial_schema, lambda found: _snapshot_sources(request, found))
+    return read_with_fallback(request.table, pin, initial_schema, lambda snapshot: _snapshot_sources(request, snapshot))
 
 
 def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:

@@ -43,11 +43,11 @@ class AnyRef(Protocol):
     def snapshot_id(self) -> int: ...
 
 
-Found = TypeVar("Found", bound=AnySnapshot)
-Found_co = TypeVar("Found_co", bound=AnySnapshot, covariant=True)
+SnapshotT = TypeVar("SnapshotT", bound=AnySnapshot)
+AnySnapshot_co = TypeVar("AnySnapshot_co", bound=AnySnapshot, covariant=True)
 
 
-class AnySnapshots(Protocol[Found_co]):
+class AnySnapshots(Protocol[AnySnapshot_co]):
     """Metadata with its snapshots, parsed here or by the library."""
 
     @property
@@ -57,7 +57,7 @@ class AnySnapshots(Protocol[Found_co]):
     def properties(self) -> Mapping[str, str]: ...
 
     @property
-    def snapshots(self) -> Sequence[Found_co]: ...
+    def snapshots(self) -> Sequence[AnySnapshot_co]: ...
 
     @property
     def refs(self) -> Mapping[str, AnyRef]: ...
@@ -65,9 +65,9 @@ class AnySnapshots(Protocol[Found_co]):
     @property
     def current_snapshot_id(self) -> int | None: ...
 
-    def current_snapshot(self) -> Found_co | None: ...
+    def current_snapshot(self) -> AnySnapshot_co | None: ...
 
-    def snapshot_by_id(self, snapshot_id: int) -> Found_co | None: ...
+    def snapshot_by_id(self, snapshot_id: int) -> AnySnapshot_co | None: ...
 
 
 @dataclass(frozen=True, slots=True)
