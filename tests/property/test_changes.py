@@ -113,7 +113,7 @@ class TestSchemas:
         newer = new.pack([pa.array(["c"]), pa.array([3]), pa.array([[]], pa.list_(pa.string())), pa.array(["hi"])])
         found = new.unpack([newer[0], None, older[1], older[0]], new.schema.select(["note", "k"]).columns)
         assert [column.to_pylist() for column in found.columns] == [["hi", None, None, None], ["c", None, "b", "a"]]
-        assert found.there.tolist() == [True, False, True, True]
+        assert found.exists.tolist() == [True, False, True, True]
 
     @pytest.mark.parametrize("wanted", [None, ["tags"]])
     def test_no_rows(self, wanted):

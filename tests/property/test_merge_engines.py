@@ -47,7 +47,7 @@ class Bucket:
         for column in merged.columns:
             column.validate(full=True)
         values = zip(*(column.to_pylist() for column in merged.columns), strict=True)
-        for key, there, row in zip(keys, merged.there.tolist(), values, strict=True):
+        for key, there, row in zip(keys, merged.exists.tolist(), values, strict=True):
             assert there or set(row) == {None}
             self.rows[key] = row if there else None
         return {key: row for key, row in self.rows.items() if row is not None}

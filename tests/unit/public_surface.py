@@ -19,7 +19,7 @@ from streamhouse_spark.table.table_lake import LakeView
 INJECTED = {"self", "world", "storage"}
 """Parameters that take parts of the package, which tests put in place of the real ones."""
 INTERNAL = {
-    "Table.require_there": "takes a state",
+    "Table.require_not_dropped": "takes a state",
     "Table.look": "takes a number of records",
     "Table.stager": "takes a state",
     "Table.segment_options": "takes a state",
