@@ -185,7 +185,7 @@ class TestPlantedBugs:
         self.found(tiered)
 
     def test_a_clone_that_takes_the_files_for_its_own(self, tiered, monkeypatch):
-        monkeypatch.setattr(lake_cloning, "SHARED_PROPERTY", "other")
+        monkeypatch.setattr(lake_cloning, "shared_locations", lambda _: ())
         self.found(tiered)
 
     def test_a_table_that_is_buried_before_its_clones(self, tiered, monkeypatch):

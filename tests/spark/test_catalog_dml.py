@@ -214,7 +214,7 @@ def test_the_table_that_is_written_is_scanned_once_and_only_for_what_is_needed(s
     short = filled.removeprefix("streamhouse.")
     assert len(re.findall(rf"BatchScan.*streamhouse {short} ", plan)) == 1, plan
     assert "dynamicpruning" not in plan.lower()
-    assert "Slot@" in plan  # tasks own whole buckets
+    assert "BucketShuffleHash@" in plan  # tasks own whole buckets
     plan = plan_of(spark, f"DELETE FROM {filled} WHERE id = 3")
     assert re.search(rf"streamhouse {short} \[id\], filters \[id", plan), plan
 

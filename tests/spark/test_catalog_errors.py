@@ -146,7 +146,7 @@ class TestStatements:
 
     def test_replace_where(self, spark: Any, filled: str) -> None:
         one = spark.sql("SELECT 1L AS id, 'b' AS name, 3 AS n")
-        assert "mode append replaces none" in line_of(
+        assert "requires mode('overwrite')" in line_of(
             lambda: one.write.option("replaceWhere", "id = 1").mode("append").saveAsTable(filled)
         )
         statement = f"INSERT INTO {filled} REPLACE WHERE id = 1 SELECT 1L, 'b', 3"

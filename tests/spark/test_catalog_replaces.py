@@ -98,7 +98,7 @@ def test_replace_where_of_the_plain_writer(spark, wh, table):
     writer = frame.write.format("streamhouse").option("warehouse", wh.url).option("replaceWhere", "day = 1")
     writer.mode("overwrite").save(table.name)
     assert there(spark, table) == sorted([*old(0, 2), (50, 1)], key=repr)
-    with pytest.raises(PySparkException, match="mode append replaces none"):
+    with pytest.raises(PySparkException, match=r"requires mode\('overwrite'\)"):
         writer.mode("append").save(table.name)
     wrong = frame.write.format("streamhouse").option("warehouse", wh.url).option("replaceWhere", "day = = 1")
     with pytest.raises(PySparkException, match="day = = 1"):
