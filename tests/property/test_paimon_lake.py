@@ -36,7 +36,7 @@ STEPS = st.lists(
         st.tuples(st.just("tag"), st.integers(0, 3)),
         st.tuples(st.just("drop tag"), st.integers(0, 3)),
         st.tuples(st.just("foreign")),
-        st.tuples(st.just("wait_until_durable")),
+        st.tuples(st.just("settle")),
         st.tuples(st.just("truncate")),
     ),
     min_size=20,

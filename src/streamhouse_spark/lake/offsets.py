@@ -71,7 +71,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
         dropped_rows, dropped_without_offsets = (
             int(value.get("dropped_rows", 0)),
-            int(value.get("dropped_without_offsets", 0)),
+            int(value.get("dropped_others", 0)),
         )
         history = HistoryPoint.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -115,7 +115,7 @@ def test_a_request_in_flight_is_409_until_it_is_answered(client, warehouse, monk
 def test_a_crash_between_commit_and_answer_replays_the_answer(warehouse, monkeypatch):
     client = http_client(make_app(warehouse), raise_server_exceptions=False)
     with monkeypatch.context() as crashing:
-        crashing.setattr(rest_api.ServerCounters, "wrote", lambda *_: 1 / 0)
+        crashing.setattr(rest_api.ServerCounters, "count_rows", lambda *_: 1 / 0)
         assert client.post(ROWS, json=[{"id": 1}], headers=KEY).status_code == 500
         assert client.post(ROWS, json=[{"id": 2}], headers=produced("shop", 0)).status_code == 500
     assert ids(warehouse) == [1, 2]

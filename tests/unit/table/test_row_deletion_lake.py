@@ -146,7 +146,7 @@ def test_a_crash_between_the_lakes_commit_and_the_record(table, other_process, m
     assert ids(table.to_arrow()) == stock(table) == [0, 1, 3, 4, 5]
     other = other_process().table("d.t")
     assert tier(other).snapshots == ()
-    assert other.refresh().lake.told > 0
+    assert other.refresh().lake.applied_through > 0
     assert other.state.num_rows == 5
     require_verified(other)
 

@@ -480,7 +480,7 @@ def lake_to_json(pair: TieredSnapshot) -> dict[str, Any]:
 def lake_from_json(data: Mapping[str, Any]) -> TieredSnapshot:
     starts = _from_json_map(data.get("starts", {}))
     held = data.get("dropped_rows", 0), data.get("told", 0), data.get("keeps_files", False)
-    offsets, dropped_others = _from_json_map(data["offsets"]), data.get("dropped_without_offsets", 0)
+    offsets, dropped_others = _from_json_map(data["offsets"]), data.get("dropped_others", 0)
     return TieredSnapshot(data["snapshot_id"], offsets, data["time_ms"], starts, *held, dropped_others)
 
 

@@ -103,7 +103,7 @@ class TestRanges:
         assert shown(rows()) == ALL
         clock.advance(GRACE_MS + 1)
         table.maintain()
-        with pytest.raises(SnapshotExpiredError, match="joined with others or expired"):
+        with pytest.raises(SnapshotExpiredError, match="merged or expired"):
             rows()
         assert shown(read(table, OffsetRange(0, 10))[1]) == ALL
 
