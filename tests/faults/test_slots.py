@@ -29,13 +29,13 @@ from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.first_record import put_first_record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.creation import make_create_action
 
 PATH = TablePath("sales", "orders")
 UUID = "0" * 32
 LAKE = ("sales", "orders")
 PAIMON = {"table.datalake.format": "paimon"}
-CREATE = create_action(PATH, "id BIGINT", primary_key=(), partition_by=(), buckets=1, properties=PAIMON)
+CREATE = make_create_action(PATH, "id BIGINT", primary_key=(), partition_by=(), buckets=1, properties=PAIMON)
 
 
 def test_every_way_in_which_taking_a_slot_can_go():

@@ -10,7 +10,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
 
 PATH = TablePath("d", "t")
@@ -18,7 +18,7 @@ NEW = "number BIGINT, day INT"
 
 
 def staged(wh):
-    table = stage_table(wh, PATH, create_action(PATH, NEW, (), ("day",), None, {}))
+    table = stage_table(wh, PATH, make_create_action(PATH, NEW, (), ("day",), None, {}))
     table.append([{"number": 7, "day": 1}])
     return table
 

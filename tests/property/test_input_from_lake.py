@@ -13,7 +13,7 @@ from kit.hostile_input import MANY, changed_json, profile, refuses_or_answers
 from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.lake.avro import AvroFile, read_avro, write_avro
+from streamhouse_spark.lake.avro import AvroFile, encode_avro, read_avro
 from streamhouse_spark.storage.memory import MemoryStorage
 
 EXAMPLES = [2, pytest.param(MANY, marks=pytest.mark.long)]
@@ -128,14 +128,14 @@ def changed_avro(file: AvroFile) -> st.SearchStrategy[bytes]:
 
     def with_another(place: tuple[Any, ...]) -> st.SearchStrategy[bytes]:
         values = _other(_at(file.records, place))
-        return values.map(lambda new: write_avro(AvroFile(file.header, file.sync, _with(file.records, place, new))))
+        return values.map(lambda new: encode_avro(AvroFile(file.header, file.sync, _with(file.records, place, new))))
 
     return st.one_of(st.sampled_from(places).flatmap(with_another), headers)
 
 
 def _header(file: AvroFile, name: str) -> st.SearchStrategy[bytes]:
     """The file as it is, with another value in its header."""
-    data = write_avro(file)
+    data = encode_avro(file)
     try:
         values = changed_json(json.loads(file.header[name])).map(lambda value: json.dumps(value).encode())
     except ValueError:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
-from streamhouse_spark.kv.row_codec import Packed, RowCodec
+from streamhouse_spark.kv.row_codec import PackedStrings, RowCodec
 from streamhouse_spark.kv.scalar_codec import KeyEncoder, RowDecoder
 from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
 
@@ -58,7 +58,7 @@ def test_rows(case):
     codec = RowCodec(types)
     packed = codec.pack(columns, first=b"1234").to_pylist()
     reader = RowDecoder(names, types, [names[i] for i in wanted])
-    expected = codec.unpack(Packed.of(packed).skip_bytes(4), wanted)
+    expected = codec.unpack(PackedStrings.of(packed).skip_bytes(4), wanted)
     found = [reader.read(data, 4) for data in packed]
     assert [list(row) for row in found] == [[names[i] for i in wanted]] * len(packed)
     for place, column in zip(wanted, expected, strict=True):

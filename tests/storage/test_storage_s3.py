@@ -21,8 +21,8 @@ from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageRefusedError
 from streamhouse_spark.storage.remote.byte_ranges import PIECE_BYTES_MAX
-from streamhouse_spark.storage.remote.conditional_put_race import HELD_ROUNDS, RACERS, ROUNDS
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
+from streamhouse_spark.storage.remote.put_race_probe import HELD_ROUNDS, RACERS, ROUNDS
 from streamhouse_spark.storage.remote.retry import RETRY_MS_MAX
 from streamhouse_spark.storage.s3 import client as s3_client
 from streamhouse_spark.storage.s3.storage import S3Storage

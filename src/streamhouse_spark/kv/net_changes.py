@@ -17,7 +17,7 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_lmdb_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows, RowsTooLargeError
 from streamhouse_spark.kv.merge_engines import MergeEngine
-from streamhouse_spark.kv.value_codec import StoredValues, ValueFormat, to_bytes_list
+from streamhouse_spark.kv.value_codec import LookedUpValues, ValueFormat, to_bytes_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def compute_changes(
     parts_changes = []
     for first, piece in batch.pieces(lengths):
         part = slice(first, first + len(piece))
-        stored = StoredValues.of(old_values[part], lengths[part])
+        stored = LookedUpValues.of(old_values[part], lengths[part])
         parts_changes.append(_compute_piece(piece, engine, values, stored, before_images=before_images))
     if len(parts_changes) == 1:
         return parts_changes[0]
@@ -117,7 +117,7 @@ def _compute_piece(
     batch: KeyedBatch,
     engine: MergeEngine,
     values: ValueFormat,
-    stored: StoredValues,
+    stored: LookedUpValues,
     *,
     before_images: bool,
 ) -> Changes:

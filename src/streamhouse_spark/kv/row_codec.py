@@ -27,7 +27,7 @@ _LENGTH = np.dtype("<u4")
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedStrings:
     """Byte strings in one buffer, in order and without overlap: string i is ``data[starts[i]:ends[i]]``."""
 
     data: Bytes
@@ -35,7 +35,7 @@ class Packed:
     ends: Int64Array
 
     @classmethod
-    def of(cls, values: Sequence[bytes]) -> Packed:
+    def of(cls, values: Sequence[bytes]) -> PackedStrings:
         lengths = np.fromiter(map(len, values), np.int64, len(values))
         ends = np.cumsum(lengths)
         return cls(np.frombuffer(b"".join(values), np.uint8), ends - lengths, ends)
@@ -43,12 +43,12 @@ class Packed:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def skip_bytes(self, num_bytes: int) -> Packed:
+    def skip_bytes(self, num_bytes: int) -> PackedStrings:
         """Return each string without its first ``num_bytes`` bytes."""
-        return Packed(self.data, self.starts + num_bytes, self.ends)
+        return PackedStrings(self.data, self.starts + num_bytes, self.ends)
 
-    def select(self, chosen: npt.NDArray[Any]) -> Packed:
-        return Packed(self.data, self.starts[chosen], self.ends[chosen])
+    def select(self, chosen: npt.NDArray[Any]) -> PackedStrings:
+        return PackedStrings(self.data, self.starts[chosen], self.ends[chosen])
 
     def read_fixed(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the value of ``dtype`` at the start of each string."""
@@ -95,7 +95,7 @@ class RowCodec:
 
     # -- unpacking ------------------------------------------------------------------------------------------------
 
-    def unpack(self, rows: Packed, indexes: Sequence[int] | None = None) -> list[pa.Array]:
+    def unpack(self, rows: PackedStrings, indexes: Sequence[int] | None = None) -> list[pa.Array]:
         """Return the columns at ``indexes``, all by default."""
         header = rows.read_fixed(self._header)
         spans = self._spans(rows, header)
@@ -109,13 +109,13 @@ class RowCodec:
                 columns.append(self._cells[i].unpack(spans[i], null.astype(np.bool_)))
         return columns
 
-    def _spans(self, rows: Packed, header: npt.NDArray[Any]) -> dict[int, Packed]:
+    def _spans(self, rows: PackedStrings, header: npt.NDArray[Any]) -> dict[int, PackedStrings]:
         """Return the byte spans of each variable-width column."""
         spans = {}
         start = rows.starts + self._header.itemsize
         for i in self._cells:
             end = start + header[f"l{i}"]
-            spans[i] = Packed(rows.data, start, end)
+            spans[i] = PackedStrings(rows.data, start, end)
             start = end
         return spans
 
@@ -134,7 +134,7 @@ class _Cell(ABC):
         """Return the bytes of each value, none for null."""
 
     @abstractmethod
-    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+    def unpack(self, cells: PackedStrings, null: npt.NDArray[np.bool_]) -> pa.Array:
         """Return the values of the bytes."""
 
 
@@ -145,7 +145,7 @@ class _Bytes(_Cell):
         values = column.view(pa.binary()) if pa.types.is_string(column.type) else column
         return values.fill_null(b"") if values.null_count else values
 
-    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+    def unpack(self, cells: PackedStrings, null: npt.NDArray[np.bool_]) -> pa.Array:
         bounds = np.empty(2 * len(cells) + 1, np.int32)
         bounds[0:-1:2], bounds[1::2] = cells.starts, cells.ends
         bounds[-1] = bounds[-2] if len(cells) else 0
@@ -167,7 +167,7 @@ class _Struct(_Cell):
         packed = self._rows.pack(column.flatten())
         return _empty_nulls(packed, column) if column.null_count else packed
 
-    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+    def unpack(self, cells: PackedStrings, null: npt.NDArray[np.bool_]) -> pa.Array:
         if not null.any():
             return pa.StructArray.from_arrays(self._rows.unpack(cells), fields=list(self._type))
         non_null = pa.StructArray.from_arrays(self._rows.unpack(cells.select(~null)), fields=list(self._type))
@@ -195,7 +195,7 @@ class _List(_Cell):
         )
         return _empty_nulls(packed, column) if column.null_count else packed
 
-    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+    def unpack(self, cells: PackedStrings, null: npt.NDArray[np.bool_]) -> pa.Array:
         elements, counts = self._element_spans(cells.select(~null))
         all_counts = np.zeros(len(null), np.int32)
         all_counts[~null] = counts
@@ -205,17 +205,17 @@ class _List(_Cell):
         return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), values, type=self._type, mask=mask)
 
     @staticmethod
-    def _element_spans(cells: Packed) -> tuple[Packed, Int64Array]:
+    def _element_spans(cells: PackedStrings) -> tuple[PackedStrings, Int64Array]:
         counts = cells.read_fixed(_LENGTH).astype(np.int64)
         counts_end = np.cumsum(counts)
         row = np.repeat(np.arange(len(counts)), counts)
         place = np.arange(int(counts_end[-1]) if len(counts_end) else 0) - (counts_end - counts)[row]  # within its list
         at = cells.starts[row] + _LENGTH.itemsize * (place + 1)
-        lengths = Packed(cells.data, at, at + _LENGTH.itemsize).read_fixed(_LENGTH).astype(np.int64)
+        lengths = PackedStrings(cells.data, at, at + _LENGTH.itemsize).read_fixed(_LENGTH).astype(np.int64)
         before = np.cumsum(lengths) - lengths
         first = before[np.minimum(counts_end - counts, max(len(before) - 1, 0))] if len(before) else counts_end
         starts = (cells.starts + _LENGTH.itemsize * (counts + 1) - first)[row] + before
-        return Packed(cells.data, starts, starts + lengths), counts
+        return PackedStrings(cells.data, starts, starts + lengths), counts
 
 
 class _Map(_Cell):
@@ -235,7 +235,7 @@ class _Map(_Cell):
         )
         return self._entries.pack(lists)
 
-    def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
+    def unpack(self, cells: PackedStrings, null: npt.NDArray[np.bool_]) -> pa.Array:
         lists = self._entries.unpack(cells, null)
         keys, items = lists.values.flatten()
         entries = pa.StructArray.from_arrays([keys, items], fields=[self._type.key_field, self._type.item_field])

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.python_values import python_date, python_timestamp, to_python
 from streamhouse_spark.keys.key_codec import KEY_BYTES_MAX
-from streamhouse_spark.kv.row_codec import Packed, RowCodec
+from streamhouse_spark.kv.row_codec import PackedStrings, RowCodec
 
 _EXACT: Final = Context(prec=76)
 _TEXT_BYTES_MAX: Final = 64
@@ -195,7 +195,7 @@ def _cell_decoder(data_type: pa.DataType) -> Decoder:
 
     def nested(data: bytes) -> Any:
         packed = header + np.uint32(len(data)).tobytes() + data
-        return to_python(codec.unpack(Packed.of([packed]))[0][0])
+        return to_python(codec.unpack(PackedStrings.of([packed]))[0][0])
 
     return nested
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.kv.apply_queue import ApplyQueue
-from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader, Writer
+from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, ReadTransaction, Writer
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 
 ITEMS_PER_STEP: Final = 65_536
@@ -98,7 +98,7 @@ class Tablet:
 
     @property
     def num_rows(self) -> int:
-        return self._read(Reader.num_rows)
+        return self._read(ReadTransaction.num_rows)
 
     def find(self, keys: list[bytes]) -> TabletLookup:
         """Return the values of the keys, all of one state. Sorted keys are faster.
@@ -111,7 +111,7 @@ class Tablet:
         """Return the value of one key, as `find` does."""
         return self._read(lambda reader: TabletLookup(self._cached_extent(reader), [reader.value(key)]))
 
-    def _cached_extent(self, reader: Reader) -> TabletState:
+    def _cached_extent(self, reader: ReadTransaction) -> TabletState:
         """Return the extent, read once per state: that saves three of four reads."""
         version, extent = self._last_extent
         if version != reader.version or extent is None:
@@ -133,7 +133,7 @@ class Tablet:
         `applied` with the expected offset.
         """
 
-        def read(reader: Reader) -> TabletState:
+        def read(reader: ReadTransaction) -> TabletState:
             first = prefix
             while items := reader.items(first, ITEMS_PER_STEP):
                 inside = [item for item in items if item[0].startswith(prefix)] if prefix else items
@@ -284,7 +284,7 @@ class Tablet:
         if identity != self._identity:
             self.reset()
 
-    def _read(self, action: Callable[[Reader], _Result]) -> _Result:
+    def _read(self, action: Callable[[ReadTransaction], _Result]) -> _Result:
         self.apply_queue.finish()  # before any lock is held: the queued work takes the same locks
         generation = self._generation
         try:
@@ -304,19 +304,19 @@ class Tablet:
                 self._files.stamp()
 
 
-def _read_applied_offset(reader: Reader) -> int:
+def _read_applied_offset(reader: ReadTransaction) -> int:
     return int(reader.meta(_APPLIED) or b"0")
 
 
-def _read_begin(reader: Reader) -> int:
+def _read_begin(reader: ReadTransaction) -> int:
     return int(reader.meta(_BEGINS) or b"0")
 
 
-def _read_history(reader: Reader) -> bytes | None:
+def _read_history(reader: ReadTransaction) -> bytes | None:
     return reader.meta(_HISTORY) or None
 
 
-def _read_extent(reader: Reader) -> TabletState:
+def _read_extent(reader: ReadTransaction) -> TabletState:
     return TabletState(_read_begin(reader), _read_applied_offset(reader), _read_history(reader))
 
 

@@ -13,7 +13,7 @@ from streamhouse_spark.core import arrow_chunking
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.keys.keyed_batch import KeyedRows
-from streamhouse_spark.kv.row_codec import Packed, RowCodec
+from streamhouse_spark.kv.row_codec import PackedStrings, RowCodec
 from streamhouse_spark.schema.evolution import cast_of_column
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -25,7 +25,7 @@ class UnknownSchemaError(Exception):
 
 
 @dataclass(frozen=True)
-class StoredValues:
+class LookedUpValues:
     """The values found for some keys, concatenated; absent values have no bytes."""
 
     data: bytes
@@ -41,11 +41,11 @@ class StoredValues:
         return self.lengths > 0  # a value is never empty
 
     @cached_property
-    def existing(self) -> Packed:
+    def existing(self) -> PackedStrings:
         """The existing values."""
         lengths = self.lengths[self.exists]
         ends = np.cumsum(lengths)
-        return Packed(np.frombuffer(self.data, np.uint8), ends - lengths, ends)
+        return PackedStrings(np.frombuffer(self.data, np.uint8), ends - lengths, ends)
 
     def binary(self) -> pa.BinaryArray:
         """Return all values in one array; absent ones have no bytes."""
@@ -82,7 +82,7 @@ class ValueFormat:
         """Return the same as `pack`, in one array."""
         return self._codec(self._schema_id).pack(columns, first=self._first)
 
-    def repack(self, stored: StoredValues, rows: KeyedRows) -> pa.BinaryArray:
+    def repack(self, stored: LookedUpValues, rows: KeyedRows) -> pa.BinaryArray:
         """Return stored values as `pack` encodes them now: values of older schemas differ. Values of absent rows are
         undefined.
         """
@@ -93,10 +93,10 @@ class ValueFormat:
         """Return the rows with the columns ``columns`` of the latest schema, all by default; nulls
         for absent values.
         """
-        return self.unpack_stored(StoredValues.of(values), columns)
+        return self.unpack_stored(LookedUpValues.of(values), columns)
 
-    def unpack_stored(self, stored: StoredValues, projection: Sequence[Column] | None = None) -> KeyedRows:
-        """Do the same as `unpack` for `StoredValues`."""
+    def unpack_stored(self, stored: LookedUpValues, projection: Sequence[Column] | None = None) -> KeyedRows:
+        """Do the same as `unpack` for `LookedUpValues`."""
         columns = self._columns(stored.existing, self.schema.columns if projection is None else projection)
         exists = stored.exists
         if not exists.all():
@@ -118,7 +118,7 @@ class ValueFormat:
         ]
         return columns, np.concatenate([np.zeros(0, np.bool_), *(part.exists for part in parts)])
 
-    def _columns(self, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
+    def _columns(self, rows: PackedStrings, projection: Sequence[Column]) -> list[pa.Array]:
         schema_ids = rows.read_fixed(_SCHEMA_ID)
         parts, places = [], []
         for schema_id in np.unique(schema_ids).tolist():
@@ -134,7 +134,7 @@ class ValueFormat:
         order = pa.array(np.argsort(np.concatenate(places)))
         return [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
 
-    def _unpack_schema(self, schema_id: int, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
+    def _unpack_schema(self, schema_id: int, rows: PackedStrings, projection: Sequence[Column]) -> list[pa.Array]:
         if schema_id not in self._schemas:
             raise UnknownSchemaError
         written = self._schemas[schema_id].columns

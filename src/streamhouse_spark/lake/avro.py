@@ -41,7 +41,7 @@ def read_avro(data: bytes, location: str) -> AvroFile:
         ) from error
 
 
-def write_avro(file: AvroFile) -> bytes:
+def encode_avro(file: AvroFile) -> bytes:
     """Return the bytes of a file with one deflate-compressed block."""
     _, encode = _codec(json.loads(file.header["avro.schema"]), {})
     body = BytesIO()

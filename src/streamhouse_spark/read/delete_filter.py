@@ -20,7 +20,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 
-def deletions_as_of(storage: Storage, state: TableState, commit: int) -> TableState:
+def limit_deletions(storage: Storage, state: TableState, commit: int) -> TableState:
     """Return the state with the deletions up to a commit only, so that a read can be repeated.
 
     If the state has merged deletions of several commits before and after ``commit``, their records tell them apart as

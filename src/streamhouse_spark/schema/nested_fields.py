@@ -142,7 +142,7 @@ def _is_same_field(before: _Node, after: _Node) -> bool:
     )
 
 
-def find_missing_fields(data_type: pa.DataType, written: pa.DataType) -> list[tuple[Path, pa.DataType]]:
+def find_new_fields(data_type: pa.DataType, written: pa.DataType) -> list[tuple[Path, pa.DataType]]:
     """Return the struct fields of another type that a type lacks, by name, with the paths that they would get.
 
     Fields at incompatible places are ignored, such as those in an array where the type has a struct.

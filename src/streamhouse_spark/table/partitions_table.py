@@ -55,7 +55,7 @@ def partitions_schema(state: TableState) -> pa.Schema:
     return pa.schema([*columns, *counts])
 
 
-def partition_table(table: TableHandle) -> pa.Table:
+def count_partitions(table: TableHandle) -> pa.Table:
     """Count the rows of each non-empty partition, ordered by its values, null last; all of one state.
 
     The table must be partitioned. Raises `LakeMismatchError` for a file of another engine without partition values,

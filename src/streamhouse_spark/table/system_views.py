@@ -107,9 +107,9 @@ class _PartitionsView:
         return partitions_schema(self._table.state)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        from streamhouse_spark.table.partitions_table import partition_table
+        from streamhouse_spark.table.partitions_table import count_partitions
 
-        return _filter_rows(partition_table(self._table), columns, filter)
+        return _filter_rows(count_partitions(self._table), columns, filter)
 
 
 @validates_arguments()

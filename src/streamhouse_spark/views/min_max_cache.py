@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.kv.row_codec import Packed, RowCodec
+from streamhouse_spark.kv.row_codec import PackedStrings, RowCodec
 from streamhouse_spark.kv.tablet_registry import open_tablet
 from streamhouse_spark.kv.value_codec import to_bytes_list
 from streamhouse_spark.log.commits.source_versions import Lineage
@@ -316,7 +316,7 @@ class TopKCodec:
     def unpack(self, packed: Sequence[bytes | None]) -> TopKGroups:
         """Return the groups; those without bytes have no rows."""
         is_present = np.fromiter((value is not None for value in packed), np.bool_, len(packed))
-        columns = self._codec.unpack(Packed.of([value for value in packed if value is not None]))
+        columns = self._codec.unpack(PackedStrings.of([value for value in packed if value is not None]))
         rows, room = (_scatter(column, is_present) for column in columns[:2])
         lists = []
         for kind, (cells, counts, overflow) in zip(self._types, _chunk_in_threes(columns[2:]), strict=True):

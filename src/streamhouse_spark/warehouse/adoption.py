@@ -42,7 +42,7 @@ from streamhouse_spark.log.lifecycle.names import NamePointer
 from streamhouse_spark.log.lifecycle.renaming import free_name
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.creation import make_create_action
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.adoption_snapshot import BucketBootstrap
@@ -218,7 +218,7 @@ class _Adopter:
                 )
         snapshot = NOTHING_ADOPTED if candidate.snapshot_id is None else str(candidate.snapshot_id)
         has_explicit_key = self.primary_key or PRIMARY_KEY in properties
-        create = create_action(
+        create = make_create_action(
             self.path,
             candidate.schema,
             candidate.key if candidate.is_keyed and not has_explicit_key else self.primary_key,

@@ -54,7 +54,7 @@ NAME_RACES_MAX: Final = 20
 T = TypeVar("T")
 
 
-def create_action(
+def make_create_action(
     path: TablePath,
     schema: pa.Schema | str | SparkSchema | TableSchema,
     primary_key: Sequence[str],

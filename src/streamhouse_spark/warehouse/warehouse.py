@@ -30,7 +30,7 @@ from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.table.first_calls import load_on_opening
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, format_setting
-from streamhouse_spark.warehouse.creation import create_action, create_named
+from streamhouse_spark.warehouse.creation import create_named, make_create_action
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, find_dropped_table, list_dropped_tables
 from streamhouse_spark.warehouse.listing import TableSummary, list_tables, list_tables_of, prefetch_names
 from streamhouse_spark.warehouse.table_resolution import open_pointed
@@ -212,7 +212,7 @@ class Warehouse:
         written. With ``if_not_exists`` an existing table is returned unchanged.
         """
         path = parse_table_name(name).require_table("create")
-        create = create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
+        create = make_create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
         require_log_location(self._storage, create.properties)
         table = create_named(
             self._storage, self._world, path, create, lambda log: self._open_named(path, log.table_uuid, log)

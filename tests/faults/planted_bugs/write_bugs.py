@@ -91,7 +91,7 @@ from streamhouse_spark.table import alter, overwrite, rollback, row_deletion
 from streamhouse_spark.table.overwrite import OverwriteTarget
 from streamhouse_spark.warehouse import replacement as warehouse_replacement
 from streamhouse_spark.warehouse import table_resolution
-from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit
 
@@ -175,7 +175,7 @@ def a_crash_while_a_table_is_replaced() -> None:
     def replace_table(storage: Storage) -> None:
         warehouse = opened(storage, 2)
         staged = warehouse_replacement.stage_table(
-            warehouse, path, create_action(path, "id BIGINT", (), (), None, dict(HOT))
+            warehouse, path, make_create_action(path, "id BIGINT", (), (), None, dict(HOT))
         )
         staged.append([{"id": 7}])
         warehouse_replacement.publish_table(warehouse, path, staged.uuid, warehouse.table(str(path)).uuid)

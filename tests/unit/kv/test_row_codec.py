@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.kv.row_codec import Packed, RowCodec
+from streamhouse_spark.kv.row_codec import PackedStrings, RowCodec
 from unit.sample_rows import ALL_TYPES, COLUMNS, sample
 
 TYPES = [column.type for column in ALL_TYPES.columns]
@@ -26,7 +26,7 @@ def rows():
 
 
 def require_round_trip(codec, columns):
-    found = codec.unpack(Packed.of(packed(codec, columns)))
+    found = codec.unpack(PackedStrings.of(packed(codec, columns)))
     for before, after in zip(columns, found, strict=True):
         after.validate(full=True)
         assert after.type == before.type
@@ -52,14 +52,14 @@ def test_every_type_alone(rows, place):
 def test_numbers_lie_where_arrow_wants_them(rows, length):
     """Joins and sums of Arrow warn of others. The numbers of a single row are in one piece where they lie, too."""
     codec = RowCodec(TYPES)
-    for array in codec.unpack(Packed.of(packed(codec, [column.slice(0, length) for column in rows]))):
+    for array in codec.unpack(PackedStrings.of(packed(codec, [column.slice(0, length) for column in rows]))):
         if pa.types.is_primitive(array.type) or pa.types.is_decimal(array.type):
             assert array.buffers()[1].address % 8 == 0, array.type
 
 
 def test_wanted_columns(rows):
     codec = RowCodec(TYPES)
-    found = codec.unpack(Packed.of(packed(codec, rows)), [12, 0, 16])
+    found = codec.unpack(PackedStrings.of(packed(codec, rows)), [12, 0, 16])
     assert [f.equals(rows[i]) for f, i in zip(found, (12, 0, 16), strict=True)] == [True] * 3
 
 
@@ -67,7 +67,7 @@ def test_what_stands_before_rows_and_between_them(rows):
     codec = RowCodec(TYPES)
     values = packed(codec, rows, first=b"\x07\x00")
     assert all(value.startswith(b"\x07\x00") for value in values)
-    chosen = Packed.of(values).skip_bytes(2).select(np.arange(1000) % 3 == 1)
+    chosen = PackedStrings.of(values).skip_bytes(2).select(np.arange(1000) % 3 == 1)
     for found, column in zip(codec.unpack(chosen), rows, strict=True):
         assert found.equals(column.take(pa.array(range(1, 1000, 3))))
 

@@ -14,7 +14,7 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.kv.lmdb import tablet_files
-from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader
+from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, ReadTransaction
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, evict, list_cached_tablets
 from streamhouse_spark.kv.tablet import ITEMS_PER_STEP, Tablet
 from streamhouse_spark.kv.tablet_registry import close_tablets, open_tablet
@@ -146,7 +146,7 @@ class TestReading:
         t = new()
         t.apply({b"a": b"1"}, 0, 1)
         assert t.find_one(b"a").applied == 1
-        monkeypatch.setattr(Reader, "meta", lambda *_: pytest.fail("the extent is known"))
+        monkeypatch.setattr(ReadTransaction, "meta", lambda *_: pytest.fail("the extent is known"))
         assert t.find_one(b"a").values == [b"1"]
 
 

@@ -79,7 +79,7 @@ def test_no_lake_table_with_one_is_adopted(wh, unreserved, lake_format):
     unreserved.undo()
     tier(table)
     with pytest.raises(SchemaMismatchError, match=f"'{name}' is reserved"):
-        creation.create_action(table.path, table.state.schema, (), (), None, properties, adopted="none")
+        creation.make_create_action(table.path, table.state.schema, (), (), None, properties, adopted="none")
 
 
 @pytest.mark.parametrize("name", ["hot_rows", "LAKE_ROWS", "lake_files", "lake_size_bytes"])

@@ -43,7 +43,7 @@ from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_tasks import FileRowsScanTask, ScanPlan, task_from_json
 from streamhouse_spark.table import row_deletion
-from streamhouse_spark.table.partitions_table import partition_table
+from streamhouse_spark.table.partitions_table import count_partitions
 from streamhouse_spark.table.rollback import rollback_to_version
 from streamhouse_spark.table.system_views import open_view
 from unit.lake.paimon.test_commit_races import Renaming
@@ -269,7 +269,7 @@ class TestStatement:
         assert table.delete(where=[("n", "=", 1)]) == 2
         tier(table)
         assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5, 7, 8]
-        assert sum(partition_table(table)["lake_rows"].to_pylist()) == 7
+        assert sum(count_partitions(table)["lake_rows"].to_pylist()) == 7
 
     @on_each_layout
     def test_a_truncation_clears_pending_deletes(self, table, engine):
@@ -295,7 +295,7 @@ class TestStatement:
     def test_partition_counts_leave_out_deleted_rows(self, engine):
         table = engine.adopted(by_region=True)
         table.delete(where=[("id", "in", [1, 4])])
-        found = {r["region"]: r["lake_rows"] for r in partition_table(table).to_pylist()}
+        found = {r["region"]: r["lake_rows"] for r in count_partitions(table).to_pylist()}
         assert found == {"eu": 2, "us": 2}
 
     @on_each_layout
@@ -334,7 +334,7 @@ class TestStatement:
         assert [read_offset_file(lake.place.files_at(one), one, lake.place.spec.writers) for one in at] == [None] * len(
             at
         )
-        assert sum(partition_table(table)["lake_rows"].to_pylist()) == 24
+        assert sum(count_partitions(table)["lake_rows"].to_pylist()) == 24
 
     def test_older_versions_keep_deleted_adopted_rows(self, table):
         """Their only copy is in the lake that would be left."""

@@ -18,7 +18,7 @@ from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.delete_vectors import DeleteRows
 from streamhouse_spark.log.segments import metadata_columns
-from streamhouse_spark.table.partitions_table import partition_table
+from streamhouse_spark.table.partitions_table import count_partitions
 from streamhouse_spark.table.row_deletion import commit_deletion, make_delete_actions
 from streamhouse_spark.table.system_views import changelog_batches
 
@@ -90,7 +90,7 @@ class TestReads:
         table.append(rows(0, 3))
         table.delete(where=[("id", "=", 0)])
         table.delete(where=[("day", "=", 1)])
-        found = {r["day"]: r["hot_rows"] for r in partition_table(table).to_pylist() if r["hot_rows"]}
+        found = {r["day"]: r["hot_rows"] for r in count_partitions(table).to_pylist() if r["hot_rows"]}
         assert found == {0: 3, 2: 3}
 
     def test_a_time_before_has_them(self, table, clock):

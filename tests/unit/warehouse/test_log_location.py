@@ -38,7 +38,7 @@ from streamhouse_spark.log.lifecycle.log_locations import LogLocationResolver, c
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.routing import make_routing_storage
-from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
 
 NAME = "sales.orders"
@@ -391,7 +391,7 @@ def test_the_files_are_those_of_the_format(table, wh, fast):
 def test_a_table_that_takes_the_place_of_another(wh, table, tmp_path):
     table.append([{"id": 1, "text": "a"}])
     path, place = TablePath("sales", "orders"), tmp_path / "other"
-    create = create_action(path, "n INT", (), (), None, {"table.log.location": str(place)})
+    create = make_create_action(path, "n INT", (), (), None, {"table.log.location": str(place)})
     staged = stage_table(wh, path, create)
     staged.append([{"n": 1}])
     publish_table(wh, path, staged.uuid, table.uuid)

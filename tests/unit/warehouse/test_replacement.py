@@ -18,7 +18,7 @@ from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.lifecycle import replace_table
-from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.warehouse.replacement import abandon_table, publish_table, stage_table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -35,7 +35,7 @@ def old(wh):
 
 
 def staged(wh):
-    table = stage_table(wh, PATH, create_action(PATH, NEW, (), ("day",), None, {}))
+    table = stage_table(wh, PATH, make_create_action(PATH, NEW, (), ("day",), None, {}))
     table.append([{"number": 7, "day": 1}])
     return table
 
@@ -192,7 +192,7 @@ class TestTheTimeBefore:
 
     def test_a_second_replacement_is_passed(self, wh, times, clock, other_process):
         clock.advance(1000)
-        third = stage_table(wh, PATH, create_action(PATH, "name STRING", (), (), None, {}))
+        third = stage_table(wh, PATH, make_create_action(PATH, "name STRING", (), (), None, {}))
         publish_table(wh, PATH, third.uuid, wh.table("d.t").uuid)
         table = other_process().table("d.t")
         rows = [table.to_arrow(as_of_timestamp_ms=time).to_pylist() for time in times]

@@ -43,8 +43,8 @@ from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read.delete_filter import (
-    deletions_as_of,
     has_lost_rows,
+    limit_deletions,
     partition_drops_as_of,
     require_undeleted,
 )
@@ -366,7 +366,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
                 f"stream {state.name}$changelog, which tells of deletions"
             )
             require_undeleted(state, begin.offsets, position_commit(begin), who="this stream", advice=advice)
-        return deletions_as_of(table.storage, state, position_commit(end))
+        return limit_deletions(table.storage, state, position_commit(end))
 
     def _reports_deletions(self, state: TableState) -> bool:
         """Return whether the stream emits deletions of rows of a log table that it has already read."""

@@ -15,7 +15,7 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.log.commits.actions import Action, SetSchema
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.evolution import describe_later_column
-from streamhouse_spark.schema.nested_fields import Path, find_missing_fields, had_field, join_path
+from streamhouse_spark.schema.nested_fields import Path, find_new_fields, had_field, join_path
 from streamhouse_spark.table.alter import make_alter_actions
 from streamhouse_spark.table.table import Table
 
@@ -70,7 +70,7 @@ def _new_fields(state: TableState, field: StructField) -> list[tuple[Path, pa.Da
     if column is None or not pa.types.is_nested(column.type):
         return []
     (frame_column,) = frame_columns(StructType([field])).columns
-    missing_fields = find_missing_fields(column.type, frame_column.type)
+    missing_fields = find_new_fields(column.type, frame_column.type)
     older = [(c.type, c.inner_ids) for schema in state.schemas.values() for c in schema.columns if c.id == column.id]
     for path, _ in missing_fields:
         if had_field(path, column.type, column.inner_ids, older):

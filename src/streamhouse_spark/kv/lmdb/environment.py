@@ -81,7 +81,7 @@ class Environment:
     def after_fork(self) -> None:
         self._lock.release()
 
-    def read(self, action: Callable[[Reader], _Result]) -> _Result:
+    def read(self, action: Callable[[ReadTransaction], _Result]) -> _Result:
         """Run ``action`` in one read transaction, which sees one state, and return its result.
 
         Raises `DamagedError`, and `StorageError` if the local disk failed.
@@ -92,7 +92,7 @@ class Environment:
             env = self._use()
             try:
                 with env.begin() as txn:
-                    return action(Reader(txn, self._databases, self._times_opened))
+                    return action(ReadTransaction(txn, self._databases, self._times_opened))
             except lmdb.MapResizedError:
                 pass  # another process let it grow
             except lmdb.Error as error:
@@ -222,7 +222,7 @@ class Environment:
         return cache_failure(self._folder, error)
 
 
-class Reader:
+class ReadTransaction:
     """A read transaction."""
 
     def __init__(self, txn: Any, databases: Mapping[bytes, Any], times_opened: int) -> None:
@@ -283,7 +283,7 @@ class _TooSmallError(Exception):
         self.map_bytes = map_bytes
 
 
-class Writer(Reader):
+class Writer(ReadTransaction):
     """A write transaction: others see all of its writes, or none."""
 
     def __init__(self, txn: Any, databases: Mapping[bytes, Any], times_opened: int, env: Any) -> None:

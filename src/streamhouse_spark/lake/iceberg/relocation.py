@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.uris import plain_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
-from streamhouse_spark.lake.avro import read_avro, write_avro
+from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.errors import commit_answers
@@ -131,7 +131,7 @@ class _MetadataFiles:
         for record in file.records:
             path, size_bytes = self._manifest(record["manifest_path"])
             records.append({**record, "manifest_path": path, "manifest_length": size_bytes})
-        location, _ = self._write(where, write_avro(replace(file, records=records)))
+        location, _ = self._write(where, encode_avro(replace(file, records=records)))
         return snapshot.model_copy(update={"manifest_list": location})
 
     def _manifest(self, path: str) -> tuple[str, int]:
@@ -140,7 +140,7 @@ class _MetadataFiles:
             where = self._move.of(path)
             file = read_avro(self._read(where), where)
             records = [self._entry(record) for record in file.records]
-            self._manifests[path] = self._write(where, write_avro(replace(file, records=records)))
+            self._manifests[path] = self._write(where, encode_avro(replace(file, records=records)))
         return self._manifests[path]
 
     def _entry(self, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from streamhouse_spark.core.uris import find_recorded_root, is_same_place, plain_location
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
-from streamhouse_spark.lake.avro import read_avro, write_avro
+from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.manifests import external_location
 from streamhouse_spark.lake.paimon.reachable_files import ReachableFiles, list_history, list_tag_and_branch_snapshots
@@ -101,7 +101,7 @@ class PaimonRelocation:
             records.append(record if new is None else {**record, "_FILE_NAME": new[0], "_FILE_SIZE": new[1]})
         if records == file.records:
             return None
-        return self._write("manifest-list", write_avro(replace(file, records=records)))
+        return self._write("manifest-list", encode_avro(replace(file, records=records)))
 
     def _manifest(self, name: str) -> tuple[str, int] | None:
         if name not in self._manifests:
@@ -109,7 +109,7 @@ class PaimonRelocation:
             records = [self._entry(record) for record in file.records]
             same = records == file.records
             self._manifests[name] = (
-                None if same else self._write("manifest", write_avro(replace(file, records=records)))
+                None if same else self._write("manifest", encode_avro(replace(file, records=records)))
             )
         return self._manifests[name]
 

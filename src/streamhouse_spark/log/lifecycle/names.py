@@ -214,13 +214,13 @@ def is_listed(storage: Storage, database: str) -> bool:
         return True
 
 
-def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
+def iter_name_pointers(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
     """Yield the names of a database that point to a table; None for an unreadable pointer, which is logged."""
     return iter_table_names(storage, list_paths(storage, database))
 
 
 def iter_table_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    """Yield those of the names that point to a table, as `list_names` does."""
+    """Yield those of the names that point to a table, as `iter_name_pointers` does."""
     return (
         (path, pointer)
         for path, pointer in _resolve_names(storage, paths)

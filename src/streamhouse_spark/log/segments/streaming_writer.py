@@ -25,7 +25,7 @@ from streamhouse_spark.log.segments.statistics import (
     merge_statistics,
 )
 from streamhouse_spark.log.segments.writer import (
-    ArrowFile,
+    ArrowFileWriter,
     SegmentOptions,
     StagedSegment,
     make_staged_segment,
@@ -60,7 +60,7 @@ class SegmentStream:
         self._options = form.options
         with ExitStack() as stack:
             sink = stack.enter_context(storage.create(segment_key(table_uuid, segment_uuid)))
-            self._file = ArrowFile(sink, schema, form.estimated_bytes, form.options.codec)
+            self._file = ArrowFileWriter(sink, schema, form.estimated_bytes, form.options.codec)
             self._stack = stack.pop_all()
         self._is_whole = True
         self._num_rows = 0

@@ -102,13 +102,13 @@ def write_file(
     times: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, SegmentIndex]:
     """Write an Arrow IPC file at the sink's position. Return its size, and its index, relative to that position."""
-    file = ArrowFile(sink, schema, estimated_bytes, codec)
+    file = ArrowFileWriter(sink, schema, estimated_bytes, codec)
     for batch in batches:
         file.write(batch)
     return file.finish(times)
 
 
-class ArrowFile:
+class ArrowFileWriter:
     """An Arrow IPC file that is written at the sink's position."""
 
     def __init__(self, sink: Sink, schema: pa.Schema, estimated_bytes: int, codec: Codec) -> None:

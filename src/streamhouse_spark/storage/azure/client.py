@@ -14,7 +14,7 @@ from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import MissingExtraError, StorageError
 from streamhouse_spark.storage.azure.settings import AzureAddress
 from streamhouse_spark.storage.base import Bytes
-from streamhouse_spark.storage.remote.blobs import Blob, LargeBlob, Page
+from streamhouse_spark.storage.remote.blobs import Blob, MultipartUpload, Page
 from streamhouse_spark.storage.remote.client_cache import ClientCache
 from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, to_one_line
 from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX
@@ -120,7 +120,7 @@ class AzureBlobs:
         metadata = {ATTEMPT: attempt} if attempt else None
         self._blob(name).upload_blob(bytes(body), overwrite=not is_absent, metadata=metadata)
 
-    def begin(self, name: str, attempt: str) -> LargeBlob:
+    def begin(self, name: str, attempt: str) -> MultipartUpload:
         return _Blocks(self._blob(name), attempt)
 
     def page(self, prefix: str, delimiter: str | None, following: str | None) -> Page:

@@ -17,7 +17,7 @@ from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.gcs.settings import GcsAddress
-from streamhouse_spark.storage.remote.blobs import Blob, LargeBlob, Page
+from streamhouse_spark.storage.remote.blobs import Blob, MultipartUpload, Page
 from streamhouse_spark.storage.remote.client_cache import ClientCache
 from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, to_one_line
 from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT
@@ -144,7 +144,7 @@ class GcsBlobs:
         headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
         self._put(parts, headers, uploadType="multipart", **condition)
 
-    def begin(self, name: str, attempt: str) -> LargeBlob:
+    def begin(self, name: str, attempt: str) -> MultipartUpload:
         about = json.dumps({"metadata": {ATTEMPT: attempt}}).encode()
         headers = {"Content-Type": _JSON, "X-Upload-Content-Type": _BYTES}
         answer = self._put(about, headers, uploadType="resumable", name=name, ifGenerationMatch="0")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
-from streamhouse_spark.storage.remote.blobs import Blobs, LargeBlob, Page
+from streamhouse_spark.storage.remote.blobs import Blobs, MultipartUpload, Page
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
-from streamhouse_spark.storage.remote.multipart_upload import Upload
+from streamhouse_spark.storage.remote.multipart_upload import UploadSink
 from streamhouse_spark.storage.remote.remote_storage import RemoteStorage
 from streamhouse_spark.storage.remote.request_executor import RequestExecutor
 
@@ -26,7 +26,7 @@ class BlobStorage(RemoteStorage[Blobs]):
     def create(self, key: str) -> AbstractContextManager[Sink]:
         require_clock(self, self._world)
         attempt = self._world.ids.new_uuid()
-        return Upload(BlobParts(self._sender, key, attempt), key, attempt)
+        return UploadSink(BlobParts(self._sender, key, attempt), key, attempt)
 
     def list_names(self, prefix: str) -> list[str]:
         skipped = len(self._prefix) + len(prefix)
@@ -82,10 +82,10 @@ class BlobParts:
         self._sender = sender
         self._key = key
         self._attempt = attempt
-        self._large_blob: LargeBlob | None = None
+        self._large_blob: MultipartUpload | None = None
 
     @property
-    def _large(self) -> LargeBlob:
+    def _large(self) -> MultipartUpload:
         assert self._large_blob is not None, "begin comes first"
         return self._large_blob
 

@@ -37,7 +37,7 @@ class Page:
     """The continuation token of the next page."""
 
 
-class LargeBlob(Protocol):
+class MultipartUpload(Protocol):
     """A multipart upload in progress."""
 
     def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:
@@ -90,6 +90,6 @@ class Blobs(BlobClient, Protocol):
     def put(self, name: str, body: Bytes, *, is_absent: bool, attempt: str | None = None) -> None:
         """Store an object. With ``is_absent`` only if none exists."""
 
-    def begin(self, name: str, attempt: str) -> LargeBlob: ...
+    def begin(self, name: str, attempt: str) -> MultipartUpload: ...
 
     def page(self, prefix: str, delimiter: str | None, following: str | None) -> Page: ...

@@ -8,7 +8,7 @@ from typing import Final
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.remote.conditional_put_race import race
+from streamhouse_spark.storage.remote.put_race_probe import race
 
 TEMPORARY: Final = ".tmp-"
 """Objects with this name prefix are not listed."""

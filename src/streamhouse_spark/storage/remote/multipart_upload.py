@@ -43,7 +43,7 @@ class Parts(Protocol):
         """Return the attempt id of the stored object. Raises `ObjectNotFoundError`."""
 
 
-class Upload:
+class UploadSink:
     """The sink of ``create`` on an object store.
 
     Holds at most ``PARTS_IN_FLIGHT_MAX + 2`` parts of ``PART_BYTES`` in memory; an object has at most 78 GiB. An object

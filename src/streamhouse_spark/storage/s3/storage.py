@@ -24,7 +24,7 @@ from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.failures import FailureKind
-from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX, Upload
+from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX, UploadSink
 from streamhouse_spark.storage.remote.retry import RetryPolicy, send_with_retries
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
@@ -135,7 +135,7 @@ class S3Storage:
     def create(self, key: str) -> AbstractContextManager[Sink]:
         require_clock(self, self._world)
         attempt = self._world.ids.new_uuid()
-        return Upload(S3Parts(self._send, key, attempt), key, attempt)
+        return UploadSink(S3Parts(self._send, key, attempt), key, attempt)
 
     def list_names(self, prefix: str) -> list[str]:
         skipped = len(self._prefix) + len(prefix)

@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from streamhouse_spark import CorruptDataError
-from streamhouse_spark.lake.avro import read_avro, write_avro
+from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_record_paths
 
 SCHEMA = {
@@ -59,7 +59,7 @@ def file_of(codec: str, records: list[dict] = RECORDS) -> bytes:
 @pytest.mark.parametrize("records", [RECORDS, []])
 def test_what_is_read_and_written_again_is_the_same(codec, records):
     data = file_of(codec, records)
-    again = fastavro.reader(io.BytesIO(write_avro(read_avro(data, "f"))))
+    again = fastavro.reader(io.BytesIO(encode_avro(read_avro(data, "f"))))
     assert again.metadata["own"] == "kept"
     assert json.loads(again.metadata["avro.schema"])["fields"][0]["field-id"] == 7
     assert list(again) == records

@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.spark_schema import split_defaults
 from streamhouse_spark.schema.evolution import can_be_read_as
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.replacement import abandon_table as abandon
 from streamhouse_spark.warehouse.replacement import publish_table as publish
@@ -40,7 +40,7 @@ def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
         fields = {field["name"].casefold(): field for field in json.loads(loaded["schema"])["fields"]}
         schema = {"type": "struct", "fields": [fields[name.casefold()] for name in _requested_columns(args).names]}
         return {**loaded, "schema": json.dumps(schema), "replaces": None}
-    create = create_action(path, *describe_new_table(path, args))
+    create = make_create_action(path, *describe_new_table(path, args))
     staged = stage_table(connection.warehouse(), path, create)
     staged_table = connection.table_by_uuid(str(path), staged.uuid)
     staged_table.refresh()

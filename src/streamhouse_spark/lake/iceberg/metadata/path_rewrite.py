@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.uris import plain_root, rebase_uri
-from streamhouse_spark.lake.avro import read_avro, write_avro
+from streamhouse_spark.lake.avro import encode_avro, read_avro
 
 _PATH_ID: Final = 2147483546
 """Field id of the path column in position deletes."""
@@ -70,7 +70,7 @@ def rewrite_avro_paths(data: bytes, location: str, move: Move) -> bytes:
     """Return a manifest list or manifest with the present locations of its files. Raises `CorruptDataError`."""
     file = read_avro(data, location)
     records = [rewrite_record_paths(record, move) for record in file.records]
-    return write_avro(replace(file, records=records))
+    return encode_avro(replace(file, records=records))
 
 
 def rewrite_record_paths(record: Mapping[str, Any], move: Move) -> dict[str, Any]:
