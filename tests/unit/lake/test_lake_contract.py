@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.manifest import clear_manifest_cache
+from pyiceberg.manifest import ManifestFile, clear_manifest_cache
 
 from interop.lake_cases import (
     EVENTS,
@@ -34,13 +34,16 @@ from streamhouse_spark import (
     OffsetsTrimmedError,
     SchemaMismatchError,
     SnapshotExpiredError,
+    Warehouse,
 )
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet import bucket_writer as bucket_files
 from streamhouse_spark.lake.parquet import file_writer as data_file
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.query.predicates import UNKNOWN
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.table.tiering import tier_table
 from unit.lake.filters_of_reads import filter_of
 
 PARTITION_TYPES = [n for n in EVERY_TYPE.names if n in ("a_byte", "a_short", "an_int", "a_string", "a_date")]
@@ -478,6 +481,16 @@ class TestIceberg(LakeContract):
     def test_damaged_metadata_is_an_error(self, disk, kind, damage):
         (*_, key) = sorted(info.key for info in disk.list("lake/") if kind in info.key)
         self.check_damage(disk, [key], damage)
+
+    def test_a_manifest_that_lost_a_file_is_damage(self, tmp_path, monkeypatch):
+        """As a flipped status of an entry does: Avro has no checksum."""
+        table = Warehouse(str(tmp_path)).create_table("t", "id BIGINT", buckets=2)
+        table.append([{"id": number} for number in range(40)])
+        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        fetch = ManifestFile.fetch_manifest_entry
+        monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", lambda *args, **kwargs: fetch(*args, **kwargs)[1:])
+        with pytest.raises(CorruptDataError, match=r"its manifests have \d files, expected \d by the manifest list"):
+            Warehouse(str(tmp_path)).table("t").lake.to_arrow()
 
     def properties_of(self, lake, snapshot_id):
         return lake.place.load().metadata.snapshot_by_id(snapshot_id).summary.additional_properties

@@ -68,13 +68,13 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
     Reads all delete manifests, unless no data file is left. Raises `LakeMismatchError` for unsupported files and
     deletes, `SnapshotExpiredError`, `CorruptDataError` if the manifests have other numbers of files than their list.
     """
-    read_files: list[DataFile] = []  # by the library's threads
+    counted: list[int] = []  # the row counts of live data files, added by the library's threads
 
     def is_in_scan(entry: ManifestEntry) -> bool:
         file = entry.data_file
         if file.content != DataFileContent.DATA:
             return True
-        read_files.append(file)
+        counted.append(file.record_count)
         return chosen is None or chosen.test(file)
 
     planner = ManifestGroupPlanner(table.metadata, table.io, AlwaysTrue(), case_sensitive=False)
@@ -97,7 +97,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
                 f"lake table {table.location()} has equality deletes, which cannot be read here: {error}; "
                 "compact the table with the engine that wrote them"
             ) from error
-    _require_all_files(table, data, len(read_files))
+    _require_all_files(table, data, len(counted))
     for task in tasks:
         if task.file.file_format != FileFormat.PARQUET:
             raise LakeMismatchError(
