@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from streamhouse_spark.config.spark_options import SETTING_PREFIXES, WAREHOUSE_VARIABLE
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.warehouse.process_cache import Connection, connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CATALOG = "spark.sql.catalog.streamhouse."
 

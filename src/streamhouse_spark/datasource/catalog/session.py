@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Final
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.config.spark_options import SETTING_PREFIXES
 from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path, require_catalog_name
 from streamhouse_spark.datasource.worker_python import use_python
 from streamhouse_spark.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _HIDDEN: Final = "(?i)secret|password|token|access[.]?key"
 """Spark's default pattern of configuration keys whose values it redacts."""
@@ -22,6 +23,8 @@ _HIDDEN_TOO: Final = "account-key"
 def configure_session(
     builder: SparkSession.Builder, warehouse: str, catalog: str, settings: Mapping[str, str]
 ) -> SparkSession.Builder:
+    from pyspark.sql import SparkSession
+
     for key, value in configuration(warehouse, catalog, settings).items():
         builder = builder.config(key, value)
     jar = str(jar_path())

@@ -15,6 +15,7 @@ from typing import Any, Final
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.datasource.catalog.scan.log_files import MICRO_BATCH_ADVICE
 from streamhouse_spark.datasource.stream.bootstrap import last_truncation
 from streamhouse_spark.datasource.stream.checkpoint_validation import StreamHistory
 from streamhouse_spark.datasource.stream.micro_batch_stream import position_commit, require_in_log, require_same_rows
@@ -60,7 +61,6 @@ IGNORED_ACTIONS: Final = (
     DROPPED_FILE_ROWS,
 )
 """Actions that change neither columns nor existing rows: readers skip them."""
-MICRO_BATCH_ADVICE: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
 CATCH_UP_ADVICE: Final = (
     "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
 )

@@ -18,8 +18,8 @@ from streamhouse_spark.read.planner import ScanRequest, scan_tiered_snapshot
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.read.union_read import read_hot_rows, read_snapshot_rows
-from streamhouse_spark.table.overwrite import truncate_partitions
-from streamhouse_spark.table.partitions import drop_partitions
+from streamhouse_spark.table.overwrite import truncate_partitions as truncate_matching
+from streamhouse_spark.table.partitions import drop_partitions as drop_matching
 
 
 def list_partitions(table: TableHandle, partition_spec: Mapping[str, Any]) -> list[list[Any]]:
@@ -53,7 +53,7 @@ def drop_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[A
 
     Raises as `Table.drop_partition`.
     """
-    drop_partitions(table, _partition_matches(table, table.refresh(), partitions))
+    drop_matching(table, _partition_matches(table, table.refresh(), partitions))
 
 
 def truncate_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
@@ -64,9 +64,9 @@ def truncate_partitions_by_value(table: TableHandle, partitions: Sequence[Sequen
     state = table.refresh()
     matches = _partition_matches(table, state, partitions)
     if state.primary_key:
-        drop_partitions(table, matches)
+        drop_matching(table, matches)
     else:
-        truncate_partitions(table, matches)
+        truncate_matching(table, matches)
 
 
 def _partition_matches(table: TableHandle, state: TableState, partitions: Sequence[Sequence[Any]]) -> PartitionMatches:

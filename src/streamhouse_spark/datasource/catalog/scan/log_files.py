@@ -20,12 +20,12 @@ from streamhouse_spark.datasource.catalog.scan.file_systems import (
     scheme_of,
 )
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import HadoopSetting
-from streamhouse_spark.datasource.stream.log_following import MICRO_BATCH_ADVICE
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.lifecycle.log_locations import SETTINGS_PREFIX, log_locations_of, log_settings
 from streamhouse_spark.storage.base import url_of
 
+MICRO_BATCH_ADVICE: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
 _OF_LAKES: Final = "lake."
 _LOOKS: Final = {
     "input.stream.type": "classic",  # other types request an object's size first

@@ -9,13 +9,12 @@ from typing import Any
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.catalog.scan.log_files import LogFolder, log_folder
+from streamhouse_spark.datasource.catalog.scan.log_files import MICRO_BATCH_ADVICE, LogFolder, log_folder
 from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot, open_at_snapshot
 from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
 from streamhouse_spark.datasource.stream.log_following import (
-    MICRO_BATCH_ADVICE,
     InitialBacklog,
     describe_tasks,
     plan_backlog,

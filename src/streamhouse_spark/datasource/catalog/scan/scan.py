@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,20 @@ METADATA_COLUMNS = (*(field.with_nullable(True) for field in METADATA_FIELDS), R
 their log position.
 """
 _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog", CHANGES: "changes"}
+
+
+def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Import the modules of a part of reads: ``reads`` for every query, ``lakes`` for Iceberg's library.
+
+    The parts are separate so that a query that is already waiting loads its table in between. Nothing of the warehouse
+    is read.
+    """
+    from streamhouse_spark.lake.iceberg import table  # noqa: F401 - loaded for the calls that follow
+
+    if args["part"] == "lakes":
+        with suppress(ModuleNotFoundError):  # opening such a table names the missing library
+            from streamhouse_spark.lake.iceberg import snapshot_reader  # noqa: F401
+    return {}
 
 
 def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
