@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from streamhouse_spark.datasource.catalog.rpc_options import ARGUMENTS_OPTION, CALL_OPTION
-from streamhouse_spark.datasource.worker_memory import release_memory
+from streamhouse_spark.datasource.rpc_arguments import ARGUMENTS_OPTION, CALL_OPTION
+from streamhouse_spark.datasource.worker import release_memory
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -43,8 +43,8 @@ OPERATIONS: Final = {
     "merge_columns": "catalog.ddl.alter",
     "drop_table": "catalog.ddl.tables",
     "truncate_table": "catalog.ddl.tables",
-    "can_delete": "catalog.ddl.delete_by_filter",
-    "delete_where": "catalog.ddl.delete_by_filter",
+    "can_delete": "dml.pushed_conditions",
+    "delete_where": "dml.pushed_conditions",
     "partition_values": "catalog.ddl.tables",
     "drop_partitions": "catalog.ddl.tables",
     "truncate_partitions": "catalog.ddl.tables",
@@ -54,21 +54,21 @@ OPERATIONS: Final = {
     "replace_view": "catalog.ddl.views",
     "rename_view": "catalog.ddl.views",
     "drop_view": "catalog.ddl.views",
-    "begin": "catalog.scan.scan",
-    "load": "catalog.scan.scan",
-    "load_changes": "catalog.scan.changes_scan",
-    "end_of_changes": "catalog.scan.changes_scan",
-    "plan_batch_of_changes": "catalog.scan.changes_scan",
-    "begin_real_time": "catalog.scan.real_time",
-    "follow_log": "catalog.scan.real_time",
-    "finish_real_time": "catalog.scan.real_time",
-    "begin_real_time_write": "catalog.scan.real_time_write",
-    "end_real_time_write": "catalog.scan.real_time_write",
-    "load_source": "catalog.scan.dataframe_reads",
-    "plan": "catalog.scan.scan",
-    "aggregate": "catalog.scan.aggregates",
-    "row_level_operation": "catalog.scan.row_level_operation",
-    "check_options": "catalog.scan.options",
+    "begin": "scan.scan",
+    "load": "scan.scan",
+    "load_changes": "scan.changes_scan",
+    "end_of_changes": "scan.changes_scan",
+    "plan_batch_of_changes": "scan.changes_scan",
+    "begin_real_time": "realtime.log_following",
+    "follow_log": "realtime.log_following",
+    "finish_real_time": "realtime.log_following",
+    "begin_real_time_write": "realtime.sink_progress",
+    "end_real_time_write": "realtime.sink_progress",
+    "load_source": "scan.scan",
+    "plan": "scan.scan",
+    "aggregate": "scan.aggregates",
+    "row_level_operation": "dml.row_level_operation",
+    "check_options": "scan.catalog_options",
     "procedures": "catalog.procedures.procedures",
     "call_procedure": "catalog.procedures.procedures",
 }
