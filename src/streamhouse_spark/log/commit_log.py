@@ -26,7 +26,6 @@ each commit on a local disk.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 from streamhouse_spark.core.clock import World
@@ -82,8 +81,6 @@ CONFLICTS_MAX = 1000
 FAILURES_MAX = 5
 FLOOR_CHECK_MS = 60_000
 """Time for which the floor and the last record of this process count as checked."""
-STALE_MS = 5
-"""A process that has not read the log for this long reads it before it takes the lock, not while others wait."""
 
 
 class CommitLog:
@@ -265,8 +262,7 @@ class CommitLog:
         """Write one record for the leader and the requests that are queued with it. The caller holds the log's lock."""
         self._queue.is_led = True
         try:
-            self._queue.wait_for_followers(leader)  # before the lock, on which other processes wait
-            self._refresh_before_lock()
+            self._queue.wait_for_followers(leader)
             with self._storage.commit_lock(f"{commits_prefix(self._table_uuid)}.lock"):
                 self._write_group(leader)
         except BaseException as error:
@@ -276,13 +272,6 @@ class CommitLog:
             self._queue.note_group_size()
             self._queue.is_led = False
             self._queue.wake()
-
-    def _refresh_before_lock(self) -> None:
-        """Read the log of a local disk if it was not read for a while, so that other processes wait less."""
-        is_stale = self._world.clock.boot_ms() - self._history_checked_ms >= STALE_MS
-        if self._is_local and is_stale:
-            with suppress(StreamhouseError):  # the read under the lock raises it
-                self.refresh()
 
     def _write_group(self, leader: PendingCommit) -> None:
         group = self._build_on_known_state(leader) or self._build_on_latest_state(leader)
