@@ -21,9 +21,7 @@ from streamhouse_spark.datasource.catalog.procedures.procedures import PROCEDURE
 from streamhouse_spark.datasource.catalog.procedures.spark_jobs import JOB_BYTES_MIN
 from streamhouse_spark.errors import ErrorKind
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
-from streamhouse_spark.storage.azure import storage as azure
-from streamhouse_spark.storage.gcs import storage as gcs
-from streamhouse_spark.storage.hdfs import storage as hdfs
+from streamhouse_spark.storage import azure, gcs, hdfs
 from streamhouse_spark.table.lake import LakeView
 from streamhouse_spark.table.maintenance.lake import SNAPSHOTS_KEPT_MAX
 from streamhouse_spark.table.table import Table

@@ -9,7 +9,7 @@ import pytest
 from storage.hdfs_server import running_hdfs
 from stores.servers import Server, hdfs
 from streamhouse_spark.errors import StorageRefusedError
-from streamhouse_spark.storage.hdfs.storage import AnswerError, HdfsStorage, hdfs_storage
+from streamhouse_spark.storage.hdfs import AnswerError, HdfsStorage, hdfs_storage
 
 pytestmark = pytest.mark.stores
 
@@ -36,7 +36,7 @@ def test_it_decides_between_writers_each_time(store):
 def test_a_datanode_can_be_excluded_by_its_address(store):
     """There is only one here, so the NameNode says that there is none left, and it is asked for again."""
     store.put_if_absent("a/1", b"x")
-    hdfs_client = store._bucket.blobs()
+    hdfs_client = store.client
     hdfs_client._away["127.0.0.1"] = hdfs_client._boot_ms() + 60_000
     with pytest.raises(AnswerError) as told:
         hdfs_client.get(f"{store._prefix}a/1")
@@ -89,6 +89,6 @@ ASKED = [
 
 def outcome(store: HdfsStorage, act) -> object:
     try:
-        return act(store._bucket.blobs(), store._prefix)
+        return act(store.client, store._prefix)
     except AnswerError as error:
         return error.status, error.name, error.operation

@@ -1,32 +1,21 @@
-"""Vectorised murmur3 (x86, 32 bits), and column values as its input words.
+"""The bucket of a row: the same as in the table's lake, so that tiering needs no shuffle.
 
-The bucket of a row by Iceberg's `bucket[N]` transform.
+``table.datalake.format`` selects the hash function when a table is created, even if its lake is enabled later. Both
+hashes are murmur3 (x86, 32 bits) and vectorised.
 
-A hot bucket therefore maps to exactly one lake bucket, and tiering needs no shuffle. The hash is murmur3 (x86, 32 bits,
-seed 0) over the bytes that the Iceberg specification defines for each type. The bucket is ``(hash & 0x7fffffff) % N``.
-The specification gives nulls no bucket: here they go to bucket 0. All hashes are vectorised.
+**Iceberg**: the transform `bucket[N]`. Seed 0, over the bytes that the Iceberg specification defines for each type. The
+bucket is ``(hash & 0x7fffffff) % N``. The specification gives nulls no bucket: here they go to bucket 0.
 
-The bucket of a row by Paimon's default bucket function, for tables with a Paimon lake.
-
-The hash is murmur3 (x86, 32 bits, seed 42) over Paimon's binary form of a row with the bucket key as its only field.
-The bucket is the absolute value of the remainder of the signed hash by the number of buckets. The binary form has an
-eight-byte word for nulls, and a word with a short value or with position and length of a longer one. The longer value
-follows, padded with zeros to whole words. All hashes are vectorised.
-
-Paimon's bucket of a row for a bucket key of several columns: `paimon_hash` with more than one field per row.
-
-The binary form of such a row is an eight-byte word with the null flags, a word per field, and then, in field order, the
-values that do not fit into their word.
-
-The bucket of a row: the same as in the table's lake, so that tiering needs no shuffle.
-
-``table.datalake.format`` selects the hash function when a table is created, even if its lake is enabled later.
+**Paimon**: the default bucket function. Seed 42, over Paimon's binary form of a row with the columns of the bucket key.
+The form is an eight-byte word with the null flags, a word per field, and then, in field order, the values that do not
+fit into their word, padded with zeros to whole words. The word of a field is a short value, or position and length of a
+longer one. The bucket is the absolute value of the remainder of the signed hash by the number of buckets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -96,9 +85,17 @@ def words_at_every_byte(data: npt.NDArray[np.uint8]) -> UInt32Array:
     return view
 
 
-def byte_strings(array: pa.Array, offset_dtype: npt.DTypeLike) -> tuple[Int64Array, Int64Array, npt.NDArray[np.uint8]]:
+def _is_byte_string(data_type: pa.DataType) -> bool:
+    is_type = pa.types
+    is_large = is_type.is_large_string(data_type) or is_type.is_large_binary(data_type)
+    return bool(is_large or is_type.is_string(data_type) or is_type.is_binary(data_type))
+
+
+def byte_strings(array: pa.Array) -> tuple[Int64Array, Int64Array, npt.NDArray[np.uint8]]:
     """Return start and length of each value, and the bytes that they refer to (only those that the array uses)."""
     _, offset_buffer, data_buffer = array.buffers()
+    is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    offset_dtype = np.int64 if is_large else np.int32
     if len(array) == 0 or offset_buffer is None:
         empty = np.zeros(len(array), dtype=np.int64)
         return empty, empty, np.zeros(0, dtype=np.uint8)
@@ -110,19 +107,7 @@ def byte_strings(array: pa.Array, offset_dtype: npt.DTypeLike) -> tuple[Int64Arr
     return starts[:-1], np.diff(starts), np.frombuffer(data_buffer, dtype=np.uint8)[first:last]
 
 
-def buckets_of_chunks(
-    column: pa.Array | pa.ChunkedArray, buckets: Callable[[pa.Array], npt.NDArray[Any]], *, of_null: int
-) -> npt.NDArray[np.int32]:
-    """Return the bucket of each row; ``buckets`` computes those of a chunk, arbitrary under nulls."""
-    row_buckets = np.empty(len(column), dtype=np.int32)
-    position = 0
-    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-        part = row_buckets[position : position + len(chunk)]
-        part[:] = buckets(chunk)
-        if chunk.null_count:
-            part[~validity(chunk)] = of_null
-        position += len(chunk)
-    return row_buckets
+# -- Iceberg -----------------------------------------------------------------------------------------------------------
 
 
 def iceberg_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[np.int32]:
@@ -132,37 +117,36 @@ def iceberg_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt
     """
     if num_buckets < 1:
         raise ValueError(f"num_buckets must be at least 1, not {num_buckets}")
-    hasher = _iceberg_hasher(column.type)
+    hasher = _hasher_of(column.type)
     if hasher is None:
         raise TypeError(f"Iceberg has no bucket for type {column.type}")
-    return buckets_of_chunks(
-        column, lambda chunk: (hasher(chunk) & np.uint32(0x7FFFFFFF)) % np.uint32(num_buckets), of_null=0
-    )
+    buckets = np.empty(len(column), dtype=np.int32)
+    begin = 0
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        part = buckets[begin : begin + len(chunk)]
+        part[:] = (hasher(chunk) & np.uint32(0x7FFFFFFF)) % np.uint32(num_buckets)
+        if chunk.null_count:
+            part[~validity(chunk)] = 0
+        begin += len(chunk)
+    return buckets
 
 
-def _iceberg_hasher(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | None:
+def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | None:
     """Return the function that hashes an array of the type. Hashes under nulls are arbitrary."""
     is_type = pa.types
     if is_type.is_uint64(data_type):
         return None
-    if is_type.is_integer(data_type) or is_type.is_date32(data_type):
-        return lambda array: _hash_int64(as_int64(array))
-    if is_type.is_timestamp(data_type) and data_type.unit == "us":
-        return lambda array: _hash_int64(as_int64(array))
+    is_microseconds = is_type.is_timestamp(data_type) and data_type.unit == "us"
+    if is_type.is_integer(data_type) or is_type.is_date32(data_type) or is_microseconds:
+        return _hash_integers
     if is_type.is_decimal128(data_type):
         return _hash_decimals
-    if is_type.is_string(data_type) or is_type.is_binary(data_type):
-        return lambda array: _iceberg_byte_string_hashes(*byte_strings(array, np.int32))
-    if is_type.is_large_string(data_type) or is_type.is_large_binary(data_type):
-        return lambda array: _iceberg_byte_string_hashes(*byte_strings(array, np.int64))
-    return None
+    return _hash_byte_strings if _is_byte_string(data_type) else None
 
 
-# -- murmur3 with seed 0 ----------------------------------------------------------------------------------------------
-
-
-def _hash_int64(values: Int64Array) -> UInt32Array:
+def _hash_integers(array: pa.Array) -> UInt32Array:
     """Hash integers, dates and timestamps as eight bytes, little endian: a widened column keeps its buckets."""
+    values = as_int64(array)
     hashes = np.empty(len(values), dtype=np.uint32)
     for begin in range(0, len(values), CHUNK_ROWS):
         words = np.ascontiguousarray(values[begin : begin + CHUNK_ROWS], dtype="<i8").view("<u4")
@@ -171,17 +155,17 @@ def _hash_int64(values: Int64Array) -> UInt32Array:
     return hashes
 
 
-def _iceberg_byte_string_hashes(starts: Int64Array, lengths: Int64Array, data: npt.NDArray[np.uint8]) -> UInt32Array:
-    """Hash ``data[start : start + length]`` for each row."""
+def _hash_byte_strings(array: pa.Array) -> UInt32Array:
+    starts, lengths, data = byte_strings(array)
     words = words_at_every_byte(data)
     hashes = np.empty(len(starts), dtype=np.uint32)
     for begin in range(0, len(starts), CHUNK_ROWS):
         chunk = slice(begin, begin + CHUNK_ROWS)
-        hashes[chunk] = _iceberg_chunk_hashes(starts[chunk], lengths[chunk], words)
+        hashes[chunk] = _hash_chunk(starts[chunk], lengths[chunk], words)
     return hashes
 
 
-def _iceberg_chunk_hashes(starts: Int64Array, lengths: Int64Array, words: UInt32Array) -> UInt32Array:
+def _hash_chunk(starts: Int64Array, lengths: Int64Array, words: UInt32Array) -> UInt32Array:
     word_counts = lengths >> 2
     count_min, count_max = int(word_counts.min()), int(word_counts.max())
     if count_min == count_max:
@@ -204,9 +188,6 @@ def _hash_sorted(starts: Int64Array, lengths: Int64Array, words: UInt32Array, al
     return finish(state ^ mix_word(tail), lengths.astype(np.uint32))
 
 
-# -- decimals ---------------------------------------------------------------------------------------------------------
-
-
 def _hash_decimals(array: pa.Array) -> UInt32Array:
     """Hash decimals as the shortest two's complement of their unscaled value, big endian."""
     data = array.buffers()[1]
@@ -220,7 +201,7 @@ def _hash_decimals(array: pa.Array) -> UInt32Array:
         big_endian = np.ascontiguousarray(rows.view(np.uint8).reshape(-1, 16)[:, ::-1])
         lengths = _shortest_lengths(big_endian)
         ends = np.arange(1, len(big_endian) + 1, dtype=np.int64) * 16
-        hashes[begin : begin + CHUNK_ROWS] = _iceberg_chunk_hashes(
+        hashes[begin : begin + CHUNK_ROWS] = _hash_chunk(
             ends - lengths, lengths, words_at_every_byte(big_endian.reshape(-1))
         )
     return hashes
@@ -237,169 +218,30 @@ def _shortest_lengths(big_endian: npt.NDArray[np.uint8]) -> Int64Array:
     return lengths
 
 
+# -- Paimon ------------------------------------------------------------------------------------------------------------
+
 DECIMAL_PRECISION_MAX = 18
 """Largest precision on which Paimon's own libraries agree: above it, -128 has one byte in Java, the shortest form, and
 two in Python.
 """
-SHORT_BYTES_MAX = 7
+_SHORT_BYTES_MAX = 7
 """Values of up to this many bytes are stored in their word."""
-_VALUE_OFFSET = 16
-"""Position of a longer value, after the two words."""
-
-
-def is_paimon_bucketable(data_type: pa.DataType) -> bool:
-    return _paimon_hasher(data_type) is not None
-
-
-def paimon_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[np.int32]:
-    """Return the bucket of each row, in ``[0, num_buckets)``, also for nulls.
-
-    Raises `TypeError` for a type that is not `is_paimon_bucketable`, `ValueError` if ``num_buckets`` is below 1.
-    """
-    if num_buckets < 1:
-        raise ValueError(f"num_buckets must be at least 1, not {num_buckets}")
-    hasher = _paimon_hasher(column.type)
-    if hasher is None:
-        raise TypeError(f"a Paimon bucket cannot be taken of type {column.type}")
-    of_null = int(buckets_of_hashes(_hash_null(), num_buckets)[0])
-    return buckets_of_chunks(column, lambda chunk: buckets_of_hashes(hasher(chunk), num_buckets), of_null=of_null)
-
-
-def buckets_of_hashes(hashes: UInt32Array, num_buckets: int) -> Int64Array:
-    """Apply Paimon's default bucket function to the hashes."""
-    buckets: Int64Array = np.abs(np.fmod(hashes.view(np.int32).astype(np.int64), num_buckets))
-    return buckets
-
-
-def _paimon_hasher(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | None:
-    """Return the function that hashes an array of the type. Hashes under nulls are arbitrary."""
-    is_type = pa.types
-    if is_type.is_timestamp(data_type) and data_type.unit == "us":
-        return lambda array: _hash_timestamps(as_int64(array))
-    if fixed_width_words(pa.nulls(0, data_type)) is not None:
-        return _hash_fixed
-    if is_type.is_string(data_type) or is_type.is_binary(data_type):
-        return lambda array: _paimon_byte_string_hashes(*byte_strings(array, np.int32))
-    if is_type.is_large_string(data_type) or is_type.is_large_binary(data_type):
-        return lambda array: _paimon_byte_string_hashes(*byte_strings(array, np.int64))
-    return None
-
-
-def fixed_width_words(array: pa.Array) -> Int64Array | None:
-    """Return the words of fields whose values always fit into them, arbitrary under nulls. None for other types."""
-    is_type, data_type = pa.types, array.type
-    if is_type.is_int64(data_type):
-        return as_int64(array)
-    if is_type.is_signed_integer(data_type) or is_type.is_date32(data_type):
-        # Without sign extension: the rest of the word is zeros, so the hash of a number depends on its type.
-        return as_int64(array) & np.int64((1 << data_type.bit_width) - 1)
-    if is_type.is_decimal128(data_type) and data_type.precision <= DECIMAL_PRECISION_MAX:
-        return _unscaled_decimals(array)
-    return None
-
-
-def _hash_fixed(array: pa.Array) -> UInt32Array:
-    values = fixed_width_words(array)
-    assert values is not None
-    return _hash_words(values)
-
-
-def _unscaled_decimals(array: pa.Array) -> Int64Array:
-    """Return the values of decimals of up to 18 digits: their lower half."""
-    data = array.buffers()[1]
-    if data is None:
-        return np.zeros(len(array), dtype=np.int64)
-    halves = np.frombuffer(data, dtype="<i8", count=2 * (array.offset + len(array)))
-    return np.ascontiguousarray(halves[2 * array.offset :: 2])
-
-
-# -- murmur3 with seed 42 ---------------------------------------------------------------------------------------------
-
-
-def _begin(num_rows: int, first_word: int = 0) -> UInt32Array:
-    """Return the hash state after the word of null flags."""
-    state = mix_hash(np.full(num_rows, 42, dtype=np.uint32), np.full(num_rows, first_word, dtype=np.uint32))
-    return mix_hash(state, np.zeros(num_rows, dtype=np.uint32))
-
-
-def _hash_null() -> UInt32Array:
-    state, zero = _begin(1, 0x100), np.zeros(1, dtype=np.uint32)
-    return finish(mix_hash(mix_hash(state, zero), zero), np.uint32(_VALUE_OFFSET))
-
-
-def _hash_words(values: Int64Array) -> UInt32Array:
-    """Hash rows whose field is these eight bytes, little endian."""
-    hashes = np.empty(len(values), dtype=np.uint32)
-    for begin in range(0, len(values), CHUNK_ROWS):
-        part = values[begin : begin + CHUNK_ROWS]
-        hashes[begin : begin + CHUNK_ROWS] = finish(_with(_begin(len(part)), part), np.uint32(_VALUE_OFFSET))
-    return hashes
-
-
-def _with(state: UInt32Array, values: Int64Array) -> UInt32Array:
-    words = np.ascontiguousarray(values, dtype="<i8").view("<u4")
-    return mix_hash(mix_hash(state, words[0::2]), words[1::2])
-
-
-def _hash_timestamps(micros: Int64Array) -> UInt32Array:
-    """Hash timestamps: nanoseconds of the millisecond with the position of the milliseconds, then the milliseconds."""
-    hashes = np.empty(len(micros), dtype=np.uint32)
-    for begin in range(0, len(micros), CHUNK_ROWS):
-        millis, rest = np.divmod(micros[begin : begin + CHUNK_ROWS], 1000)
-        state = _with(_begin(len(millis)), rest * 1000 + (_VALUE_OFFSET << 32))
-        hashes[begin : begin + CHUNK_ROWS] = finish(_with(state, millis), np.uint32(_VALUE_OFFSET + 8))
-    return hashes
-
-
-def _paimon_byte_string_hashes(starts: Int64Array, lengths: Int64Array, data: npt.NDArray[np.uint8]) -> UInt32Array:
-    """Hash rows whose field is ``data[start : start + length]``."""
-    words = words_at_every_byte(data)
-    hashes = np.empty(len(starts), dtype=np.uint32)
-    for begin in range(0, len(starts), CHUNK_ROWS):
-        chunk = slice(begin, begin + CHUNK_ROWS)
-        hashes[chunk] = _paimon_chunk_hashes(starts[chunk], lengths[chunk], words)
-    return hashes
-
-
-def _paimon_chunk_hashes(starts: Int64Array, lengths: Int64Array, words: UInt32Array) -> UInt32Array:
-    is_short = lengths <= SHORT_BYTES_MAX
-    num_words = np.where(is_short, 0, (lengths + 7) // 8 * 2)
-    # Longest first, so that the rows that still have an i-th word are always a prefix.
-    order = np.argsort(-num_words, kind="stable")
-    starts, lengths, num_words, is_short = starts[order], lengths[order], num_words[order], is_short[order]
-    low = np.where(is_short, _word(words, starts, lengths, 0), lengths.astype(np.uint32))
-    high = np.where(is_short, _short_end(words, starts, lengths), np.uint32(_VALUE_OFFSET))
-    state = mix_hash(mix_hash(_begin(len(starts)), low), high)
-    alive = len(starts) - np.searchsorted(num_words[::-1], np.arange(int(num_words[0])), side="right")
-    for i, count in enumerate(alive.tolist()):
-        state[:count] = mix_hash(state[:count], _word(words, starts[:count], lengths[:count], i))
-    hashes = np.empty(len(starts), dtype=np.uint32)
-    hashes[order] = finish(state, (_VALUE_OFFSET + 4 * num_words).astype(np.uint32))
-    return hashes
-
-
-def _word(words: UInt32Array, starts: Int64Array, lengths: Int64Array, i: int) -> UInt32Array:
-    """Return the i-th four bytes of each value, with zeros after its end."""
-    left = np.clip(lengths - 4 * i, 0, 4)
-    # Values that have ended read index 0, because their position may be out of bounds.
-    word: UInt32Array = words[np.where(left > 0, starts + 4 * i, 0)] & TAIL_MASKS[left]
-    return word
-
-
-def _short_end(words: UInt32Array, starts: Int64Array, lengths: Int64Array) -> UInt32Array:
-    """Return bytes four to six of a short value, and its length with the flag of a short value."""
-    marked = np.clip(lengths, 0, SHORT_BYTES_MAX).astype(np.uint32) | np.uint32(0x80)
-    word: UInt32Array = (_word(words, starts, lengths, 1) & TAIL_MASKS[3]) | (marked << np.uint32(24))
-    return word
-
-
 _NO_WORDS: Final = np.zeros(0, np.uint32)
 
 
-def paimon_row_buckets(columns: Sequence[pa.Array | pa.ChunkedArray], num_buckets: int) -> npt.NDArray[np.int32]:
+def is_paimon_bucketable(data_type: pa.DataType) -> bool:
+    is_type = pa.types
+    return (
+        (is_type.is_timestamp(data_type) and data_type.unit == "us")
+        or _fixed_width_words(pa.nulls(0, data_type)) is not None
+        or _is_byte_string(data_type)
+    )
+
+
+def paimon_buckets(columns: Sequence[pa.Array | pa.ChunkedArray], num_buckets: int) -> npt.NDArray[np.int32]:
     """Return the bucket of each row, in ``[0, num_buckets)``, also for null fields.
 
-    Raises `TypeError` for a type that is not bucketable and for more than `BUCKET_KEY_COLUMNS_MAX` columns,
+    Raises `TypeError` for a type that is not `is_paimon_bucketable` and for more than `BUCKET_KEY_COLUMNS_MAX` columns,
     `ValueError` if ``num_buckets`` is below 1 or there are no columns.
     """
     if num_buckets < 1 or not columns:
@@ -412,11 +254,12 @@ def paimon_row_buckets(columns: Sequence[pa.Array | pa.ChunkedArray], num_bucket
     buckets = np.empty(len(columns[0]), dtype=np.int32)
     for begin in range(0, len(buckets), CHUNK_ROWS):
         fields = [_Field.of(_one_chunk(column.slice(begin, CHUNK_ROWS))) for column in columns]
-        buckets[begin : begin + CHUNK_ROWS] = buckets_of_hashes(_hashes(fields), num_buckets)
+        hashes = _hash_rows(fields).view(np.int32).astype(np.int64)
+        buckets[begin : begin + CHUNK_ROWS] = np.abs(np.fmod(hashes, num_buckets))
     return buckets
 
 
-def _hashes(fields: Sequence[_Field]) -> UInt32Array:
+def _hash_rows(fields: Sequence[_Field]) -> UInt32Array:
     num_rows = len(fields[0].is_null)
     nulls = np.zeros(num_rows, np.uint32)
     for place, field in enumerate(fields):
@@ -458,18 +301,17 @@ class _Field:
             words = words_at_every_byte(np.ascontiguousarray(millis, "<i8").view(np.uint8))
             starts = 8 * np.arange(len(array), dtype=np.int64)
             return cls(is_null, nanos, nanos, lengths // 4, starts, lengths, words)
-        fixed = fixed_width_words(array)
+        fixed = _fixed_width_words(array)
         if fixed is not None:
             slots = np.where(is_null, 0, fixed).astype("<i8").view("<u4")
             return cls(is_null, slots[0::2].copy(), slots[1::2].copy(), zeros, zeros, zeros, _NO_WORDS)
-        is_large = is_type.is_large_string(array.type) or is_type.is_large_binary(array.type)
-        starts, lengths, data = byte_strings(array, np.int64 if is_large else np.int32)
+        starts, lengths, data = byte_strings(array)
         lengths = np.where(is_null, 0, lengths)
         words = words_at_every_byte(data)
-        is_short = lengths <= SHORT_BYTES_MAX
+        is_short = lengths <= _SHORT_BYTES_MAX
         marked = (lengths.astype(np.uint32) | np.uint32(0x80)) << np.uint32(24)
-        low = np.where(is_short, _field_word(words, starts, lengths, 0), lengths.astype(np.uint32))
-        high = np.where(is_short, (_field_word(words, starts, lengths, 1) & TAIL_MASKS[3]) | marked, np.uint32(0))
+        low = np.where(is_short, _word(words, starts, lengths, 0), lengths.astype(np.uint32))
+        high = np.where(is_short, (_word(words, starts, lengths, 1) & TAIL_MASKS[3]) | marked, np.uint32(0))
         low, high = np.where(is_null, np.uint32(0), low), np.where(is_null, np.uint32(0), high)
         tail_bytes = np.where(is_short, 0, lengths)
         return cls(is_null, low, high, (tail_bytes + 7) // 8 * 2, starts, tail_bytes, words)
@@ -483,15 +325,38 @@ class _Field:
         left = np.flatnonzero(self.num_words)
         i = 0
         while len(left):
-            state[left] = mix_hash(state[left], _field_word(self.words, self.starts[left], self.lengths[left], i))
+            state[left] = mix_hash(state[left], _word(self.words, self.starts[left], self.lengths[left], i))
             i += 1
             left = left[self.num_words[left] > i]
         return state
 
 
-def _field_word(words: UInt32Array, starts: Int64Array, lengths: Int64Array, i: int) -> UInt32Array:
+def _fixed_width_words(array: pa.Array) -> Int64Array | None:
+    """Return the words of fields whose values always fit into them, arbitrary under nulls. None for other types."""
+    is_type, data_type = pa.types, array.type
+    if is_type.is_int64(data_type):
+        return as_int64(array)
+    if is_type.is_signed_integer(data_type) or is_type.is_date32(data_type):
+        # Without sign extension: the rest of the word is zeros, so the hash of a number depends on its type.
+        return as_int64(array) & np.int64((1 << data_type.bit_width) - 1)
+    if is_type.is_decimal128(data_type) and data_type.precision <= DECIMAL_PRECISION_MAX:
+        return _unscaled_decimals(array)
+    return None
+
+
+def _unscaled_decimals(array: pa.Array) -> Int64Array:
+    """Return the values of decimals of up to 18 digits: their lower half."""
+    data = array.buffers()[1]
+    if data is None:
+        return np.zeros(len(array), dtype=np.int64)
+    halves = np.frombuffer(data, dtype="<i8", count=2 * (array.offset + len(array)))
+    return np.ascontiguousarray(halves[2 * array.offset :: 2])
+
+
+def _word(words: UInt32Array, starts: Int64Array, lengths: Int64Array, i: int) -> UInt32Array:
     """Return the i-th four bytes of each value, with zeros after its end."""
     left = np.clip(lengths - 4 * i, 0, 4)
+    # Values that have ended read index 0, because their position may be out of bounds.
     word: UInt32Array = words[np.where(left > 0, starts + 4 * i, 0)] & TAIL_MASKS[left]
     return word
 
@@ -502,22 +367,23 @@ def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([*column.chunks, pa.nulls(0, column.type)])
 
 
-def buckets_of(column: pa.Array | pa.ChunkedArray, num_buckets: int, lake_format: LakeFormat) -> npt.NDArray[np.int32]:
-    """Return the bucket of each row, in ``[0, num_buckets)``.
+# -- both --------------------------------------------------------------------------------------------------------------
 
-    Raises `TypeError` for a type that cannot be a bucket key, `ValueError` if ``num_buckets`` is below 1.
-    """
-    if lake_format == "paimon":
-        return paimon_buckets(column, num_buckets)
-    return iceberg_buckets(column, num_buckets)
+
+def buckets_of(column: pa.Array | pa.ChunkedArray, num_buckets: int, lake_format: LakeFormat) -> npt.NDArray[np.int32]:
+    """Return `row_buckets` for a bucket key of one column."""
+    return row_buckets([column], num_buckets, lake_format)
 
 
 def row_buckets(
     columns: Sequence[pa.Array | pa.ChunkedArray], num_buckets: int, lake_format: LakeFormat
 ) -> npt.NDArray[np.int32]:
-    """Return `buckets_of` for a bucket key of one or, with Paimon, several columns, in key order."""
-    if len(columns) == 1:
-        return buckets_of(columns[0], num_buckets, lake_format)
-    if lake_format != "paimon":
+    """Return the bucket of each row, in ``[0, num_buckets)``, for a bucket key of one or, with Paimon, several columns.
+
+    Raises `TypeError` for a type that cannot be a bucket key, `ValueError` if ``num_buckets`` is below 1.
+    """
+    if lake_format == "paimon":
+        return paimon_buckets(columns, num_buckets)
+    if len(columns) != 1:
         raise TypeError(f"an Iceberg bucket is taken of one column, not of {len(columns)}")
-    return paimon_row_buckets(columns, num_buckets)
+    return iceberg_buckets(columns[0], num_buckets)

@@ -1,6 +1,4 @@
-"""Counts the commits of this process.
-
-Group commit: concurrent commits of one process share one commit record.
+"""Group commit: concurrent commits of one process share one commit record.
 
 Threads that commit to the same table enqueue a `PendingCommit` in the log's `CommitQueue`. The first of them becomes
 the leader. It validates every eligible request against the state, builds one record for all of them with a
@@ -28,61 +26,19 @@ from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.errors import CommitStateUnknownError, ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.log.actions import Action
-from streamhouse_spark.log.bootstrap import PrefetchedLog
 from streamhouse_spark.log.idempotency import find_stored_transaction, require_actions_allowed
 from streamhouse_spark.log.record import CommitAttempt, GroupMember, Record, RecordBody
 from streamhouse_spark.log.state import TableState, with_attempt
 from streamhouse_spark.log.transactions import TransactionEntry
-from streamhouse_spark.storage.prefetch import Prefetch
-
-
-@dataclass(frozen=True, slots=True)
-class CommitCounts:
-    commits: int = 0
-    """Calls that wrote a record."""
-    conflicts: int = 0
-    """Lost races; the call retried."""
-    failures: int = 0
-    """Calls that raised an error."""
-    busy_ms: int = 0
-    """Total duration of all calls."""
-
-
-class _Counter:
-    """Thread-safe. A child process starts at zero."""
-
-    def __init__(self) -> None:
-        self._lock = new_lock()
-        self._counts = CommitCounts()
-
-    def renew_in_child(self) -> None:
-        self._counts = CommitCounts()
-
-    def note(self, *, wrote: bool, failed: bool, conflicts: int, busy_ms: int) -> None:
-        with self._lock:
-            now = self._counts
-            self._counts = replace(
-                now,
-                commits=now.commits + wrote,
-                conflicts=now.conflicts + conflicts,
-                failures=now.failures + failed,
-                busy_ms=now.busy_ms + busy_ms,
-            )
-
-    def now(self) -> CommitCounts:
-        return self._counts
-
-
-COMMITS = _Counter()
-reinit_after_fork(COMMITS)
-
 
 FOLLOWER_WAIT_S_MAX = 1.0
 """A follower that waited this long tries to lead: the leader may have been interrupted before it woke the follower."""
 GROUP_WAIT_S_MAX = 0.001
 """A leader waits this long for new requests of the threads that were in the last record. Its fsyncs take longer."""
-PREFETCH_VALID_MS = 1_000
-"""Records that were prefetched after a lost race are used for this long."""
+MEMBERS_MAX = 256
+"""Requests in one record."""
+GROUP_BYTES_MAX = 1 << 20
+"""Bytes of a record with several requests. One request alone may have more."""
 _BACKOFF_MS = 5.0
 _BACKOFF_MS_MAX = 2_000.0
 _boot_ms = SystemClock().boot_ms
@@ -93,6 +49,8 @@ Plan = Callable[[TableState, int], Sequence[Action]]
 """Returns the actions to commit on top of a state, given the time of the record. It is called again after each lost
 race, and raises to reject the commit. An empty result commits nothing.
 """
+RequireStored = Callable[[TableState, Sequence[Action], int], None]
+"""Raises if files that actions add, staged since a time, may have been deleted."""
 
 
 class DependentPlan(ABC):
@@ -108,37 +66,6 @@ class DependentPlan(ABC):
     @abstractmethod
     def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
         """See `Plan`."""
-
-
-@dataclass(slots=True)
-class ContentionStats:
-    """How often other processes committed first: decides whether to read the log before a put.
-
-    A put on a stale state takes one round trip if it wins and three if it loses. A read before the put makes it two, or
-    three if it finds records. So the read saves no time, but it saves the puts where nearly all of them lose.
-    """
-
-    _lost_share: float = 0.0
-    _prefetched: PrefetchedLog | None = None
-
-    def note(self, *, were_first: bool) -> None:
-        """Add a commit: whether its put lost, or a read before the put found new records."""
-        self._lost_share += (were_first - self._lost_share) / 4
-
-    @property
-    def should_read_first(self) -> bool:
-        """Whether to read before the next put: after five lost commits in a row, or right after a lost race."""
-        return self._lost_share > 0.75 or self._prefetched is not None
-
-    def note_put(self, prefetched: PrefetchedLog | None) -> None:
-        """Keep the records that were prefetched after a lost put; None after any other put."""
-        self._prefetched = prefetched
-
-    def take_prefetched(self, call: PendingCommit, now_ms: int) -> Prefetch | None:
-        """Return the prefetched records once, if they are recent and the request itself lost the race."""
-        prefetched, self._prefetched = self._prefetched, None
-        is_new = prefetched is not None and now_ms - prefetched.since_ms <= PREFETCH_VALID_MS
-        return prefetched.ahead if prefetched is not None and is_new and call.conflicts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,14 +272,6 @@ def error_for_attempt(error: E, named: str, attempt: str) -> E:
     return own
 
 
-MEMBERS_MAX = 256
-"""Requests in one record."""
-GROUP_BYTES_MAX = 1 << 20
-"""Bytes of a record with several requests. One request alone may have more."""
-RequireStored = Callable[[TableState, Sequence[Action], int], None]
-"""Raises if files that actions add, staged since a time, may have been deleted."""
-
-
 class RecordBuilder:
     """Builds one commit record of the requests that are added to it. ``blank`` is the record without actions."""
 
@@ -428,3 +347,49 @@ def results_of_record(before: TableState, state: TableState, record: Record) -> 
     for part in record.attempts:
         start, within = within, with_attempt(within, part, record)
         yield part.attempt, CommitResult(before, state, ends=(start.ends, within.ends), is_first=start is before)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCounts:
+    """The commits of this process, for metrics."""
+
+    commits: int = 0
+    """Calls that wrote a record."""
+    conflicts: int = 0
+    """Lost races; the call retried."""
+    failures: int = 0
+    """Calls that raised an error."""
+    busy_ms: int = 0
+    """Total duration of all calls."""
+
+
+class _Counter:
+    """Thread-safe. A child process starts at zero."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._counts = CommitCounts()
+
+    def renew_in_child(self) -> None:
+        self._counts = CommitCounts()
+
+    def note(self, *, wrote: bool, failed: bool, conflicts: int, busy_ms: int) -> None:
+        with self._lock:
+            now = self._counts
+            self._counts = replace(
+                now,
+                commits=now.commits + wrote,
+                conflicts=now.conflicts + conflicts,
+                failures=now.failures + failed,
+                busy_ms=now.busy_ms + busy_ms,
+            )
+
+    def now(self) -> CommitCounts:
+        return self._counts
+
+
+COMMITS = _Counter()
+reinit_after_fork(COMMITS)

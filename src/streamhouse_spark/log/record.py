@@ -8,7 +8,6 @@ name. It is stored first, and the record names it with length and checksum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import xxhash
@@ -18,7 +17,7 @@ from streamhouse_spark.core.clock import Author
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.core.types import OffsetRange, StreamBatch, Transaction
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, quote
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, quote
 from streamhouse_spark.log.actions import Action, Create, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.framing import Frame, decode_frame, decoding_fields, encode_frame, to_text
 from streamhouse_spark.storage.base import Storage, url_of
@@ -28,8 +27,6 @@ RECORD_BYTES_MAX = 256 << 10
 """Bytes of the record of one attempt without a manifest. Group records have none: their size has another limit."""
 _HEAD_BYTES = 512
 """Bytes that contain a record's first line, number, table and attempt."""
-_BEHIND_RACE = 3
-"""Records that are read at once after a put that may have lost: the winner, another one, and the tail."""
 RECENT_BYTES_MAX = 4 << 20
 RECENT_RECORDS_MAX = 256
 """Rows and records of one log that a refresh caches. Older rows are read again."""
@@ -242,26 +239,6 @@ class RecentRows:
     def of(self, number: int) -> memoryview | None:
         """Return the rows of a record; None if they are not cached."""
         return self._rows.get(number)
-
-
-def prefetch_few(storage: Storage) -> Prefetch:
-    """Return a prefetch for `read_conflicting_record`. If it finds every record, `records_from` reads the next four."""
-    return Prefetch(storage, first=WINDOW - 4)
-
-
-def read_conflicting_record(ahead: Prefetch, table_uuid: str, number: int) -> Record:
-    """Read the record that may have won the race for a number, and prefetch the ones after it at the same time.
-
-    ``ahead`` has all of them afterwards, for `records_from`. Raises as `read_record`, for the first one only.
-    """
-    keys = [commit_key(table_uuid, number + step) for step in range(_BEHIND_RACE)]
-    with suppress(StorageError):  # only the first shows whether the put lost
-        ahead.expect(keys)
-    data = ahead.peek(keys[0])
-    record, _ = read_record(ahead.storage, table_uuid, number, ahead)
-    if data is not None:
-        ahead.hold({keys[0]: data})
-    return record
 
 
 def records_from(

@@ -55,15 +55,15 @@ def storage_for(location: str, settings: Mapping[str, str] | None = None, world:
 
         return S3Storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "gs":
-        from streamhouse_spark.storage.gcs.storage import gcs_storage
+        from streamhouse_spark.storage.gcs import gcs_storage
 
         return gcs_storage(scheme + location[match.end(1) :], settings, world)
     if scheme in ("abfss", "abfs"):
-        from streamhouse_spark.storage.azure.storage import azure_storage
+        from streamhouse_spark.storage.azure import azure_storage
 
         return azure_storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "hdfs":
-        from streamhouse_spark.storage.hdfs.storage import hdfs_storage
+        from streamhouse_spark.storage.hdfs import hdfs_storage
 
         return hdfs_storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "file":

@@ -455,7 +455,8 @@ def judge_or_fail_all(original: Any, call: PendingCommit, group: RecordBuilder) 
     return takes_more
 
 
-def answer_then_put_group(original: Any, group: RecordBuilder, before: TableState) -> None:
+def answer_then_put_group(original: Any, group: RecordBuilder) -> None:
+    before = group.before
     coming = replace(group.record("f" * 32), actions=group.body.actions)
     answers = dict(results_of_record(before, fold(before, coming), coming))
     for member in group.members[1:]:

@@ -14,7 +14,7 @@ from storage.s3_server import S3Server, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.hdfs.storage import HdfsStorage
+from streamhouse_spark.storage.hdfs import HdfsStorage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES

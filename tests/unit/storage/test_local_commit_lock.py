@@ -1,4 +1,4 @@
-"""The commit lock of a local disk: bounded waits, released once the object is visible."""
+"""The commit lock of a local disk, with bounded waits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.storage import local
-from streamhouse_spark.storage.local import LocalCommitLock, LocalStorage, only_process
+from streamhouse_spark.storage.local import LocalStorage, hold_lock_file, only_process
 
 S_MAX = 60
 
@@ -38,10 +38,10 @@ def test_another_process_waits_until_the_lock_is_released(path, monkeypatch):
     events: list[str] = []
 
     def wait() -> None:
-        with LocalCommitLock(World()).hold(str(path)):
+        with hold_lock_file(str(path), SystemClock()):
             events.append("second")
 
-    with LocalCommitLock(World()).hold(str(path)):
+    with hold_lock_file(str(path), SystemClock()):
         thread = threading.Thread(target=wait)
         thread.start()
         thread.join(0.05)
@@ -51,26 +51,16 @@ def test_another_process_waits_until_the_lock_is_released(path, monkeypatch):
 
 
 def test_a_stopped_process_does_not_stop_the_others(path):
-    with LocalCommitLock(World()).hold(str(path)):
-        with LocalCommitLock(World()).hold(str(path)):
+    with hold_lock_file(str(path), SystemClock()):
+        with hold_lock_file(str(path), SystemClock()):
             assert is_locked(path)
         assert is_locked(path), "the second process gives up its wait, not the first one's lock"
     assert not is_locked(path)
 
 
 def test_a_missing_folder_is_reported_by_the_put_and_not_by_the_lock(tmp_path):
-    with LocalCommitLock(World()).hold(str(tmp_path / "none" / ".lock")):
+    with hold_lock_file(str(tmp_path / "none" / ".lock"), SystemClock()):
         pass
-
-
-def test_the_lock_is_released_when_the_object_is_visible(tmp_path):
-    storage = LocalStorage(str(tmp_path))
-    storage.put_if_absent("c/1", b"")
-    with storage.commit_lock("c/.lock"):
-        storage.put_if_absent("d/1", b"")
-        assert is_locked(tmp_path / "c" / ".lock")
-        storage.put_if_absent("c/2", b"")
-        assert not is_locked(tmp_path / "c" / ".lock")
 
 
 def test_a_store_can_be_sent_to_another_process(tmp_path):

@@ -1,8 +1,4 @@
-"""A remote store's own time, derived from the ``Date`` of its responses.
-
-The connected clients of this process, by settings.
-
-The client interface of object stores: every method sends one request once, synchronously.
+"""The client interface of object stores: every method sends one request once, synchronously.
 
 Names are complete: they start at the root of the bucket (for Azure the container, for HDFS the file system). Every
 failed request raises one of the client's `failures`, which `judge` classifies.

@@ -1,11 +1,9 @@
-"""A race of put-if-absent that detects stores which check for the object and write it in two steps.
+"""Proves before the first write that a store keeps the guarantees that commits depend on.
 
-Sequential puts cannot detect such a store: it rejects the second one. Of racing puts it acknowledges several, if they
-overlap. If the client can hold back the end of its requests, all start before the first one ends, and a store that
-checks at the start of a request is always detected. One that checks at the end is detected only by chance. A race that
-detects nothing then proves nothing, but makes such a store unlikely.
-
-Proves before the first write that a store keeps the guarantees that commits depend on.
+Sequential puts cannot detect a store that checks for the object and writes it in two steps: it rejects the second one.
+Of racing puts it acknowledges several, if they overlap. If the client can hold back the end of its requests, all start
+before the first one ends, and a store that checks at the start of a request is always detected. One that checks at the
+end is detected only by chance. A race that detects nothing then proves nothing, but makes such a store unlikely.
 """
 
 from __future__ import annotations

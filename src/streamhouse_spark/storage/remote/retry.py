@@ -1,6 +1,4 @@
-"""Failed requests of object stores: kinds, and one-line texts with a remedy and without credentials.
-
-Retries of requests.
+"""Failed requests and their retries.
 
 A client sends each request once. An unknown outcome of a conditional write therefore reaches the caller, which reads
 the object back; all other requests are idempotent. With configured patience conditional writes are retried too: a retry
@@ -22,6 +20,7 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
 )
+from streamhouse_spark.storage.request_metrics import RequestCounts
 
 _MESSAGE_CHARS_MAX: Final = 200
 
@@ -59,6 +58,13 @@ class Failure:
             return ObjectExistsError(f"{where} exists")
         kind = StorageRefusedError if self.is_refused else StorageError
         return kind(f"cannot {doing} {where}: {self.message}; {self.remedy}")
+
+
+def counts_of_failure(kind: FailureKind, sent_bytes: int) -> RequestCounts:
+    """Return a failed request as it is counted: an absent or existing object is no failure."""
+    is_expected = kind in (FailureKind.EXISTS, FailureKind.ABSENT)
+    is_refused_put = kind is FailureKind.EXISTS
+    return RequestCounts(refused_puts=int(is_refused_put), failures=int(not is_expected), sent_bytes=sent_bytes)
 
 
 def to_one_line(text: str, secrets: Iterable[str]) -> str:

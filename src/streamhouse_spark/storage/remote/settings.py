@@ -1,7 +1,4 @@
-"""Storage settings with pyiceberg's names, so that the log and the lake are configured alike.
-
-A secret in a file that is renewed externally, such as a mounted Kubernetes secret.
-"""
+"""Storage settings with pyiceberg's names, so that the log and the lake are configured alike, and secrets in files."""
 
 from __future__ import annotations
 
@@ -31,6 +28,14 @@ def select_settings(settings: Mapping[str, str], prefix: str, names: Collection[
             hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(names)}"
             raise InvalidOptionError(f"unknown storage setting {name}: {hint}")
     return ours
+
+
+def plain_prefix(url: str, prefix: str | None, what: str = "prefix") -> str:
+    """Return the root's name in a store, without a slash at its end. Raises `InvalidOptionError`."""
+    prefix = (prefix or "").rstrip("/")
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise InvalidOptionError(f"warehouse URL {url!r}: its {what} has an empty, '.' or '..' part; remove it")
+    return prefix
 
 
 def parse_url(name: str, text: str | None, instead: str) -> str | None:

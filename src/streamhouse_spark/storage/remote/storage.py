@@ -1,8 +1,6 @@
-"""Sends requests of a synchronous client with metrics, retries and the package's errors.
+"""Storage on a store with a synchronous client: the common part of Azure, Google Cloud Storage and, without puts, HDFS.
 
-Storage on a store with a synchronous client: reads, deletes, and the store's time.
-
-Storage on an object store with a synchronous client: the common part of Azure and Google Cloud Storage.
+Requests are sent with retries, counted, and raise the package's errors.
 """
 
 from __future__ import annotations
@@ -14,38 +12,60 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
 from streamhouse_spark.storage.prefetch import RangePlan
 from streamhouse_spark.storage.remote.client import BlobClient, Blobs, MultipartUpload, Page
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.multipart_upload import UploadSink
-from streamhouse_spark.storage.remote.retry import USUAL, FailureKind, RetryPolicy, send_with_retries
+from streamhouse_spark.storage.remote.retry import USUAL, RetryPolicy, counts_of_failure, send_with_retries
 from streamhouse_spark.storage.request_metrics import METER, Kind, RequestCounts
+
+READS_MAX: Final = 48
+"""Concurrent requests: as many as there are connections."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=BlobClient)
 R_co = TypeVar("R_co", bound=BlobClient, covariant=True)
 
 
-class Bucket(Protocol[R_co]):
-    """A bucket and the settings to reach it. Can be pickled."""
+class Address(Protocol[R_co]):
+    """A bucket or cluster, and the settings to reach it. Can be pickled."""
 
-    def blobs(self) -> R_co:
-        """Return this process's client of the bucket."""
+    def client(self) -> R_co:
+        """Return this process's client."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestExecutor(Generic[R]):
-    """Sends all requests of one store."""
+class RemoteStorage(Generic[R]):
+    """A prefix of a bucket. Thread-safe, and safe after ``fork`` and pickling: the client is looked up at each use.
 
-    url: str
-    prefix: str
-    """The root's name in the bucket, with a slash at its end, or empty."""
-    bucket: Bucket[R]
-    world: World
-    patience: RetryPolicy = USUAL
+    Transient errors are retried for at most a minute, those of a conditional write only if the store reports that
+    nothing was done. An explicit ``patience`` applies to both.
+    """
+
+    def __init__(
+        self, url: str, prefix: str, address: Address[R], world: World | None = None, patience: RetryPolicy = USUAL
+    ) -> None:
+        """``prefix`` is the root's name in the bucket, empty or without slashes at its ends."""
+        self._url = url.rstrip("/")
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._address = address
+        self._world = world or World()
+        self._patience = patience
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r})"
+
+    def __reduce__(self) -> tuple[type[Any], tuple[str, str, Address[R], World, RetryPolicy]]:
+        return type(self), (self._url, self._prefix.rstrip("/"), self._address, self._world, self._patience)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def client(self) -> R:
+        return self._address.client()
 
     def send(
         self,
@@ -63,82 +83,42 @@ class RequestExecutor(Generic[R]):
         Without ``resend_unclear`` a request with an unknown outcome is not retried, unless patience was configured. A
         rejected one is retried with the secret of a file that was renewed. Raises `StorageError` and its subclasses.
         """
-        blobs = self.bucket.blobs()
-        secret = blobs.token_file
+        client = self.client
+        secret = client.token_file
         version = secret.version if secret else 0
 
-        def counted() -> T:
+        def send_once() -> T:
             try:
-                answer = request(blobs, self.prefix + key)
-            except blobs.failures as error:
-                outcome = blobs.judge(error).kind
-                refused = int(outcome is FailureKind.EXISTS)
-                failed = int(outcome not in (FailureKind.EXISTS, FailureKind.ABSENT))
-                self._note(key, kind, RequestCounts(refused_puts=refused, failures=failed, sent_bytes=sent_bytes))
+                answer = request(client, self._prefix + key)
+            except client.failures as error:
+                self._count(kind, key, counts_of_failure(client.judge(error).kind, sent_bytes))
                 raise
-            self._note(key, kind, RequestCounts(sent_bytes=sent_bytes, received_bytes=received(answer)))
+            self._count(kind, key, RequestCounts(sent_bytes=sent_bytes, received_bytes=received(answer)))
             return answer
 
-        def patiently() -> T:
-            return send_with_retries(
-                counted,
-                self.world,
-                blobs.failures,
-                lambda e: blobs.judge(e).kind,
-                resend_unclear=resend_unclear,
-                patience=self.patience,
-            )
+        may_renew = True
+        while True:
+            try:
+                return send_with_retries(
+                    send_once,
+                    self._world,
+                    client.failures,
+                    lambda error: client.judge(error).kind,
+                    resend_unclear=resend_unclear,
+                    patience=self._patience,
+                )
+            except client.failures as error:
+                failure = client.judge(error)
+                is_renewed = may_renew and failure.is_refused and secret is not None and secret.renew(version)
+                if not is_renewed:
+                    raise failure.error(doing, f"{self._url}/{key}") from error
+                may_renew = False
 
-        where = f"{self.url}/{key}"
-        try:
-            return patiently()
-        except blobs.failures as error:
-            failure = blobs.judge(error)
-            if not failure.is_refused or secret is None or not secret.renew(version):
-                raise failure.error(doing, where) from error
-        try:
-            return patiently()
-        except blobs.failures as error:
-            raise blobs.judge(error).error(doing, where) from error
-
-    def _note(self, key: str, kind: Kind, about: RequestCounts) -> None:
-        METER.note(self.url, key, RequestCounts(**{kind: 1}) + about)
-
-
-READS_MAX: Final = 48
-"""Concurrent requests: as many as there are connections."""
-
-
-class RemoteStorage(Generic[R]):
-    """A prefix of a bucket. Thread-safe, and safe after ``fork`` and pickling: the client is looked up at each use.
-
-    Transient errors are retried for at most a minute, those of a conditional write only if the store reports that
-    nothing was done. An explicit ``patience`` applies to both.
-    """
-
-    def __init__(
-        self, url: str, prefix: str, bucket: Bucket[R], world: World | None = None, patience: RetryPolicy = USUAL
-    ) -> None:
-        """``prefix`` is the root's name in the bucket, empty or without slashes at its ends."""
-        self._url = url.rstrip("/")
-        self._prefix = f"{prefix}/" if prefix else ""
-        self._bucket = bucket
-        self._world = world or World()
-        self._sender: RequestExecutor[R] = RequestExecutor(self._url, self._prefix, bucket, self._world, patience)
-        self._send = self._sender.send
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._url!r})"
-
-    def __reduce__(self) -> tuple[type[Any], tuple[str, str, Bucket[R], World, RetryPolicy]]:
-        return type(self), (self._url, self._prefix.rstrip("/"), self._bucket, self._world, self._sender.patience)
-
-    @property
-    def url(self) -> str:
-        return self._url
+    def _count(self, kind: Kind, key: str, about: RequestCounts) -> None:
+        METER.note(self._url, key, RequestCounts(**{kind: 1}) + about)
 
     def read(self, key: str) -> bytes:
-        return self._send("gets", "read", key, lambda blobs, name: blobs.get(name), received=len)
+        return self.send("gets", "read", key, lambda client, name: client.get(name), received=len)
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read whole objects concurrently; None stands for an absent one."""
@@ -151,30 +131,30 @@ class RemoteStorage(Generic[R]):
             return [b""] * len(plan.requested)
 
         def fetch(piece: tuple[int, int]) -> bytes:
-            return self._send("gets", "read", key, lambda blobs, name: blobs.get_range(name, *piece), received=len)
+            return self.send("gets", "read", key, lambda client, name: client.get_range(name, *piece), received=len)
 
         contents = parallel_map(fetch, plan.pieces, threads_max=READS_MAX)
         return plan.assemble(dict(zip(plan.pieces, contents, strict=True)))
 
     def size_bytes(self, key: str) -> int:
-        return self._send("heads", "read", key, lambda blobs, name: blobs.size_bytes(name))
+        return self.send("heads", "read", key, lambda client, name: client.size_bytes(name))
 
     def ensure_durable(self, key: str) -> None:
         self.size_bytes(key)  # a visible object is durable
 
     def delete(self, key: str) -> None:
         with suppress(ObjectNotFoundError):
-            self._send("deletes", "delete", key, lambda blobs, name: blobs.delete(name))
+            self.send("deletes", "delete", key, lambda client, name: client.delete(name))
 
     def now_ms(self) -> int:
-        if (now_ms := self._bucket.blobs().clock.now_ms()) is not None:
+        if (now_ms := self.client.clock.now_ms()) is not None:
             return now_ms
         failure: StorageError | None = None
         try:
-            self._send("heads", "ask the time of", "", lambda blobs, _: blobs.ask_time())
+            self.send("heads", "ask the time of", "", lambda client, _: client.ask_time())
         except StorageError as error:
             failure = error  # a rejection has the time too
-        now_ms = self._bucket.blobs().clock.now_ms()
+        now_ms = self.client.clock.now_ms()
         if now_ms is None:
             raise failure or StorageError(f"{self._url}: the store's answers have no Date header; check the endpoint")
         return now_ms
@@ -204,7 +184,7 @@ class BlobStorage(RemoteStorage[Blobs]):
     def create(self, key: str) -> AbstractContextManager[Sink]:
         require_clock(self, self._world)
         attempt = self._world.ids.new_uuid()
-        return UploadSink(BlobParts(self._sender, key, attempt), key, attempt)
+        return UploadSink(BlobParts(self, key, attempt), key, attempt)
 
     def list_names(self, prefix: str) -> list[str]:
         skipped = len(self._prefix) + len(prefix)
@@ -227,25 +207,28 @@ class BlobStorage(RemoteStorage[Blobs]):
 
         Racing puts are tested too if the endpoint is not the vendor's, which is known to decide between writers.
         """
-        blobs = self._bucket.blobs()
-        prove_writable(self, self._world, blobs.condition, is_trusted=blobs.is_known)
+        prove_writable(self, self._world, self.client.condition, is_trusted=self.client.is_known)
 
     def _put(self, key: str, data: bytes, *, is_absent: bool) -> None:
         require_clock(self, self._world)
 
-        def put(blobs: Blobs, name: str) -> None:
-            blobs.put(name, data, is_absent=is_absent)
-
-        self._send("puts", "write", key, put, sent_bytes=len(data), resend_unclear=not is_absent)
+        self.send(
+            "puts",
+            "write",
+            key,
+            lambda client, name: client.put(name, data, is_absent=is_absent),
+            sent_bytes=len(data),
+            resend_unclear=not is_absent,
+        )
 
     def _pages(self, prefix: str, delimiter: str | None) -> Iterator[Page]:
         following: str | None = None
         while True:
 
-            def ask(blobs: Blobs, name: str, mark: str | None = following) -> Page:
-                return blobs.page(name, delimiter, mark)
+            def ask(client: Blobs, name: str, mark: str | None = following) -> Page:
+                return client.page(name, delimiter, mark)
 
-            page = self._send("lists", "list", prefix, ask)
+            page = self.send("lists", "list", prefix, ask)
             yield page
             following = page.following
             if following is None:
@@ -255,9 +238,9 @@ class BlobStorage(RemoteStorage[Blobs]):
 class BlobParts:
     """The requests of one upload, as `multipart_upload.Parts` defines them."""
 
-    def __init__(self, sender: RequestExecutor[Blobs], key: str, attempt: str) -> None:
-        self.in_flight_max = sender.bucket.blobs().parts_in_flight_max
-        self._sender = sender
+    def __init__(self, storage: BlobStorage, key: str, attempt: str) -> None:
+        self.in_flight_max = storage.client.parts_in_flight_max
+        self._storage = storage
         self._key = key
         self._attempt = attempt
         self._large_blob: MultipartUpload | None = None
@@ -269,21 +252,21 @@ class BlobParts:
 
     def put_whole(self, body: io.BytesIO) -> None:
         data = body.getvalue()
-        self._sender.send(
+        self._storage.send(
             "puts",
             "write",
             self._key,
-            lambda blobs, name: blobs.put(name, data, is_absent=True, attempt=self._attempt),
+            lambda client, name: client.put(name, data, is_absent=True, attempt=self._attempt),
             sent_bytes=len(data),
         )
 
     def begin(self) -> None:
-        self._large_blob = self._sender.send(
-            "puts", "write", self._key, lambda blobs, name: blobs.begin(name, self._attempt)
+        self._large_blob = self._storage.send(
+            "puts", "write", self._key, lambda client, name: client.begin(name, self._attempt)
         )
 
     def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:
-        self._sender.send(
+        self._storage.send(
             "puts",
             "write",
             self._key,
@@ -292,10 +275,10 @@ class BlobParts:
         )
 
     def finish(self) -> None:
-        self._sender.send("puts", "write", self._key, lambda _, __: self._large.finish())
+        self._storage.send("puts", "write", self._key, lambda _, __: self._large.finish())
 
     def abort(self) -> None:
-        self._sender.send("deletes", "abort the upload of", self._key, lambda _, __: self._large.abort())
+        self._storage.send("deletes", "abort the upload of", self._key, lambda _, __: self._large.abort())
 
     def stored_attempt(self) -> str | None:
-        return self._sender.send("heads", "read", self._key, lambda blobs, name: blobs.attempt(name))
+        return self._storage.send("heads", "read", self._key, lambda client, name: client.attempt(name))

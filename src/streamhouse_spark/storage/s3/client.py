@@ -1,7 +1,4 @@
-"""One connected S3 client per process and settings, over s3fs. The only module that imports s3fs and fsspec.
-
-Counts the requests of S3 as they are sent.
-"""
+"""One connected S3 client per process and settings, over s3fs. The only module that imports s3fs and fsspec."""
 
 from __future__ import annotations
 
@@ -9,21 +6,22 @@ import asyncio
 import atexit
 import io
 import os
+import ssl
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from streamhouse_spark.core.clock import SystemClock
-from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.errors import MissingExtraError
-from streamhouse_spark.storage.remote.client import StoreClock
-from streamhouse_spark.storage.remote.retry import FailureKind
+from streamhouse_spark.storage.remote.client import ClientCache, StoreClock
+from streamhouse_spark.storage.remote.retry import counts_of_failure
 from streamhouse_spark.storage.request_metrics import METER, Kind, RequestCounts
 from streamhouse_spark.storage.s3.settings import S3Settings
 
 try:
+    import aiohttp
     import fsspec.asyn
     import s3fs
     from botocore.handlers import add_expect_header
@@ -36,12 +34,11 @@ except ImportError as import_error:
         "pip install 'streamhouse-spark[s3]'",
     ) from import_error
 
-__all__ = ["CLIENTS", "Answer", "Client", "failures"]
+__all__ = ["CLIENTS", "Client", "CountedClient", "failures", "put_together"]
 
 T = TypeVar("T")
 
 _CONNECTIONS_MAX = 48
-_CLIENTS_MAX = 8
 _CLOSE_SECONDS_MAX = 1.0
 _BODY_BYTES_INLINE_MAX = 1 << 19
 _BEFORE_CALL = "before-call.s3"
@@ -169,25 +166,8 @@ def _config(settings: S3Settings) -> dict[str, Any]:
     }
 
 
-class _Clients:
-    """The clients of this process; the oldest is dropped when there are more than a few."""
-
-    def __init__(self) -> None:
-        self._clients: dict[S3Settings, Client] = {}
-        self._lock = new_lock()
-        self._inherited: list[dict[S3Settings, Client]] = []
-
-    def get(self, settings: S3Settings) -> Client:
-        client = self._clients.get(settings)
-        if client is not None:
-            return client
-        with self._lock:
-            if (client := self._clients.get(settings)) is None:
-                client = Client(settings)
-                while len(self._clients) >= _CLIENTS_MAX:
-                    self._clients.pop(next(iter(self._clients)))
-                self._clients[settings] = client
-            return client
+class _Clients(ClientCache[S3Settings, Client]):
+    """The clients of this process."""
 
     def forget(self, settings: S3Settings, client: Client) -> None:
         """Let the next request create a new client, which resolves credentials again."""
@@ -196,9 +176,7 @@ class _Clients:
                 del self._clients[settings]
 
     def renew_in_child(self) -> None:
-        """Drop the clients: the child must neither use its parent's connections nor close shared ones."""
-        self._inherited.append(self._clients)
-        self._clients = {}
+        super().renew_in_child()
         fsspec.asyn.reset_lock()  # fsspec's own hook drops the loop, but not the lock that guards its creation
 
     def close(self) -> None:
@@ -212,8 +190,7 @@ def _close(api: Any, loop: asyncio.AbstractEventLoop, process_id: int) -> Future
     return asyncio.run_coroutine_threadsafe(api.__aexit__(None, None, None), loop)
 
 
-CLIENTS = _Clients()
-reinit_after_fork(CLIENTS)
+CLIENTS = _Clients(Client)
 atexit.register(CLIENTS.close)
 
 
@@ -264,10 +241,7 @@ class CountedClient:
         try:
             return await request
         except failures.S3_FAILURES as error:
-            outcome = failures.classify(error)
-            refused = int(outcome is FailureKind.EXISTS)
-            failed = int(outcome not in (FailureKind.EXISTS, FailureKind.ABSENT))
-            self._note(key, operation, RequestCounts(refused_puts=refused, failures=failed, sent_bytes=sent_bytes))
+            self._note(key, operation, counts_of_failure(failures.classify(error), sent_bytes))
             raise
 
     def _note(self, key: str, operation: str, about: RequestCounts) -> None:
@@ -276,3 +250,61 @@ class CountedClient:
 
 def _size_bytes(body: bytes | io.BytesIO) -> int:
     return body.getbuffer().nbytes if isinstance(body, io.BytesIO) else len(body)
+
+
+# -- concurrent puts ---------------------------------------------------------------------------------------------------
+
+_CHECK_SECONDS: Final = 0.1
+"""Time for the store to check for the object after the last racer's arrival."""
+_RACE_SECONDS_MAX: Final = 20.0
+
+
+class _Gate:
+    """Opens when each racer has arrived, or has its response already."""
+
+    def __init__(self, racers: int) -> None:
+        self._awaited = set(range(racers))
+        self._is_open = asyncio.Event()
+
+    def arrive(self, racer: int) -> None:
+        self._awaited.discard(racer)
+        if not self._awaited:
+            self._is_open.set()
+
+    async def body(self, racer: int, data: bytes) -> AsyncIterator[bytes]:
+        yield data[:-1]
+        self.arrive(racer)
+        await self._is_open.wait()
+        await asyncio.sleep(_CHECK_SECONDS)
+        yield data[-1:]
+
+
+async def put_together(url: str, bodies: Sequence[bytes]) -> list[int]:
+    """Put each body to a presigned ``url`` with ``If-None-Match: *``, and return the status of each response.
+
+    0 stands for no response. All puts are in flight before the first one can end: the last byte of each body is held
+    back until all others were sent and the store had time to check. A store that checks for the object when a request
+    starts, and writes when its body has arrived, lets all of them win.
+    """
+    gate = _Gate(len(bodies))
+    context = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)
+    connector = aiohttp.TCPConnector(limit=0, ssl=context)
+    timeout = aiohttp.ClientTimeout(total=_RACE_SECONDS_MAX)
+
+    unsigned = ("Content-Type",)
+
+    async def put(session: aiohttp.ClientSession, racer: int, body: bytes) -> int:
+        headers = {"If-None-Match": "*", "Content-Length": str(len(body))}
+        try:
+            async with session.put(
+                url, data=gate.body(racer, body), headers=headers, skip_auto_headers=unsigned
+            ) as answer:
+                await answer.read()
+                return answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return 0
+        finally:
+            gate.arrive(racer)
+
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True) as session:
+        return list(await asyncio.gather(*(put(session, racer, body) for racer, body in enumerate(bodies))))

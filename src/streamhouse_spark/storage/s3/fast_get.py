@@ -2,7 +2,10 @@
 
 Through the client a request takes about 2 ms of CPU time: parameters are validated against a model, rules resolve an
 endpoint, hooks run, and the response becomes a dictionary. An opener of a table sends 25 at the same time, most of them
-for absent records. The first GET of a bucket goes through the client, and reveals the bucket's endpoint, its region and
+for absent records. Measured against moto, alternating: opening and reading a table takes 194 and 219 ms with fast GETs,
+304 and 346 ms without; 25 GETs at once 100 and 111 ms, or 190 and 165 ms. The first read of a process gains a tenth.
+
+The first GET of a bucket goes through the client, and reveals the bucket's endpoint, its region and
 the signer. Later ones are signed by that signer, whose credentials are renewed as the client's are, and sent by the
 client's session, with its connections, timeouts, proxies and certificates.
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import io
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from streamhouse_spark.core.clock import World
@@ -26,11 +27,12 @@ from streamhouse_spark.storage.remote.client import StoreClock
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX, UploadSink
 from streamhouse_spark.storage.remote.retry import FailureKind, RetryPolicy, send_with_retries
+from streamhouse_spark.storage.remote.settings import plain_prefix
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
-from streamhouse_spark.storage.s3.client import CLIENTS, Client, CountedClient, failures
-from streamhouse_spark.storage.s3.concurrent_puts import put_together
+from streamhouse_spark.storage.s3.client import CLIENTS, Client, CountedClient, failures, put_together
 from streamhouse_spark.storage.s3.settings import S3Settings
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 Outcomes = list[StorageError | None]  # inside the class below, `list` is a method
 
@@ -72,26 +74,16 @@ class S3Storage:
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read whole objects concurrently; None stands for an absent one."""
-        contents: dict[str, bytes | None] = {}
 
-        async def fetch(client: CountedClient, key: str, turn: asyncio.Semaphore) -> None:
-            async with turn:
-                try:
-                    contents[key] = (await client.get(self._bucket, self._prefix + key)).data
-                except failures.S3_FAILURES as error:
-                    if failures.classify(error) is not FailureKind.ABSENT:
-                        raise
-                    contents[key] = None
+        async def fetch(client: CountedClient, key: str) -> bytes | None:
+            try:
+                return (await client.get(self._bucket, self._prefix + key)).data
+            except failures.S3_FAILURES as error:
+                if failures.classify(error) is not FailureKind.ABSENT:
+                    raise
+                return None
 
-        async def fetch_missing(client: CountedClient) -> None:
-            turn = asyncio.Semaphore(_READS_MAX)
-            missing = [key for key in keys if key not in contents]
-            outcomes = await asyncio.gather(*(fetch(client, key, turn) for key in missing), return_exceptions=True)
-            for outcome in outcomes:
-                if outcome is not None:
-                    raise outcome
-
-        self._call("read", f"{keys[0]}, …" if len(keys) > 1 else "".join(keys), fetch_missing)
+        contents = self._fetch_all(f"{keys[0]}, …" if len(keys) > 1 else "".join(keys), keys, fetch, _READS_MAX)
         return [contents[key] for key in keys]
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -99,22 +91,38 @@ class S3Storage:
         if not plan.pieces:
             self.size_bytes(key)
             return [b""] * len(plan.requested)
-        fetched: dict[tuple[int, int], bytes] = {}
 
-        async def fetch(client: CountedClient, piece: tuple[int, int], turn: asyncio.Semaphore) -> None:
+        async def fetch(client: CountedClient, piece: tuple[int, int]) -> bytes:
+            return await _get_range(client, piece, self._bucket, self._prefix + key)
+
+        return plan.assemble(self._fetch_all(key, plan.pieces, fetch, _FETCHES_MAX))
+
+    def _fetch_all(
+        self,
+        where: str,
+        items: Sequence[K],
+        fetch: Callable[[CountedClient, K], Coroutine[Any, Any, T]],
+        in_flight_max: int,
+    ) -> dict[K, T]:
+        """Fetch each item, concurrently. A retry fetches those that are missing."""
+        results: dict[K, T] = {}
+
+        async def fetch_one(client: CountedClient, item: K, turn: asyncio.Semaphore) -> None:
             async with turn:
-                fetched[piece] = await _get_range(client, piece, self._bucket, self._prefix + key)
+                results[item] = await fetch(client, item)
 
         async def fetch_missing(client: CountedClient) -> None:
-            turn = asyncio.Semaphore(_FETCHES_MAX)
-            missing = [piece for piece in plan.pieces if piece not in fetched]
-            outcomes = await asyncio.gather(*(fetch(client, p, turn) for p in missing), return_exceptions=True)
+            turn = asyncio.Semaphore(in_flight_max)
+            missing = [item for item in items if item not in results]
+            outcomes = await asyncio.gather(
+                *(fetch_one(client, item, turn) for item in missing), return_exceptions=True
+            )
             for outcome in outcomes:
                 if outcome is not None:
                     raise outcome
 
-        self._call("read", key, fetch_missing)
-        return plan.assemble(fetched)
+        self._call("read", where, fetch_missing)
+        return results
 
     def size_bytes(self, key: str) -> int:
         return int(self._send("read", key, "head_object")["ContentLength"])
@@ -228,32 +236,26 @@ class S3Storage:
     ) -> T:
         """Send the request, with retries. Every failure is a `StorageError`."""
 
-        def counted(client: Client) -> Coroutine[Any, Any, T]:
-            return request(CountedClient(client, self._url, self._prefix))
+        def run(client: Client) -> T:
+            return client.run(lambda connected: request(CountedClient(connected, self._url, self._prefix)))
 
-        def patiently(client: Client) -> T:
-            return send_with_retries(
-                lambda: client.run(counted),
-                self._world,
-                failures.S3_FAILURES,
-                failures.classify,
-                resend_unclear=resend_unclear,
-                patience=self._patience,
-            )
-
-        client = self._client()
-        where = f"{self._url}/{key}"
-        try:
-            return patiently(client)
-        except failures.S3_FAILURES as error:
-            if self._settings.access_key_id is not None or not failures.has_ended_credentials(error):
-                raise failures.storage_error(error, doing, where, self._settings.secrets) from error
-        CLIENTS.forget(self._settings, client)
-        client = self._client()
-        try:
-            return patiently(client)
-        except failures.S3_FAILURES as error:
-            raise failures.storage_error(error, doing, where, self._settings.secrets) from error
+        may_renew = self._settings.access_key_id is None
+        while True:
+            client = self._client()
+            try:
+                return send_with_retries(
+                    partial(run, client),
+                    self._world,
+                    failures.S3_FAILURES,
+                    failures.classify,
+                    resend_unclear=resend_unclear,
+                    patience=self._patience,
+                )
+            except failures.S3_FAILURES as error:
+                if not may_renew or not failures.has_ended_credentials(error):
+                    raise failures.storage_error(error, doing, f"{self._url}/{key}", self._settings.secrets) from error
+            may_renew = False
+            CLIENTS.forget(self._settings, client)
 
     def _client(self) -> Client:
         try:
@@ -273,10 +275,7 @@ def _parse_url(url: str) -> tuple[str, str]:
     if match is None:
         shown = "credentials in it" if "@" in url else repr(url)
         raise InvalidOptionError(f"warehouse URL: found {shown}, expected s3://<bucket>/<prefix>")
-    prefix = match["prefix"] or ""
-    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-        raise InvalidOptionError(f"warehouse URL {url!r}: its prefix has an empty, '.' or '..' part; remove it")
-    return match["bucket"], prefix
+    return match["bucket"], plain_prefix(url, match["prefix"])
 
 
 async def _get_range(client: CountedClient, piece: tuple[int, int], bucket: str, name: str) -> bytes:

@@ -13,8 +13,8 @@ from pypaimon.schema.data_types import AtomicType, DataField
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor
 
-from streamhouse_spark.log import bucketing as bucketing_paimon_rows
-from streamhouse_spark.log.bucketing import paimon_buckets, paimon_row_buckets, row_buckets
+from streamhouse_spark.log import bucketing
+from streamhouse_spark.log.bucketing import buckets_of, paimon_buckets, row_buckets
 from unit.log.buckets.test_paimon_hash import CASES
 
 
@@ -52,32 +52,32 @@ def paimons(kinds: list[str], columns: list[pa.Array], num_buckets: int) -> list
 def test_buckets_equal_paimons(kinds, num_rows, seed, nulls, num_buckets):
     columns = columns_of(kinds, num_rows, seed, nulls)
     expected = paimons(kinds, columns, num_buckets)
-    assert paimon_row_buckets(columns, num_buckets).tolist() == expected
+    assert paimon_buckets(columns, num_buckets).tolist() == expected
     assert row_buckets(columns, num_buckets, "paimon").tolist() == expected
     if len(kinds) == 1:
-        assert paimon_buckets(columns[0], num_buckets).tolist() == expected
+        assert buckets_of(columns[0], num_buckets, "paimon").tolist() == expected
 
 
 def test_slices_chunks_and_parts(monkeypatch):
     kinds = sorted(CASES)[:24]
     columns = columns_of(kinds, 200, 5, 0.1)
-    whole = paimon_row_buckets(columns, 16)
+    whole = paimon_buckets(columns, 16)
     assert whole.tolist() == paimons(kinds, columns, 16)
-    assert np.array_equal(paimon_row_buckets([c.slice(13, 101) for c in columns], 16), whole[13:114])
+    assert np.array_equal(paimon_buckets([c.slice(13, 101) for c in columns], 16), whole[13:114])
     chunked = [pa.chunked_array([c.slice(0, 7), c.slice(7, 0), c.slice(7)]) for c in columns]
-    assert np.array_equal(paimon_row_buckets(chunked, 16), whole)
-    monkeypatch.setattr(bucketing_paimon_rows, "CHUNK_ROWS", 7)
-    assert np.array_equal(paimon_row_buckets(columns, 16), whole)
+    assert np.array_equal(paimon_buckets(chunked, 16), whole)
+    monkeypatch.setattr(bucketing, "CHUNK_ROWS", 7)
+    assert np.array_equal(paimon_buckets(columns, 16), whole)
 
 
 def test_what_cannot_be_hashed():
     id_column = pa.array([1])
     with pytest.raises(TypeError, match="of type double"):
-        paimon_row_buckets([id_column, pa.array([0.5])], 4)
+        paimon_buckets([id_column, pa.array([0.5])], 4)
     with pytest.raises(TypeError, match="of 25 columns"):
-        paimon_row_buckets([id_column] * 25, 4)
+        paimon_buckets([id_column] * 25, 4)
     for columns, num_buckets in (([id_column], 0), ([], 4)):
         with pytest.raises(ValueError, match="at least 1"):
-            paimon_row_buckets(columns, num_buckets)
+            paimon_buckets(columns, num_buckets)
     with pytest.raises(TypeError, match="taken of one column, not of 2"):
         row_buckets([id_column, id_column], 4, "iceberg")

@@ -14,8 +14,8 @@ from azure.core.exceptions import (
 from azure.identity import ClientSecretCredential, DefaultAzureCredential
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.azure import storage
-from streamhouse_spark.storage.azure.storage import AzureAddress, AzureBlobs
+from streamhouse_spark.storage import azure as storage
+from streamhouse_spark.storage.azure import AzureAddress, AzureBlobs
 from streamhouse_spark.storage.remote.retry import FailureKind
 
 URL = "abfss://box@account.dfs.core.windows.net/some/prefix"

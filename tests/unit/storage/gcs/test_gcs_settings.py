@@ -10,8 +10,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageRefusedError
-from streamhouse_spark.storage.gcs import storage
-from streamhouse_spark.storage.gcs.storage import AnswerError, GcsAddress, GcsBlobs
+from streamhouse_spark.storage import gcs as storage
+from streamhouse_spark.storage.gcs import AnswerError, GcsAddress, GcsBlobs
 from streamhouse_spark.storage.remote.retry import FailureKind
 
 URL = "gs://bucket/some/prefix"

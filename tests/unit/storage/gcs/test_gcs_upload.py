@@ -7,7 +7,7 @@ import io
 import pytest
 import requests
 
-from streamhouse_spark.storage.gcs.storage import GcsAddress, GcsBlobs, _Resumable
+from streamhouse_spark.storage.gcs import GcsAddress, GcsBlobs, _Resumable
 
 
 class Session:

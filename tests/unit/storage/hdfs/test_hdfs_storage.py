@@ -12,7 +12,7 @@ from storage.hdfs_server import AT_DATANODE, Fault, Hdfs, RemoteError, always, n
 from storage.s3_server import ServerClock
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.hdfs.storage import HdfsStorage, hdfs_storage
+from streamhouse_spark.storage.hdfs import HdfsStorage, hdfs_storage
 from streamhouse_spark.storage.put_if_absent import PutOutcome, slot_for_bytes
 from streamhouse_spark.storage.remote import conditional_put_probe
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
@@ -49,7 +49,7 @@ def hdfs(server: Hdfs) -> Hdfs:
 @pytest.fixture
 def store(hdfs: Hdfs) -> HdfsStorage:
     made = hdfs_storage("hdfs://host:8020/wh", hdfs.settings, World(ServerClock(), SimIds(1)))
-    made._bucket.blobs()._away.clear()  # the tests share a client
+    made.client._away.clear()  # the tests share a client
     return made
 
 
@@ -320,7 +320,7 @@ def test_a_token_is_never_told(hdfs, fault):
     hdfs.plan = always(fault)
     with pytest.raises(StorageError) as told:
         store.read("a/1")
-    assert "canary" not in f"{told.value!r} {store!r} {store._bucket!r}"
+    assert "canary" not in f"{told.value!r} {store!r} {store._address!r}"
     expected = "get another, and set hdfs.delegation-token" if fault is Fault.TOKEN_EXPIRED else hdfs.address
     assert expected in str(told.value)
 

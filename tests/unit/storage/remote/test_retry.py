@@ -69,5 +69,5 @@ def test_each_store_has_the_setting(url):
     made = storage_for(url, {PATIENCE_SETTING: "5"})
     again = pickle.loads(pickle.dumps(made))
     for one in (made, again):
-        found = one._patience if url.startswith("s3") else one._sender.patience
+        found = one._patience
         assert found == RetryPolicy(5_000, waits_for_answers=True)

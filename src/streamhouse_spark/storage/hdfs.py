@@ -1,17 +1,14 @@
-"""Location and settings of an HDFS folder.
+"""Storage in an HDFS folder, with WebHDFS over HTTP: a NameNode responds, and redirects to a DataNode for bytes.
 
-A client of HDFS, with WebHDFS over HTTP: a NameNode responds, and redirects to a DataNode for bytes.
-
-Hadoop's own library would need a JVM in the process. Put-if-absent is ``RENAME`` of a file that was written under
-another name, with ``renameoptions=NONE``: the NameNode decides it under one lock, and it fails if the destination
-exists. Without this parameter ``RENAME`` responds ``false`` then, without a reason, and moves the file into a folder of
-that name.
-
-Storage in an HDFS folder.
+Hadoop's own library would need a JVM in the process.
 
 An object is written under a temporary name in its folder, which starts with ``.tmp-``, and then renamed. A file that is
 written in place could be read half-written, and a rename is atomic at the NameNode. A crash leaves the temporary file
 behind; `list` does not return it, and orphan cleaning deletes it (`list_temporary`).
+
+Put-if-absent is ``RENAME`` with ``renameoptions=NONE``: the NameNode decides it under one lock, and it fails if the
+destination exists. Without this parameter ``RENAME`` responds ``false`` then, without a reason, and moves the file into
+a folder of that name.
 
 Durable means what HDFS guarantees for a closed file: each DataNode of its pipeline has the bytes, at least in memory,
 and the NameNode's journal has the file and its name.
@@ -53,6 +50,7 @@ from streamhouse_spark.storage.remote.settings import (
     mask_secrets,
     parse_seconds,
     parse_url,
+    plain_prefix,
     select_settings,
     token_file,
 )
@@ -97,9 +95,7 @@ class HdfsAddress:
                 f"warehouse URL: found {shown}, expected hdfs://<host>:<port>/<path> with the NameNode's host, or the "
                 f"name of a nameservice; a user belongs in the setting {_USER}"
             )
-        path = (match["path"] or "").rstrip("/")
-        if path and any(part in ("", ".", "..") for part in path.split("/")):
-            raise InvalidOptionError(f"warehouse URL {url!r}: its path has an empty, '.' or '..' part; remove it")
+        path = plain_prefix(url, match["path"], "path")
         if ":" in path:
             raise InvalidOptionError(f"warehouse URL {url!r}: its path holds a colon, which HDFS does not take")
         ours = select_settings(settings, _PREFIX, (*_NAMES, _KERBEROS, *_IGNORED))
@@ -124,6 +120,9 @@ class HdfsAddress:
             request_timeout_seconds=parse_seconds(ours, "hdfs.request-timeout", REQUEST_TIMEOUT_SECONDS),
         )
         return address, path
+
+    def client(self) -> WebHdfs:
+        return CLIENTS.get(self)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -451,16 +450,6 @@ def _text_of(error: Exception) -> str:
 CLIENTS: ClientCache[HdfsAddress, WebHdfs] = ClientCache(WebHdfs)
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """A cluster."""
-
-    address: HdfsAddress
-
-    def blobs(self) -> WebHdfs:
-        return CLIENTS.get(self.address)
-
-
 @dataclass(slots=True)
 class _TemporaryNames:
     """Unique temporary names in a folder."""
@@ -477,7 +466,7 @@ class _TemporaryNames:
 def hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
     """Return the store at ``hdfs://host:port/path``, with the settings ``hdfs.*``. Raises `InvalidOptionError`."""
     address, path = HdfsAddress.parse(url, settings)
-    return HdfsStorage(url, path, Cluster(address), world, RetryPolicy.parse(settings))
+    return HdfsStorage(url, path, address, world, RetryPolicy.parse(settings))
 
 
 class HdfsStorage(RemoteStorage[WebHdfs]):
@@ -499,7 +488,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
                 hdfs.write(written, body)
                 hdfs.rename(written, name, replace=True)
 
-            self._send("puts", "write", key, replace, sent_bytes=len(body))
+            self.send("puts", "write", key, replace, sent_bytes=len(body))
 
     @contextmanager
     def create(self, key: str) -> Iterator[Sink]:
@@ -510,7 +499,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         with HeldFile() as held, self._temporary(key) as temporary:
             yield held
             written = self._write(key, temporary, held, held.size_bytes)
-            entry = self._send("heads", "read", key, lambda hdfs, _: hdfs.entry(written))
+            entry = self.send("heads", "read", key, lambda hdfs, _: hdfs.entry(written))
             if entry.size_bytes != held.size_bytes:
                 raise StorageError(
                     f"cannot write {self._url}/{key}: HDFS has {entry.size_bytes} of {held.size_bytes} bytes; try again"
@@ -533,8 +522,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
 
     def check_writable(self) -> None:
         """Test reads, put-if-absent, read-after-write, deletes and racing puts on probe objects, which are removed."""
-        hdfs = self._bucket.blobs()
-        prove_writable(self, self._world, hdfs.condition, is_trusted=hdfs.is_known)
+        prove_writable(self, self._world, self.client.condition, is_trusted=self.client.is_known)
 
     @contextmanager
     def _temporary(self, key: str) -> Iterator[_TemporaryNames]:
@@ -550,7 +538,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
             yield names
             is_named = True
         finally:
-            hdfs = self._bucket.blobs()
+            hdfs = self.client
             for name in names.names[:-1] if is_named else names.names:
                 with suppress(*hdfs.failures):  # orphan cleaning deletes it
                     hdfs.delete(name)
@@ -566,18 +554,18 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
             hdfs.write(name, body)
             return name
 
-        return self._send("puts", "write", key, write, sent_bytes=size_bytes)
+        return self.send("puts", "write", key, write, sent_bytes=size_bytes)
 
     def _rename(self, key: str, written: str, *, resend_unclear: bool) -> None:
         def rename(hdfs: WebHdfs, name: str) -> None:
             hdfs.rename(written, name, replace=False)
 
-        self._send("puts", "write", key, rename, resend_unclear=resend_unclear)
+        self.send("puts", "write", key, rename, resend_unclear=resend_unclear)
 
     def _is_stored(self, key: str, entry: Entry) -> bool:
         """Return whether the object is this very file, although the response to its rename failed."""
         try:
-            return self._send("heads", "read", key, lambda hdfs, name: hdfs.entry(name)).file_id == entry.file_id
+            return self.send("heads", "read", key, lambda hdfs, name: hdfs.entry(name)).file_id == entry.file_id
         except StorageError:
             return False
 
@@ -609,7 +597,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
                 return hdfs.children(name.rstrip("/"), mark)
 
             try:
-                entries, more = self._send("lists", "list", folder, ask)
+                entries, more = self.send("lists", "list", folder, ask)
             except ObjectNotFoundError:
                 return children
             children.extend(entries)

@@ -1,11 +1,7 @@
-"""Location and settings of an Azure container, with pyiceberg's names.
-
-A client of Azure Blob Storage. The only module that imports Azure's packages.
+"""Storage on Azure Blob Storage. The only module that imports Azure's packages.
 
 It uses the blob endpoint, which accounts with and without a hierarchical namespace have. That endpoint honours
 ``If-None-Match`` for a put and for a committed block list.
-
-Storage on Azure Blob Storage.
 """
 
 from __future__ import annotations
@@ -36,6 +32,7 @@ from streamhouse_spark.storage.remote.settings import (
     TokenFile,
     mask_secrets,
     parse_seconds,
+    plain_prefix,
     select_settings,
     token_file,
 )
@@ -102,9 +99,7 @@ class AzureAddress:
                 "abfss://<container>@<account>.dfs.core.windows.net/<prefix>; credentials belong into the settings "
                 "adls.account-key and the like",
             )
-        prefix = (match["prefix"] or "").rstrip("/")
-        if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-            raise InvalidOptionError(f"warehouse URL {url!r}: its prefix has an empty, '.' or '..' part; remove it")
+        prefix = plain_prefix(url, match["prefix"])
         ours = select_settings(settings, _PREFIX, (*_NAMES, *_IGNORED))
         address = cls(
             account=match["account"],
@@ -150,6 +145,9 @@ class AzureAddress:
         """Whether requests go to Azure itself."""
         clouds = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net")
         return self.authority is None and self.domain in clouds
+
+    def client(self) -> AzureBlobs:
+        return CLIENTS.get(self)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -380,16 +378,6 @@ def _credential(address: AzureAddress) -> Any:
 CLIENTS: ClientCache[AzureAddress, AzureBlobs] = ClientCache(AzureBlobs)
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container of an account."""
-
-    address: AzureAddress
-
-    def blobs(self) -> AzureBlobs:
-        return CLIENTS.get(self.address)
-
-
 def azure_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
     """Return the store at ``abfss://container@account.dfs.core.windows.net/prefix``, with pyiceberg's ``adls.*``
     settings.
@@ -397,4 +385,4 @@ def azure_storage(url: str, settings: Mapping[str, str], world: World | None = N
     The default is the Azure identity of this machine. Raises `InvalidOptionError`.
     """
     address, prefix = AzureAddress.parse(url, settings)
-    return BlobStorage(url, prefix, Container(address), world, RetryPolicy.parse(settings))
+    return BlobStorage(url, prefix, address, world, RetryPolicy.parse(settings))

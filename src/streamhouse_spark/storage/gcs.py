@@ -1,11 +1,7 @@
-"""Location and settings of a Google Cloud Storage bucket, with pyiceberg's names.
-
-A client of Google Cloud Storage, with its JSON API. The only module that imports google-auth.
+"""Storage on Google Cloud Storage, with its JSON API. The only module that imports google-auth.
 
 Google's own storage client loads gRPC, whose threads do not survive a fork, and Spark forks its workers. google-auth
 handles the hard part, credentials and their renewal; six requests remain. Put-if-absent is ``ifGenerationMatch=0``.
-
-Storage on Google Cloud Storage.
 """
 
 from __future__ import annotations
@@ -42,6 +38,7 @@ from streamhouse_spark.storage.remote.settings import (
     parse_boolean,
     parse_seconds,
     parse_url,
+    plain_prefix,
     select_settings,
     token_file,
 )
@@ -88,9 +85,7 @@ class GcsAddress:
         if match is None:
             shown = "credentials in it" if "@" in url else repr(url)
             raise InvalidOptionError(f"warehouse URL: found {shown}, expected gs://<bucket>/<prefix>")
-        prefix = (match["prefix"] or "").rstrip("/")
-        if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-            raise InvalidOptionError(f"warehouse URL {url!r}: its prefix has an empty, '.' or '..' part; remove it")
+        prefix = plain_prefix(url, match["prefix"])
         ours = select_settings(settings, _PREFIX, (*_NAMES, *_IGNORED))
         address = cls(
             bucket=match["bucket"],
@@ -113,6 +108,9 @@ class GcsAddress:
         """Whether requests go to Google itself."""
         host = urlsplit(self.host).hostname or ""
         return host == "storage.googleapis.com" or host.endswith(".storage.googleapis.com")
+
+    def client(self) -> GcsBlobs:
+        return CLIENTS.get(self)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -405,20 +403,10 @@ def _credentials(address: GcsAddress) -> Any:
 CLIENTS: ClientCache[GcsAddress, GcsBlobs] = ClientCache(GcsBlobs)
 
 
-@dataclass(frozen=True, slots=True)
-class GcsBucket:
-    """A bucket."""
-
-    address: GcsAddress
-
-    def blobs(self) -> GcsBlobs:
-        return CLIENTS.get(self.address)
-
-
 def gcs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
     """Return the store at ``gs://bucket/prefix``, with pyiceberg's ``gcs.*`` settings.
 
     The default are the application default credentials of this machine. Raises `InvalidOptionError`.
     """
     address, prefix = GcsAddress.parse(url, settings)
-    return BlobStorage(url, prefix, GcsBucket(address), world, RetryPolicy.parse(settings))
+    return BlobStorage(url, prefix, address, world, RetryPolicy.parse(settings))
