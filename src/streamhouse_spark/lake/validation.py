@@ -27,6 +27,7 @@ from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeFile, same_offsets
+from streamhouse_spark.log.history_epochs import HistoryPoint
 
 NOTHING_ABSENT: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -65,6 +66,19 @@ def require_offsets(location: str, offsets: LakeOffsets | None, expected: LogRan
             f"{text}: the lake was rolled back; roll it forward, or rebuild it (streamhouse retier)"
         )
     raise CommitConflictError(f"{text}: another tiering service was faster; try again")
+
+
+def next_offsets(
+    before: LakeOffsets | None, expected: LogRange, new: LogRange, num_deleted: int, history: HistoryPoint | None
+) -> LakeOffsets:
+    """Return the offsets of the snapshot of a round, which moves the lake from ``expected`` to ``new``.
+
+    ``num_deleted`` rows of the lake and the round are in no file. After a truncation no row from before counts.
+    """
+    if before is None or not same_offsets(expected.starts, new.starts):
+        before = LakeOffsets({})
+    num_dropped = num_deleted + before.dropped_rows
+    return LakeOffsets(new.ends, new.starts, num_dropped, history, before.dropped_without_offsets)
 
 
 def _is_below(left: Mapping[int, int], right: Mapping[int, int]) -> bool:

@@ -42,7 +42,7 @@ from streamhouse_spark.lake.iceberg.schema import (
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_split
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY, LakeOffsets
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import LakeSnapshot, LakeSplit
 from streamhouse_spark.log.bucketing import row_buckets
@@ -158,7 +158,7 @@ class IcebergAdoption:
                     f"the Iceberg table at {metadata.location} was changed by others while it was being adopted; "
                     "nothing was changed, adopt it again"
                 )
-            summary = {OFFSETS_PROPERTY: offsets_text(table_uuid, offsets)}
+            summary = LakeOffsets(offsets).to_properties(table_uuid)
             properties = {**_CLAIM_PROPERTIES, TABLE_UUID_PROPERTY: table_uuid}
             operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
             return Change(operation, summary=summary, properties=properties)

@@ -61,7 +61,7 @@ from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
 from streamhouse_spark.lake.parquet.merge_on_read import MergedRows
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_deleted_positions, read_offset_file
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
     CompactReport,
@@ -234,17 +234,7 @@ def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
     """Return the summary of a snapshot with the rows of the current one."""
     owner = metadata.properties[TABLE_UUID_PROPERTY]
     offsets = newest_offsets(metadata, owner)
-    if offsets is None:
-        return {}
-    text = offsets_text(
-        owner,
-        offsets.offsets,
-        offsets.starts,
-        dropped_rows=offsets.dropped_rows,
-        history=offsets.history,
-        dropped_without_offsets=offsets.dropped_without_offsets,
-    )
-    return {OFFSETS_PROPERTY: text}
+    return {} if offsets is None else offsets.to_properties(owner)
 
 
 def _has_other_deletes(head: Snapshot, planned: Snapshot, table: Table) -> bool:

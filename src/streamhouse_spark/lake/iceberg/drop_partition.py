@@ -42,7 +42,6 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     retry_until_committed,
     rewrite_partial_files,
 )
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
 
 
@@ -95,23 +94,8 @@ def _make_change(
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
 ) -> Change:
-    offsets = newest_offsets(metadata, place.spec.table_uuid)
-    summary = {}
-    if offsets is not None:
-        rows, without_offsets = (
-            offsets.dropped_rows + files_to_drop.rows,
-            offsets.dropped_without_offsets + files_to_drop.foreign_rows,
-        )
-        owner, history = place.spec.table_uuid, offsets.history
-        text = offsets_text(
-            owner,
-            offsets.offsets,
-            offsets.starts,
-            dropped_rows=rows,
-            history=history,
-            dropped_without_offsets=without_offsets,
-        )
-        summary = {OFFSETS_PROPERTY: text}
+    table_uuid = place.spec.table_uuid
+    summary = files_to_drop.properties_after(newest_offsets(metadata, table_uuid), table_uuid)
     return Change(
         Operation.OVERWRITE if added else Operation.DELETE,
         added=added,

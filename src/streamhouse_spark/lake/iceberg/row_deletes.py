@@ -81,7 +81,7 @@ def _planned_snapshot(
             "the latest; try again"
         )
     offsets = newest_offsets(table.metadata, place.spec.table_uuid)
-    applied = offsets.history.number if offsets is not None and offsets.history is not None else 0
+    applied = offsets.applied_through if offsets is not None else 0
     if applied != applied_through:
         raise CommitConflictError(
             f"lake table {table.location()}: snapshot {planned.snapshot_id} lacks rows of deletions up to commit "

@@ -23,6 +23,7 @@ from streamhouse_spark.lake.snapshot_properties import (
     OFFSETS_PROPERTY,
     USER_PROPERTY,
     LakeOffsets,
+    make_lake_snapshot,
     own_ms,
     parse_offsets,
 )
@@ -302,8 +303,4 @@ def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
 
 def describe_snapshot(snapshot: AnySnapshot, lake_offsets: LakeOffsets | None) -> LakeSnapshot:
     """Return the snapshot with its offsets."""
-    if lake_offsets is None:
-        return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
-    offsets, starts = dict(lake_offsets.offsets), dict(lake_offsets.starts)
-    counts = lake_offsets.dropped_rows, lake_offsets.history, lake_offsets.dropped_without_offsets
-    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *counts)
+    return make_lake_snapshot(snapshot.snapshot_id, snapshot.timestamp_ms, lake_offsets)

@@ -46,7 +46,7 @@ from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTable
 from streamhouse_spark.lake.paimon.tiering_commit import seal_snapshot
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.lake.parquet.reader import read_split
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY, LakeOffsets
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.log.bucketing import row_buckets
@@ -159,7 +159,7 @@ class PaimonAdoption:
                 raise _schema_changed_error(table.location)
             if _version(table.snapshot) != examined.version:
                 raise _schema_changed_error(table.location)
-            properties = {OFFSETS_PROPERTY: offsets_text(spec.table_uuid, offsets)}
+            properties = LakeOffsets(offsets).to_properties(spec.table_uuid)
             return Change(is_compaction=table.snapshot is not None, properties=properties)
 
         snapshot = commit_snapshot(place, validated)

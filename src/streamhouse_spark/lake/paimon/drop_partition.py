@@ -23,7 +23,6 @@ from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import own_projection
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import (
-    carry_offsets,
     offsets_at,
     require_shape,
     seal_snapshot,
@@ -76,12 +75,8 @@ def _drop(
         if added:
             require_shape(place, newest, spec)
             require_present(place.files_at, added)
-        # Files of other engines have no offsets: if the lake has none, there is nothing to count.
-        rows, without_offsets = files_to_drop.rows, files_to_drop.foreign_rows
-        carried = carry_offsets(place, newest.snapshot, dropped_rows=rows, dropped_without_offsets=without_offsets)
-        return Change(
-            added, removed=files_to_drop.files, is_overwrite=True, properties=carried if offsets is not None else {}
-        )
+        properties = files_to_drop.properties_after(offsets, place.spec.table_uuid)
+        return Change(added, removed=files_to_drop.files, is_overwrite=True, properties=properties)
 
     return report, seal_snapshot(place, commit_snapshot(place, validated))
 

@@ -231,7 +231,7 @@ def _planned_snapshot(
             f"lake table {table.location}: the snapshot that this round began with is no longer the latest; try again"
         )
     offsets = offsets_at(place, planned)
-    applied = offsets.history.number if offsets is not None and offsets.history is not None else 0
+    applied = offsets.applied_through if offsets is not None else 0
     if applied != applied_through:
         raise CommitConflictError(
             f"lake table {table.location}: snapshot {planned.id} lacks rows of deletions up to commit {applied}, "

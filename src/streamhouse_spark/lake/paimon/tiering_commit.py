@@ -34,9 +34,9 @@ from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.file_writer import parse_file_end
 from streamhouse_spark.lake.parquet.reader import owner_of
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, LakeOffsets, offsets_text, parse_offsets
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, LakeOffsets, make_lake_snapshot, parse_offsets
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, WriteContext, same_offsets
-from streamhouse_spark.lake.validation import LogRange, require_dense, require_offsets, require_present
+from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
 FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
 """In a snapshot of the package that removes files: all of them had offsets."""
@@ -96,20 +96,13 @@ def commit_round(
                 )
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, added)
-        rows, without_offsets = (
-            (offsets.dropped_rows, offsets.dropped_without_offsets) if offsets and not is_truncated else (0, 0)
-        )
-        owner, absent = place.spec.table_uuid, num_deleted + rows
-        history = place.spec.history
-        text = offsets_text(
-            owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_without_offsets=without_offsets
-        )
+        moved = next_offsets(offsets, expected, new, num_deleted, place.spec.history)
         return Change(
             added,
             removes_all=is_truncated and table.snapshot is not None,
             removed_at=[file.location for file in row_deletes],
             is_overwrite=bool(row_deletes),
-            properties={OFFSETS_PROPERTY: text, **retention},
+            properties={**moved.to_properties(place.spec.table_uuid), **retention},
         )
 
     return describe_snapshot(place, commit_snapshot(place, validated))
@@ -135,32 +128,16 @@ def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | N
     )
 
 
-def carry_offsets(
-    place: PaimonTableBinding, snapshot: Snapshot | None, *, dropped_rows: int = 0, dropped_without_offsets: int = 0
-) -> dict[str, str]:
-    """Return the properties of a snapshot with the rows of this one, which may be another engine's.
-
-    ``dropped_rows`` counts newly missing rows, ``dropped_without_offsets`` those of them without offsets. Raises as
+def carry_offsets(place: PaimonTableBinding, snapshot: Snapshot | None) -> dict[str, str]:
+    """Return the properties of a snapshot with the rows of this one, which may be another engine's. Raises as
     `offsets_at` does.
     """
     offsets = offsets_at(place, snapshot) if snapshot is not None else None
-    ranges = (offsets.offsets, offsets.starts) if offsets else ({}, {})
-    dropped_rows += offsets.dropped_rows if offsets else 0
-    without_offsets = dropped_without_offsets + (offsets.dropped_without_offsets if offsets else 0)
-    history, owner = offsets.history if offsets else None, place.spec.table_uuid
-    text = offsets_text(
-        owner, *ranges, dropped_rows=dropped_rows, history=history, dropped_without_offsets=without_offsets
-    )
-    return {OFFSETS_PROPERTY: text}
+    return (offsets or LakeOffsets({})).to_properties(place.spec.table_uuid)
 
 
 def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
-    snapshot_offsets = offsets_at(place, snapshot)
-    if snapshot_offsets is None:
-        return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
-    offsets, starts = dict(snapshot_offsets.offsets), dict(snapshot_offsets.starts)
-    counts = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_without_offsets
-    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *counts)
+    return make_lake_snapshot(snapshot.id, snapshot.time_millis, offsets_at(place, snapshot))
 
 
 def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:
@@ -182,7 +159,7 @@ def describe_past_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Lak
     try:
         return describe_snapshot(place, snapshot)
     except (LakeRolledBackError, LakeMismatchError):
-        return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
+        return make_lake_snapshot(snapshot.id, snapshot.time_millis, None)
 
 
 def require_shape(place: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:

@@ -28,6 +28,7 @@ from streamhouse_spark.lake.parquet.reader import (
     read_offset_file,
     read_split,
 )
+from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeProjection, LakeSplit, WriteContext
 
 
@@ -178,6 +179,13 @@ class FilesToDrop(Generic[T]):
 
     def report(self) -> LakeDropReport:
         return LakeDropReport(len(self.files), self.rows, self.kept_rows)
+
+    def properties_after(self, offsets: LakeOffsets | None, table_uuid: str) -> dict[str, str]:
+        """Return the properties of the snapshot without the files, on top of one with these offsets.
+
+        Files of other engines have no offsets: if the lake has none, there is nothing to count.
+        """
+        return {} if offsets is None else offsets.with_dropped(self.rows, self.foreign_rows).to_properties(table_uuid)
 
 
 def find_files_to_drop(
