@@ -13,22 +13,28 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, TablePath
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.lake.column_mapping import ColumnMap
+from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.metadata_errors import guard_metadata_errors
+from streamhouse_spark.lake.metadata_tables import require_metadata_table
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.reader import (
     PlacedRows,
+    SnapshotScan,
     find_offsets_in_plan,
     find_rows_with_offsets,
+    identity_projection,
     read_held,
     read_log_range,
 )
@@ -56,8 +62,10 @@ from streamhouse_spark.lake.types import (
     WriteContext,
 )
 from streamhouse_spark.lake.validation import NOTHING_ABSENT, LogRange
+from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
     from streamhouse_spark.expressions.partition_filter import PartitionMatches
@@ -159,23 +167,82 @@ class LakeAdoption(Protocol):
 ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
 
 
-class LakeTableBinding(Protocol):
-    """The binding of a lake table to its place: what all formats share."""
+T = TypeVar("T")
 
-    spec: LakeTableSpec
-    storage: Storage
 
-    def with_spec(self, spec: LakeTableSpec) -> Self: ...
+class LakeTableBinding(ABC, Generic[T]):
+    """The location of one lake table. It holds no table state: `find` reads the latest metadata."""
 
-    def require_home(self, doing: str) -> None: ...
+    def __init__(
+        self,
+        storage: Storage,
+        spec: LakeTableSpec,
+        *,
+        settings: Mapping[str, str] | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.storage = storage
+        self.spec = spec
+        self.settings = dict(settings or {})
+        self.world = world or World()
+        self._home = WarehouseIdentity(storage)
 
-    def exists(self) -> bool: ...
+    def with_spec(self, spec: LakeTableSpec) -> Self:
+        """Return the location for the table with other columns, or of its rebuilt lake."""
+        place = copy(self)
+        place.spec = spec
+        return place
 
-    def create_or_evolve(self) -> None: ...
+    def require_home(self, doing: str) -> None:
+        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`,
+        and `InvalidOptionError` for a branch.
+        """
+        self.spec.require_own(doing)
+        self._home.require(f"{doing} of {self.spec.path}")
 
-    def drop(self, *, purge: bool) -> None: ...
+    def files_at(self, location: str) -> FileAccess:
+        return lake_files(self.storage, self.settings, location)
 
-    def files_at(self, location: str) -> FileAccess: ...
+    def exists(self) -> bool:
+        return self.find() is not None
+
+    def require(self) -> T:
+        """Return the result of `find` for a table that must exist. Raises `LakeMismatchError`."""
+        table = self.find()
+        if table is None:
+            raise LakeMismatchError(
+                f"{self.spec.path} has no lake table at {self.spec.location}: dropped, or not tiered yet; tier it"
+            )
+        return table
+
+    @abstractmethod
+    def find(self) -> T | None:
+        """Return the latest state of the lake table, or None if there is none. Raises `CorruptDataError`."""
+
+    @abstractmethod
+    def owner_of(self, table: T) -> str | None:
+        """Return the uuid of the table that owns this lake table."""
+
+    @abstractmethod
+    def columns_of(self, table: T) -> ColumnMap:
+        """Return the column map of the lake table. Raises `CorruptDataError`."""
+
+    @abstractmethod
+    def create_or_evolve(self) -> None:
+        """Create or migrate the table as `LakeTable.create_or_evolve` does."""
+
+    def migrate_columns(self) -> None:
+        """Migrate the lake table, if it exists, to the table's columns before its files are rewritten."""
+        table = self.find()
+        if table is None or self.owner_of(table) != self.spec.table_uuid:
+            return
+        schema_id = self.columns_of(table).schema_id
+        if schema_id is None or schema_id < self.spec.schema_id:
+            self.create_or_evolve()
+
+    @abstractmethod
+    def drop(self, *, purge: bool) -> None:
+        """Drop the lake table if it is this table's. Another table's lake at the location stays."""
 
 
 class LakeTable(ABC):
@@ -185,11 +252,24 @@ class LakeTable(ABC):
     of the same name with an underscore.
     """
 
-    place: LakeTableBinding
-    has_file_names: ClassVar[bool] = False
-    """Whether rows of files without offsets can be named; see `list_named_files`."""
+    place: LakeTableBinding[Any]
+    binding: ClassVar[type[LakeTableBinding[Any]]]
+    kind: ClassVar[str]
+    """What messages call it: "an Iceberg" or "a Paimon"."""
+    metadata_tables: ClassVar[tuple[str, ...]]
+    """The names of its metadata tables, which are those of the format's own library."""
     leaves_out_deleted: ClassVar[bool] = False
     """Whether a round's files leave out rows that were deleted before. Otherwise `delete_rows` deletes them there."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: LakeTableSpec,
+        *,
+        settings: Mapping[str, str] | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.place = self.binding(storage, spec, settings=settings, world=world)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -362,14 +442,14 @@ class LakeTable(ABC):
         """Write the deletion of the rows at these offsets, and of ``pending`` rows, for the `commit` of a round.
 
         Deletes rows in the files that the round ``added`` and in older ones. Returns the additional files of the round,
-        which are durable. If files have names (`list_named_files`), rows of files that other engines replaced are
-        deleted from the new files by equality, one for one. Raises `CommitConflictError`, and `LakeMismatchError` if a
+        which are durable. Rows of files that other engines replaced are deleted from the new files by equality, one for
+        one. Raises `CommitConflictError`, and `LakeMismatchError` if a
         row may be in a file without offsets that cannot be identified.
         """
 
-    def keeps_files(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
+    @abstractmethod
+    def keeps_files(self, older: int, newer: int) -> bool:
         """Return whether a snapshot provably retains each file without offsets of an older one, unchanged."""
-        return False
 
     def adds_only_own_rows(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
         """Return whether each row without an offset provably comes from an older snapshot, perhaps in another file.
@@ -427,7 +507,6 @@ class LakeTable(ABC):
         self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
     ) -> LakeDropReport: ...
 
-    @abstractmethod
     def plan_read(
         self,
         *,
@@ -440,8 +519,11 @@ class LakeTable(ABC):
 
         The caller filters the rows. Raises `SnapshotExpiredError`, or `SchemaMismatchError` for unknown columns.
         """
+        table = self.place.find() if snapshot_id is None else self._require_table(f"no snapshot {snapshot_id}")
+        if table is None:
+            return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
+        return self._open_scan(table, snapshot_id).plan(columns, node, schema)
 
-    @abstractmethod
     def scan_files(
         self,
         *,
@@ -457,12 +539,28 @@ class LakeTable(ABC):
 
         With ``buckets`` files of other buckets may still be returned. Raises as `plan_read` does.
         """
+        scan = self._open_scan(self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
+        return scan.scan(columns, schema, statistics_of, node, buckets)
 
-    def list_named_files(self, snapshot_id: int) -> Sequence[str]:  # noqa: ARG002 - the interface
-        """Return the locations of a snapshot's data files in the order that names their rows. Empty if rows without an
-        offset have no name. Raises `SnapshotExpiredError`.
+    @abstractmethod
+    def _open_scan(self, table: Any, snapshot_id: int | None) -> SnapshotScan:
+        """Return the scan of a snapshot, the latest one by default. Raises `SnapshotExpiredError`."""
+
+    def _require_table(self, consequence: str) -> Any:
+        """Return the latest state of the lake table. Raises `SnapshotExpiredError` if there is none."""
+        table = self.place.find()
+        if table is None:
+            raise SnapshotExpiredError(
+                f"{self.place.spec.path} has no lake table, so {consequence}: there is no {self.missing_metadata(0)}; "
+                "tier it first, or if it was tiered, restore that"
+            )
+        return table
+
+    @abstractmethod
+    def list_named_files(self, snapshot_id: int) -> Sequence[str]:
+        """Return the locations of a snapshot's data files in the order that names their rows. Raises
+        `SnapshotExpiredError`.
         """
-        return ()
 
     def snapshot_mark(self, snapshot_id: int) -> str | None:  # noqa: ARG002 - the interface
         """Return a mark that distinguishes a snapshot from one of another engine with the same number. None if there is
@@ -514,9 +612,9 @@ class LakeTable(ABC):
         locations = dict.fromkeys(split.location for split in splits)
         return find_rows_with_offsets(self.place.files_at, locations, self.place.spec.writers, rows)
 
-    def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:  # noqa: ARG002 - the interface
+    @abstractmethod
+    def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
         """Return a snapshot and its ancestors, newest first, as far as they are retained."""
-        return iter(())
 
     def find_held_offsets(self, snapshot_id: int, ranges: Mapping[int, OffsetRange]) -> Mapping[int, OffsetSet] | None:
         """Return bucket → offsets of the ranges that a snapshot has rows of, as `lake.reader.find_offsets_in_plan`
@@ -527,12 +625,18 @@ class LakeTable(ABC):
         plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
         return find_offsets_in_plan(self.place.files_at, plan, self.place.spec.writers, ranges)
 
-    @abstractmethod
     def metadata_table(self, name: str) -> pa.Table:
-        """Return a metadata table. Raises `InvalidNameError` with the existing names."""
+        """Return a metadata table, in types that Spark supports. Raises `InvalidNameError` with the existing names."""
+        require_metadata_table(name, self.metadata_tables, self.kind)
+        table = self.place.find()
+        if table is not None:
+            return self._metadata_table(table, name)
+        empty = type(self)(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        empty.create_or_evolve()
+        return empty.metadata_table(name).slice(0, 0)
 
     @abstractmethod
-    def metadata_table_names(self) -> tuple[str, ...]: ...
+    def _metadata_table(self, table: Any, name: str) -> pa.Table: ...
 
     def compact(self, *, purge: bool = False, dry_run: bool = False, run: RunGroups | None = None) -> CompactReport:
         self._require_home_unless(dry_run, "compaction")

@@ -7,6 +7,7 @@ Reads of a planned lake in any format: the rows of a log range with their offset
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,7 +34,16 @@ from streamhouse_spark.lake.parquet.reader import (
     read_offset_file,
     read_offsets,
 )
-from streamhouse_spark.lake.types import ColumnStatistics, FieldNames, LakePlan, LakeProjection, LakeSplit, ScanFile
+from streamhouse_spark.lake.types import (
+    ColumnStatistics,
+    FieldNames,
+    LakePlan,
+    LakeProjection,
+    LakeScan,
+    LakeSnapshot,
+    LakeSplit,
+    ScanFile,
+)
 from streamhouse_spark.log.segments.metadata_columns import BUCKET
 from streamhouse_spark.schema.nested_fields import Path, join_path, list_field_paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -213,6 +223,50 @@ def find_offsets_in_plan(
         bucket: OffsetSet.merged([file.runs.within(offsets) for file in files if file.bucket == bucket])
         for bucket, offsets in ranges.items()
     }
+
+
+class SnapshotScan(ABC):
+    """The scan of one snapshot of a lake table, or of a table without snapshots, which has no files."""
+
+    @abstractmethod
+    def describe(self) -> LakeSnapshot | None: ...
+
+    @abstractmethod
+    def projection(self, columns: Sequence[str] | None, schema: TableSchema | None) -> LakeProjection:
+        """Return the projection of the lake's columns to the table's, as `projection_of` does."""
+
+    @abstractmethod
+    def files(
+        self, every: LakeProjection, statistics_of: Sequence[str], node: Node, buckets: Collection[int] | None
+    ) -> tuple[ScanFile, ...]:
+        """Return the data files that can match the filter. ``every`` reads all columns of the table.
+
+        Statistics cover the filter's columns and ``statistics_of``. Files of other buckets may be returned too.
+        """
+
+    @abstractmethod
+    def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
+        """Return the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+
+    def plan(self, columns: Sequence[str] | None, node: Node, schema: TableSchema | None) -> LakePlan:
+        """Plan as `LakeTable.plan_read` does."""
+        how = self.projection(columns, schema)
+        files = self.files(self.projection(None, schema), (), node, None)
+        return LakePlan(self.describe(), how, tuple(split for file in files for split in file.splits()))
+
+    def scan(
+        self,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str],
+        node: Node,
+        buckets: Collection[int] | None,
+    ) -> LakeScan:
+        """Plan as `LakeTable.scan_files` does."""
+        how, snapshot = self.projection(columns, schema), self.describe()
+        assert snapshot is not None
+        files = self.files(self.projection(None, schema), statistics_of, node, buckets)
+        return LakeScan(snapshot, how, files, self.columns_same_by_name(how))
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:

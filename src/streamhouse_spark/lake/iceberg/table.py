@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
@@ -26,6 +25,7 @@ from streamhouse_spark.lake.iceberg.snapshots import (
     retains_external_files,
 )
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.reader import SnapshotScan
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
     NO_PENDING_DELETES,
@@ -35,8 +35,6 @@ from streamhouse_spark.lake.types import (
     ExpiryRules,
     LakeDropReport,
     LakeFile,
-    LakePlan,
-    LakeScan,
     LakeSnapshot,
     LakeValidators,
     LakeVersion,
@@ -46,11 +44,10 @@ from streamhouse_spark.lake.types import (
     WriteContext,
 )
 from streamhouse_spark.lake.validation import LogRange
-from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
     from streamhouse_spark.lake.parquet.clustering import Clustering
     from streamhouse_spark.lake.parquet.compaction import RunGroups
@@ -62,17 +59,25 @@ __all__ = ["IcebergLake", "LakeTableSpec"]
 class IcebergLake(LakeTable):
     """The `LakeTable` of Iceberg."""
 
-    has_file_names = True
-
-    def __init__(
-        self,
-        storage: Storage,
-        spec: LakeTableSpec,
-        *,
-        settings: Mapping[str, str] | None = None,
-        world: World | None = None,
-    ) -> None:
-        self.place: IcebergTableBinding = IcebergTableBinding(storage, spec, settings=settings, world=world)
+    place: IcebergTableBinding
+    binding = IcebergTableBinding
+    kind = "an Iceberg"
+    metadata_tables = (
+        "all_data_files",
+        "all_delete_files",
+        "all_files",
+        "all_manifests",
+        "data_files",
+        "delete_files",
+        "entries",
+        "files",
+        "history",
+        "manifests",
+        "metadata_log_entries",
+        "partitions",
+        "refs",
+        "snapshots",
+    )
 
     def relocation(self) -> IcebergRelocation | None:
         from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
@@ -103,18 +108,18 @@ class IcebergLake(LakeTable):
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         from streamhouse_spark.lake.iceberg.scan import snapshot
 
-        return snapshot(self.place, snapshot_id)
+        return snapshot(self.place, self._require_table("no snapshots").metadata, snapshot_id)
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` with the existing names."""
         from streamhouse_spark.lake.iceberg.scan import snapshot_by_name
 
-        return snapshot_by_name(self.place, name)
+        return snapshot_by_name(self.place, self._require_table("no snapshots").metadata, name)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         from streamhouse_spark.lake.iceberg.scan import snapshot_as_of
 
-        return snapshot_as_of(self.place, timestamp_ms)
+        return snapshot_as_of(self.place, self._require_table("no snapshots").metadata, timestamp_ms)
 
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
         table = self.place.require()
@@ -179,31 +184,10 @@ class IcebergLake(LakeTable):
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def plan_read(
-        self,
-        *,
-        snapshot_id: int | None = None,
-        columns: Sequence[str] | None = None,
-        node: Node = ALWAYS_TRUE,
-        schema: TableSchema | None = None,
-    ) -> LakePlan:
-        from streamhouse_spark.lake.iceberg.scan import plan_read
+    def _open_scan(self, table: Table, snapshot_id: int | None) -> SnapshotScan:
+        from streamhouse_spark.lake.iceberg.scan import IcebergScan
 
-        return plan_read(self.place, snapshot_id, columns, node, schema)
-
-    def scan_files(
-        self,
-        *,
-        snapshot_id: int,
-        columns: Sequence[str],
-        schema: TableSchema,
-        statistics_of: Sequence[str] = (),
-        node: Node = ALWAYS_TRUE,
-        buckets: Collection[int] | None = None,
-    ) -> LakeScan:
-        from streamhouse_spark.lake.iceberg.scan import scan_snapshot
-
-        return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node, buckets)
+        return IcebergScan(self.place, table, snapshot_id)
 
     def list_named_files(self, snapshot_id: int) -> Sequence[str]:
         from streamhouse_spark.lake.iceberg.row_deletes import list_data_files
@@ -229,20 +213,10 @@ class IcebergLake(LakeTable):
 
         return find_metadata_problems(self.place)
 
-    def metadata_table(self, name: str) -> pa.Table:
+    def _metadata_table(self, table: Table, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_inspection import metadata_table
 
-        table = self.place.find()
-        if table is not None:
-            return metadata_table(table, name)
-        binding = IcebergTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
-        binding.create_or_evolve()
-        return metadata_table(binding.require(), name).slice(0, 0)
-
-    def metadata_table_names(self) -> tuple[str, ...]:
-        from streamhouse_spark.lake.iceberg.metadata_inspection import METADATA_TABLES
-
-        return METADATA_TABLES
+        return metadata_table(table, name)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 

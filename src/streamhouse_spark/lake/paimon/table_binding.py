@@ -13,7 +13,6 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.file_store_table import FileStoreTable
 
-from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -21,16 +20,14 @@ from streamhouse_spark.errors import (
     LakeMismatchError,
     ObjectNotFoundError,
 )
-from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.base import LakeTableBinding
+from streamhouse_spark.lake.column_mapping import ColumnMap
 from streamhouse_spark.lake.paimon.evolution import evolve_lake, paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.schema import find_differences, paimon_schema
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, consumer_text
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.catalog.names import WarehouseIdentity
-from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch
 from streamhouse_spark.storage.put_if_absent import slot_for_bytes
 
@@ -98,41 +95,26 @@ def cache_metadata_for_round() -> Iterator[None]:
         _cache.tables = before
 
 
-class PaimonTableBinding:
-    """The location of one lake table. It holds no table state: `find` reads the latest metadata."""
+class PaimonTableBinding(LakeTableBinding[PaimonTable]):
+    """The location of one lake table in the warehouse."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        spec: LakeTableSpec,
-        *,
-        settings: Mapping[str, str] | None = None,
-        world: World | None = None,
-    ) -> None:
-        self.storage = storage
-        self.spec = spec
-        self.settings = dict(settings or {})
-        self.world = world or World()
-        self.files = StorageFiles(storage)
-        self.snapshots = SnapshotManager(storage, spec.location)
-        self._home = WarehouseIdentity(storage)
+    @property
+    def files(self) -> StorageFiles:
+        return StorageFiles(self.storage)
 
-    def require_home(self, doing: str) -> None:
-        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`,
-        and `InvalidOptionError` for a branch.
-        """
-        self.spec.require_own(doing)
-        self._home.require(f"{doing} of {self.spec.path}")
+    @property
+    def snapshots(self) -> SnapshotManager:
+        return SnapshotManager(self.storage, self.spec.location)
 
     @property
     def location(self) -> str:
         return self.files.location_of(self.spec.location)
 
-    def with_spec(self, spec: LakeTableSpec) -> PaimonTableBinding:
-        """Return the same location for the table with other columns."""
-        place = PaimonTableBinding(self.storage, spec, settings=self.settings, world=self.world)
-        place._home = self._home
-        return place
+    def owner_of(self, table: PaimonTable) -> str | None:
+        return table.owner
+
+    def columns_of(self, table: PaimonTable) -> ColumnMap:
+        return paimon_columns(table.schema, self.spec)
 
     def exists(self) -> bool:
         try:
@@ -178,15 +160,6 @@ class PaimonTableBinding:
             schemas[schema.id] = schema
         return PaimonTable(self.location, schemas, newest)
 
-    def require(self) -> PaimonTable:
-        """Return the result of `find` for a table that must exist. Raises `LakeMismatchError`."""
-        table = self.find()
-        if table is None:
-            raise LakeMismatchError(
-                f"{self.spec.path} has no lake table at {self.spec.location}: dropped, or not tiered yet; tier it"
-            )
-        return table
-
     def create_or_evolve(self) -> None:
         """Create or migrate the table. **Commit point:** put-if-absent of the schema file, the first or one with other
         columns.
@@ -212,15 +185,6 @@ class PaimonTableBinding:
         raise CommitConflictError(
             f"the Paimon table at {self.location} was changed by others {ATTEMPTS_MAX} times; try again"
         )
-
-    def migrate_columns(self) -> None:
-        """Migrate the lake table, if it exists, to the table's columns before its files are rewritten."""
-        table = self.find()
-        if table is None or table.owner != self.spec.table_uuid:
-            return
-        schema_id = paimon_columns(table.schema, self.spec).schema_id
-        if schema_id is None or schema_id < self.spec.schema_id:
-            self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:
         """Drop the lake table if it is this table's. The owner's mark is deleted last, so that a failed drop can be
@@ -249,9 +213,6 @@ class PaimonTableBinding:
                 f"{'' if owner else 'make a table of it (adopt_table), or '}build the lake at "
                 "another place (streamhouse retier)"
             )
-
-    def files_at(self, location: str) -> FileAccess:
-        return lake_files(self.storage, self.settings, location)
 
     def _require_free(self) -> None:
         if self.snapshots.newest() is not None:

@@ -208,7 +208,7 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
             or (recorded is not None and not should_record(latest, recorded))
         ):
             return []
-        waits = lake.has_file_names and _has_pending_deletes(state, latest, latest.applied_through)
+        waits = _has_pending_deletes(state, latest, latest.applied_through)
         must_check = waits or ADOPTED in state.properties or bool(find_branches(state))
         keeps_files = must_check and _retains_external_files(state, lake, latest)
         if waits and not keeps_files:
@@ -279,7 +279,7 @@ def record_applied_deletes(log: CommitLog, lake: LakeTable, snapshot: LakeSnapsh
             or not should_record(newest, recorded)
         ):
             return []
-        if lake.has_file_names and _has_pending_deletes(state, newest, applied_through):
+        if _has_pending_deletes(state, newest, applied_through):
             return []  # of a later deletion, which the next round applies
         tiered = replace(_make_tiered_snapshot(state, newest, time_ms), applied_through=applied_through)
         return [tiered, *make_partition_drops(state, lake, tiered)]
