@@ -25,7 +25,7 @@ COLUMNS = {
     "iceberg": [c.name for c in PLAIN_COLUMNS],
     "paimon": [c.name for c in PLAIN_COLUMNS if any(is_type(c.type) for is_type in PAIMON_TYPES)],
 }
-MODULE = "streamhouse_spark.lake.{}.maintenance.drop_partition"
+MODULE = "streamhouse_spark.lake.{}.drop_partition"
 only_iceberg = pytest.mark.parametrize("lake_format", ["iceberg"])
 
 

@@ -66,7 +66,7 @@ def new_lake(request):
 @pytest.fixture
 def module(request):
     return importlib.import_module(
-        f"streamhouse_spark.lake.{request.node.callspec.params['new_lake']}.maintenance.compaction"
+        f"streamhouse_spark.lake.{request.node.callspec.params['new_lake']}.compaction"
     )
 
 
