@@ -57,7 +57,7 @@ from streamhouse_spark.lake.parquet.compaction import (
     plan_groups,
     rewrite_groups,
 )
-from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, is_keyed_file
 from streamhouse_spark.lake.parquet.merge_on_read import MergedRows
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_deleted_positions, read_offset_file
@@ -89,7 +89,7 @@ class RewriteTask(Portable):
         files = FilesAhead(storage, settings, group.splits())
         spec = IcebergFileSpec.from_json(self.context.lake)
         write = merge_group if self.how is None else partial(write_cluster, self.how)
-        written = write(group, self.context, spec, self.projection, files, world.ids)
+        written = write(group, FileOutput(self.context, spec, files, world.ids), self.projection)
         return Rewritten(tuple(written), group.num_rows)
 
 
@@ -438,7 +438,8 @@ class KeyedRewriteTask(Portable):
         offsets = OffsetRange(0, self.held.get(group.bucket, 0))
         key_ids = spec.field_ids(context.primary_key)
         rows = MergedRows(files, group.files, self.projection, key_ids, context.key_indexes)
-        files_written = write_rows(context, spec, files, world.ids, group.bucket, offsets, rows.batches())
+        output = FileOutput(context, spec, files, world.ids)
+        files_written = write_rows(output, group.bucket, offsets, rows.batches())
         if sum(file.num_rows for file in files_written) != rows.num_given:
             raise CommitConflictError(
                 f"lake table {self.location}: compaction wrote a different set of rows than it read; try again"

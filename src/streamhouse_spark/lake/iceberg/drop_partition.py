@@ -42,6 +42,7 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     retry_until_committed,
     rewrite_partial_files,
 )
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
 
 
@@ -69,9 +70,9 @@ def _drop(
     if not files_to_drop.files or dry_run:
         return report, None
     context = write_context(place)
-    file_spec, files = IcebergFileSpec.from_json(context.lake), place.files_at(context.lake["data_location"])
-    how = own_projection(table.metadata, place.spec)
-    added = rewrite_partial_files(files_to_drop.cut, context, file_spec, how, place.files_at, files, place.world.ids)
+    file_spec = IcebergFileSpec.from_json(context.lake)
+    output = FileOutput(context, file_spec, place.files_at(file_spec.data_location), place.world.ids)
+    added = rewrite_partial_files(files_to_drop.cut, output, own_projection(table.metadata, place.spec), place.files_at)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)

@@ -47,6 +47,7 @@ from streamhouse_spark.lake.iceberg.schema import (
 )
 from streamhouse_spark.lake.parquet.bucket_writer import write_rows
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, DELETED_KEY, FilesAt, read_deleted_positions
@@ -68,9 +69,7 @@ _SCHEMA: Final = pa.schema(
 
 
 def write_deletes(
-    spec: IcebergFileSpec,
-    files: FileAccess,
-    ids: Ids,
+    output: FileOutput,
     bucket: int,
     offsets: OffsetRange,
     file: LiveFile,
@@ -84,11 +83,12 @@ def write_deletes(
 
     Its bounds name the data file, so that readers of other files need not open it. It is durable on return.
     """
-    directory = spec.directory(file.partition, bucket) if file.spec_id == spec.spec.spec_id else spec.data_location
-    location = f"{directory}/{bucket:05d}-deletes-{ids.new_uuid()}.parquet"
+    spec = output.spec
+    directory = spec.directory(file.partition, bucket) if file.spec_id == spec.spec_id else spec.data_location
+    location = f"{directory}/{bucket:05d}-deletes-{output.ids.new_uuid()}.parquet"
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([file.location]))
     table = pa.Table.from_arrays([paths, pa.array(positions)], schema=_SCHEMA)
-    with parquet_sink(files, location) as sink:
+    with parquet_sink(output.files, location) as sink:
         with pq.ParquetWriter(sink, _SCHEMA, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=table.num_rows)
             close_with_checksum(writer, sink, {DELETED_KEY: str(len(positions))})
@@ -99,7 +99,7 @@ def write_deletes(
         offsets=offsets,
         num_rows=len(positions),
         size_bytes=size_bytes,
-        schema_id=spec.schema.schema_id,
+        schema_id=spec.schema_id,
         spec_id=file.spec_id,
         partition=file.partition,
         columns=_statistics(file.location, positions),
@@ -345,9 +345,8 @@ def write_changes(
     tail = MergedChangelog.of(
         _collect_keys(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
     )
-    files = files_at(spec.data_location)
-    rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
-    written = write_rows(context, spec, files, ids, bucket, offsets, rows)
+    output = FileOutput(context, spec, files_at(spec.data_location), ids)
+    written = write_rows(output, bucket, offsets, tail.rows.to_batches(max_chunksize=BATCH_ROWS))
     how = key_projection(context, spec)
     candidates = [file for file in live if chosen.may_contain_keys(file, tail.keys)]
     probe = chosen.probe()
@@ -356,14 +355,7 @@ def write_changes(
     is_matched = np.zeros(len(tail.keys), np.bool_)
     deletes = [
         write_deletes(
-            spec,
-            files,
-            ids,
-            bucket,
-            offsets,
-            f.file,
-            f.deleted,
-            num_duplicates=_count_duplicates(f.key_indexes, is_matched),
+            output, bucket, offsets, f.file, f.deleted, num_duplicates=_count_duplicates(f.key_indexes, is_matched)
         )
         for f in hits
         if f is not None

@@ -26,7 +26,7 @@ from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, requ
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.parquet.file_writer import may_hold
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, may_hold
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_offset_file
 from streamhouse_spark.lake.parquet.row_positions import RowPlaces, find_equal_rows, read_rows_at
@@ -59,8 +59,9 @@ def write_file_deletes(
     }
     for name, positions in _find_rewritten_rows(place, table, live, pending, moved).items():
         to_delete.setdefault(name, []).append(positions)
+    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
     written = (
-        _write_position_deletes(place, table, spec, live[name], np.unique(np.concatenate(parts)))
+        _write_position_deletes(place, table, output, live[name], np.unique(np.concatenate(parts)))
         for name, parts in to_delete.items()
     )
     return [file for file in written if file is not None]
@@ -96,7 +97,7 @@ def _tasks_by_name(place: IcebergTableBinding, table: Table, snapshot: Snapshot)
 
 
 def _write_position_deletes(
-    place: IcebergTableBinding, table: Table, spec: IcebergFileSpec, task: FileScanTask, positions: RowPlaces
+    place: IcebergTableBinding, table: Table, output: FileOutput, task: FileScanTask, positions: RowPlaces
 ) -> LakeFile | None:
     """Write the position delete file of a data file, or return None if all positions are deleted already."""
     file = describe_live_file(task, table, ())
@@ -108,9 +109,8 @@ def _write_position_deletes(
     source_id = bucket_source(table.metadata, place.spec.num_buckets)
     file_spec = table.metadata.specs()[task.file.spec_id]
     bucket = bucket_of(file_spec, task.file.partition, place.spec.num_buckets, source_id) or 0
-    files, ids = place.files_at(spec.data_location), place.world.ids
     every: RowPlaces = np.union1d(deleted_before, new)
-    return write_deletes(spec, files, ids, bucket, _NO_OFFSETS, file, every, num_dropped=len(new))
+    return write_deletes(output, bucket, _NO_OFFSETS, file, every, num_dropped=len(new))
 
 
 # -- rows whose files were replaced ------------------------------------------------------------------------------------

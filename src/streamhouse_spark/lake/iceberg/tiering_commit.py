@@ -18,6 +18,7 @@ from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import find_live_files, write_deletes
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, newest_offsets, own_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_offset_file
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, RewrittenRows, WriteContext, same_offsets
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
@@ -151,7 +152,7 @@ def write_row_deletes(
     already deleted there stay deleted and are not counted again.
     """
     spec = IcebergFileSpec.from_json(context.lake)
-    files = place.files_at(spec.data_location)
+    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
     left = dict(rows)
     foreign: str | None = None
     written: list[LakeFile] = []
@@ -169,8 +170,7 @@ def write_row_deletes(
         if len(newly_deleted):
             deleted_before: npt.NDArray[np.int64] = read_deleted_positions(access, file.location, file.own_deletes)
             positions, num_dropped = np.union1d(deleted_before, newly_deleted), len(newly_deleted)
-            ids, bucket = place.world.ids, own.bucket
-            written.append(write_deletes(spec, files, ids, bucket, hit.range, file, positions, num_dropped=num_dropped))
+            written.append(write_deletes(output, own.bucket, hit.range, file, positions, num_dropped=num_dropped))
     moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
     return written, RewrittenRows(moved, foreign)
 

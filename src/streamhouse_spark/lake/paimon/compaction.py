@@ -59,7 +59,7 @@ from streamhouse_spark.lake.parquet.compaction import (
     plan_groups,
     rewrite_groups,
 )
-from streamhouse_spark.lake.parquet.file_writer import PartitionKey
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.lake.types import (
     CompactReport,
@@ -86,7 +86,7 @@ class RewriteTask(Portable):
     def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
         files = FilesAhead(storage, settings, group.splits())
         spec = PaimonFileSpec.from_json(self.context.lake)
-        files_written = merge_group(group, self.context, spec, self.projection, files, world.ids)
+        files_written = merge_group(group, FileOutput(self.context, spec, files, world.ids), self.projection)
         return Rewritten(tuple(files_written), group.num_rows)
 
 
@@ -233,10 +233,8 @@ class KeyedRewriteTask(Portable):
         files = files_of_group(storage, settings, [split], group.size_bytes, spec.data_location)
         rows = NewestRows(files, group.merge, self.projection)
         offsets = OffsetRange(0, self.held.get(group.bucket, 0))
-        batches, ids = rows.batches(), world.ids
-        files_written = write_key_values(
-            self.context, spec, files, ids, group.bucket, offsets, batches, level=LEVEL_MAX
-        )
+        output = FileOutput(self.context, spec, files, world.ids)
+        files_written = write_key_values(output, group.bucket, offsets, rows.batches(), level=LEVEL_MAX)
         if rows.num_read != group.num_rows or any(file.partition != group.partition for file in files_written):
             raise CommitConflictError(
                 f"lake table {spec.data_location}: {rows.num_read} rows were read of a bucket and partition that has "

@@ -35,6 +35,7 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     retry_until_committed,
     rewrite_partial_files,
 )
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.types import LakeDropReport, LakeSplit
 from streamhouse_spark.lake.validation import require_present
 
@@ -63,9 +64,9 @@ def _drop(
     if not files_to_drop.files or dry_run:
         return report, None
     context = write_context(place)
-    spec, files = PaimonFileSpec.from_json(context.lake), place.files_at(table.location)
-    how = own_projection(table, place.spec)
-    added = rewrite_partial_files(files_to_drop.cut, context, spec, how, place.files_at, files, place.world.ids)
+    spec = PaimonFileSpec.from_json(context.lake)
+    output = FileOutput(context, spec, place.files_at(table.location), place.world.ids)
+    added = rewrite_partial_files(files_to_drop.cut, output, own_projection(table, place.spec), place.files_at)
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)

@@ -47,7 +47,7 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     rewrite_without_positions,
     rewrite_without_rows,
 )
-from streamhouse_spark.lake.parquet.file_writer import may_hold, parse_file_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, may_hold, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import OffsetFile
 from streamhouse_spark.lake.parquet.row_positions import RowPlaces, find_equal_rows, read_rows_at
@@ -78,10 +78,10 @@ def rewrite_files_without(
     if table.snapshot is None or not rows:
         return [], RewrittenRows({}, None)
     spec, how = PaimonFileSpec.from_json(context.lake), own_projection(table, place.spec)
-    files = place.files_at(spec.data_location)
+    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
 
     def write(file: FileRewrite) -> list[LakeFile]:
-        written = rewrite_without_rows(file, context, spec, how, files, place.world.ids)
+        written = rewrite_without_rows(file, output, how)
         return [*written, _file_to_rewrite(file, spec)]
 
     touched, moved = _find_touched_files(place, table, spec, rows)
@@ -210,8 +210,10 @@ def rewrite_external_files(
         live.rewrite_for(spec, name, np.unique(np.concatenate(parts))) for name, parts in sorted(to_delete.items())
     ]
 
+    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
+
     def write(file: ExternalFileRewrite) -> list[LakeFile]:
-        written = rewrite_without_positions(file, context, spec, how, place.files_at, place.world.ids)
+        written = rewrite_without_positions(file, output, how, place.files_at)
         return [*([written] if written is not None else ()), _external_file_to_rewrite(file, spec)]
 
     return [file for of_group in write_groups(place.storage, touched, write) for file in of_group]

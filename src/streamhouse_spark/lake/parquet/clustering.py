@@ -26,17 +26,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.arrow_rows import combine_small_chunks, take_rows
-from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_lanes
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_cluster_mark, parse_file_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split
-from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.partitioning import split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -259,13 +258,7 @@ def _total_bytes(files: Sequence[StoredFile]) -> int:
 
 
 def write_cluster(
-    how: Clustering,
-    group: CompactGroup,
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files: FileAccess,
-    ids: Ids,
+    how: Clustering, group: CompactGroup, output: FileOutput, projection: LakeProjection
 ) -> list[LakeFile]:
     """Write the group's rows as files of one range of the order each, with their offsets in the footers.
 
@@ -274,20 +267,20 @@ def write_cluster(
     """
     if not group.num_rows:
         return []
-    sample = _sample_rows(group, projection.of_columns(how.order.columns), files)
+    sample = _sample_rows(group, projection.of_columns(how.order.columns), output.files)
     ranks = ZOrderRanks(how.order, sample)
     cuts = ranks.lane_bounds(sample, how.num_lanes(group.size_bytes))
 
     def batches() -> Iterator[tuple[pa.RecordBatch, Int64Array, Int64Array]]:
-        for rows, offsets in _sort_by_offset(group, projection, files):
+        for rows, offsets in _sort_by_offset(group, projection, output.files):
             yield rows, offsets, np.searchsorted(cuts, ranks.of(rows), side="right")
 
     ranges = [file.runs.range for file in group.files if file.runs]
     offsets = OffsetRange(min(r.start for r in ranges), max(r.end for r in ranges))
     # A file may exceed the target somewhat, so that no small remainder is left.
-    roomy = replace(context, target_file_bytes=2 * how.file_bytes)
-    mark = f"_{how.mark}_{ids.new_uuid()[:8]}"
-    return write_lanes(roomy, spec, files, ids, group.bucket, offsets, mark, batches())
+    roomy = replace(output, context=replace(output.context, target_file_bytes=2 * how.file_bytes))
+    mark = f"_{how.mark}_{output.ids.new_uuid()[:8]}"
+    return write_lanes(roomy, group.bucket, offsets, mark, batches())
 
 
 def _sample_rows(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:

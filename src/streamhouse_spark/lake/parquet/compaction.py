@@ -12,17 +12,16 @@ from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
-from streamhouse_spark.core.clock import Ids, World
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_cluster_mark
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
-from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
@@ -211,15 +210,8 @@ def list_new_files(rewrites: Iterable[Rewritten]) -> list[LakeFile]:
     return [file for rewrite in rewrites for file in rewrite.files]
 
 
-def merge_group(
-    group: CompactGroup,
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files: FileAccess,
-    ids: Ids,
-) -> list[LakeFile]:
-    """Write the group's rows in offset order, with their offsets in the footer. ``spec`` is the context's own.
+def merge_group(group: CompactGroup, output: FileOutput, projection: LakeProjection) -> list[LakeFile]:
+    """Write the group's rows in offset order, with their offsets in the footer.
 
     Returns no file for a group whose rows are all deleted.
     """
@@ -228,8 +220,8 @@ def merge_group(
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         for file, split in zip(group.files, group.splits(), strict=True):
-            for batch in read_split(files, split, projection):
+            for batch in read_split(output.files, split, projection):
                 yield file, batch
 
     offsets = OffsetRange(group.files[0].runs.range.start, group.files[-1].runs.range.end)
-    return rewrite_files(context, spec, files, ids, group.bucket, offsets, batches())
+    return rewrite_files(output, group.bucket, offsets, batches())

@@ -12,15 +12,19 @@ from typing import Final, Generic, TypeVar
 import pyarrow as pa
 
 from streamhouse_spark.core.arrow_rows import copy_live_rows
-from streamhouse_spark.core.clock import Ids, World
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter, rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey, parse_file_offsets
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.file_writer import (
+    FileOutput,
+    PartitionFile,
+    PartitionKey,
+    parse_file_offsets,
+)
 from streamhouse_spark.lake.parquet.reader import (
     FilesAt,
     OffsetFile,
@@ -29,7 +33,7 @@ from streamhouse_spark.lake.parquet.reader import (
     read_split,
 )
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
-from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeProjection, LakeSplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,7 @@ class FileRewrite:
         return self.offsets.runs.without(self.removed_offsets)
 
 
-def rewrite_without_rows(
-    file: FileRewrite, context: WriteContext, spec: FileSpec, projection: LakeProjection, files: FileAccess, ids: Ids
-) -> list[LakeFile]:
+def rewrite_without_rows(file: FileRewrite, output: FileOutput, projection: LakeProjection) -> list[LakeFile]:
     """Write the remaining rows of a file, in order and with their offsets, to new files. They are durable on return.
 
     If no row remains, reads and writes nothing. Memory is bounded by one row group. Raises `CommitConflictError` if the
@@ -64,12 +66,12 @@ def rewrite_without_rows(
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
-        for batch in read_split(files, file.split, projection):
+        for batch in read_split(output.files, file.split, projection):
             deleted = deleted_places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
             yield remaining, copy_live_rows(batch, deleted)
 
-    written = rewrite_files(context, spec, files, ids, remaining.bucket, remaining.runs.range, batches())
+    written = rewrite_files(output, remaining.bucket, remaining.runs.range, batches())
     if sum(written_file.num_rows for written_file in written) != remaining.runs.num_rows:
         raise CommitConflictError(
             f"lake file {file.split.location} had other rows than its footer says; no row was deleted there, run "
@@ -100,12 +102,7 @@ class ExternalFileRewrite:
 
 
 def rewrite_without_positions(
-    file: ExternalFileRewrite,
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files_at: FilesAt,
-    ids: Ids,
+    file: ExternalFileRewrite, output: FileOutput, projection: LakeProjection, files_at: FilesAt
 ) -> LakeFile | None:
     """Write the remaining rows of a file, in order, to a file without offsets. Returns None if no row remains.
 
@@ -114,9 +111,9 @@ def rewrite_without_positions(
     """
     if not file.num_kept:
         return None
-    numbers, splitter = file.removed_positions.offsets(), PartitionSplitter(spec, context.schema.arrow, file.bucket)
-    files, where = files_at(spec.data_location), file.split.location
-    written = PartitionFile(context, spec, files, file.bucket, file.partition, file.sequences, ids.new_uuid())
+    numbers, where = file.removed_positions.offsets(), file.split.location
+    splitter = PartitionSplitter(output.spec, output.context.schema.names, file.bucket)
+    written = PartitionFile(output, file.bucket, file.partition, file.sequences, output.ids.new_uuid())
     try:
         position = 0
         for batch in read_split(files_at(where), file.split, projection):
@@ -246,28 +243,14 @@ def has_external_name(location: str) -> bool:
 
 
 def rewrite_partial_files(
-    cuts: Iterable[PartialFile],
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files_at: FilesAt,
-    files: FileAccess,
-    ids: Ids,
+    cuts: Iterable[PartialFile], output: FileOutput, projection: LakeProjection, files_at: FilesAt
 ) -> list[LakeFile]:
-    """Write the remaining rows of partly dropped files, with their offsets, to new files that ``files`` can reach."""
-    return [
-        file for cut in cuts for file in _rewrite_partial_file(cut, context, spec, projection, files_at, files, ids)
-    ]
+    """Write the remaining rows of partly dropped files, with their offsets, to new files."""
+    return [file for cut in cuts for file in _rewrite_partial_file(cut, output, projection, files_at)]
 
 
 def _rewrite_partial_file(
-    cut: PartialFile,
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files_at: FilesAt,
-    files: FileAccess,
-    ids: Ids,
+    cut: PartialFile, output: FileOutput, projection: LakeProjection, files_at: FilesAt
 ) -> list[LakeFile]:
     remaining = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_retained, cut.offsets.runs.num_rows))
 
@@ -279,7 +262,7 @@ def _rewrite_partial_file(
             if skipped < batch.num_rows:
                 yield remaining, batch.slice(skipped)
 
-    written = rewrite_files(context, spec, files, ids, remaining.bucket, remaining.runs.range, batches())
+    written = rewrite_files(output, remaining.bucket, remaining.runs.range, batches())
     if sum(f.num_rows for f in written) != remaining.runs.num_rows:
         raise CommitConflictError(
             f"lake file {cut.split.location} had other rows than its footer says; nothing was dropped, run "

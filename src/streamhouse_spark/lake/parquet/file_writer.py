@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
@@ -161,6 +163,17 @@ def parse_cluster_mark(location: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
+@dataclass(frozen=True, slots=True)
+class FileOutput:
+    """Where a task writes data files of a table, and in what form."""
+
+    context: WriteContext
+    spec: FileSpec
+    """The lake's part of the context."""
+    files: FileAccess
+    ids: Ids
+
+
 class PartitionFile:
     """A data file of one partition value, created with its first row group.
 
@@ -172,9 +185,7 @@ class PartitionFile:
 
     def __init__(
         self,
-        context: WriteContext,
-        spec: FileSpec,
-        files: FileAccess,
+        output: FileOutput,
         bucket: int,
         key: PartitionKey,
         offsets: OffsetRange,
@@ -182,9 +193,9 @@ class PartitionFile:
         lane: int = 0,
     ) -> None:
         self._offsets = offsets
-        self._context = context
-        self._spec = spec
-        self._files = files
+        self._context = output.context
+        self._spec = output.spec
+        self._files = output.files
         self._bucket = bucket
         self.key = key
         self.lane = lane

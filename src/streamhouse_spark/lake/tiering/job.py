@@ -43,6 +43,7 @@ from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.file_access import FilesAhead, lake_files
 from streamhouse_spark.lake.formats import file_spec_of, lake_library
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
 from streamhouse_spark.lake.tiering.plan import (
@@ -364,9 +365,8 @@ def run_task(
         if task.context.primary_key:
             return _run_keyed_task(storage, settings, world, task, records)
         shape = file_spec_of(task.context)
-        files, rows = lake_files(storage, settings, shape.data_location), _read_rows(storage, task, records)
-        deleted = task.split.deleted
-        return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, rows, deleted)
+        output = FileOutput(task.context, shape, lake_files(storage, settings, shape.data_location), world.ids)
+        return write_files(output, task.bucket, task.offsets, _read_rows(storage, task, records), task.split.deleted)
 
 
 def _run_keyed_task(
@@ -403,7 +403,8 @@ def _run_base_task(
         inserts = (_mark_as_inserts(batch, written) for batch in batches)
         return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
     shape = file_spec_of(context)
-    return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, batches)
+    output = FileOutput(context, shape, files_at(shape.data_location), world.ids)
+    return write_rows(output, task.bucket, base, batches)
 
 
 def _mark_as_inserts(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
