@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, TablePath
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.lake.column_mapping import ColumnMap
 from streamhouse_spark.lake.file_access import lake_files
@@ -245,6 +245,91 @@ class LakeTableBinding(ABC, Generic[T]):
         """Drop the lake table if it is this table's. Another table's lake at the location stays."""
 
 
+class ReplaceableSnapshots(ABC):
+    """The part of a lake table whose writers rename: a slow commit of another engine may replace the latest snapshot.
+
+    Everywhere else all writers compare and swap: the latest snapshot is durable, and an id names one snapshot.
+    """
+
+    @abstractmethod
+    def find_durable(self) -> LakeSnapshot | None:
+        """Return the latest durable snapshot: no in-flight commit of another engine can remove its rows.
+
+        Returns None if there is none. May commit an empty snapshot to make earlier ones durable. Raises as
+        `LakeTable.commit` does.
+        """
+
+    @abstractmethod
+    def wait_until_durable(self, snapshot: LakeSnapshot) -> LakeSnapshot:
+        """Wait until no in-flight commit of another engine can restore rows that the latest ``snapshot`` dropped.
+
+        Returns it, or an empty snapshot above it. Raises `CommitConflictError` if a commit restored some.
+        """
+
+    @abstractmethod
+    def is_replaced(self, snapshot_id: int) -> bool:
+        """Return whether another engine's snapshot replaced this one of the package, and no file holds the lost rows.
+        Then they can be tiered again.
+        """
+
+    @abstractmethod
+    def snapshot_mark(self, snapshot_id: int) -> str | None:
+        """Return a mark that distinguishes a snapshot from one of another engine with the same number. None if the
+        snapshot has expired.
+        """
+
+    @abstractmethod
+    def adds_only_own_rows(self, older: int, newer: int) -> bool:
+        """Return whether each row without an offset provably comes from an older snapshot, perhaps in another file."""
+
+
+class RearrangeableFiles(ABC):
+    """The part of a lake table whose metadata names any file: of another table, and in any order of rows."""
+
+    @abstractmethod
+    def require_clonable(self) -> None:
+        """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
+
+    @abstractmethod
+    def clone(self, state: TableState, snapshot_id: int) -> None:
+        """Create the lake table of a clone with this ``state`` from a snapshot that the source table retains for it.
+
+        Copies no file. **Commit point:** the first version of its metadata. Raises `InvalidOptionError`,
+        `LakeMismatchError`, `SnapshotExpiredError`.
+        """
+
+    @abstractmethod
+    def cluster(
+        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
+    ) -> CompactReport:
+        """Rewrite files of a log table in a sort order: of the locations ``files`` about a gigabyte, or 16 with
+        ``run``.
+
+        **Commit point:** the lake snapshot, which has the same rows and offsets. Raises `CommitConflictError`,
+        `LakeMismatchError`.
+        """
+
+    @abstractmethod
+    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
+        """Merge manifests into a few large ones, those of delete files too.
+
+        **Commit point:** the lake's metadata version. Rows, files and offsets stay. Rounds merge small manifests
+        themselves: this is for tables that other engines wrote to, or with an older partition spec. Raises
+        `CommitConflictError`, `LakeMismatchError`, `CommitStateUnknownError`.
+        """
+
+    @abstractmethod
+    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
+        """Delete metadata versions that were superseded more than a day ago, and return their keys."""
+
+
+class LakeCapabilities(NamedTuple):
+    """What a lake table can do besides the methods of `LakeTable`."""
+
+    replaceable: ReplaceableSnapshots | None
+    rearrangeable: RearrangeableFiles | None
+
+
 class LakeTable(ABC):
     """The lake table of one streamhouse table. Every call reads the latest state of the lake.
 
@@ -274,6 +359,13 @@ class LakeTable(ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         guard_metadata_errors(cls)
+
+    @property
+    def capabilities(self) -> LakeCapabilities:
+        return LakeCapabilities(
+            replaceable=self if isinstance(self, ReplaceableSnapshots) else None,
+            rearrangeable=self if isinstance(self, RearrangeableFiles) else None,
+        )
 
     @property
     def location(self) -> str:
@@ -332,32 +424,9 @@ class LakeTable(ABC):
         self.place.require_home("dropping the lake table")
         self.place.drop(purge=purge)
 
-    def require_clonable(self) -> None:
-        """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
-        raise InvalidOptionError(
-            f"table {self.place.spec.path} has a Paimon lake: Paimon looks for data files in their table's folder, so "
-            "two tables cannot share them; copy the rows instead (CREATE TABLE … AS SELECT)"
-        )
-
-    def clone(self, state: TableState, snapshot_id: int) -> None:  # noqa: ARG002 - the interface
-        """Create the lake table of a clone with this ``state`` from a snapshot that the source table retains for it.
-
-        Copies no file. **Commit point:** the first version of its metadata. Raises `InvalidOptionError`,
-        `LakeMismatchError`, `SnapshotExpiredError`.
-        """
-        self.require_clonable()
-
     @abstractmethod
     def newest(self) -> LakeSnapshot | None:
         """Return the current snapshot with its offsets, or None before the first. Raises `LakeRolledBackError`."""
-
-    def find_durable(self) -> LakeSnapshot | None:
-        """Return the latest durable snapshot: no in-flight commit of another engine can remove its rows.
-
-        Returns None if there is none. May commit an empty snapshot to make earlier ones durable. Raises as `commit`
-        does.
-        """
-        return self.newest()  # all writers compare and swap
 
     def marks(self) -> LakeValidators | None:
         """Return the objects whose change reveals the next change of the lake, by any engine. Returns None if no object
@@ -384,19 +453,6 @@ class LakeTable(ABC):
     @abstractmethod
     def metadata_problems(self) -> Iterator[str]:
         """Describe damaged and missing files of all retained snapshots, of the package's tag and of the hint."""
-
-    def wait_until_durable(self, snapshot: LakeSnapshot) -> LakeSnapshot:
-        """Wait until no in-flight commit of another engine can restore rows that the latest ``snapshot`` dropped.
-
-        Returns it, or an empty snapshot above it. Raises `CommitConflictError` if a commit restored some.
-        """
-        return snapshot  # all writers compare and swap
-
-    def is_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
-        """Return whether another engine's snapshot replaced this one of the package, and no file holds the lost rows.
-        Then they can be tiered again.
-        """
-        return False  # all writers compare and swap
 
     @abstractmethod
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
@@ -450,12 +506,6 @@ class LakeTable(ABC):
     @abstractmethod
     def keeps_files(self, older: int, newer: int) -> bool:
         """Return whether a snapshot provably retains each file without offsets of an older one, unchanged."""
-
-    def adds_only_own_rows(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
-        """Return whether each row without an offset provably comes from an older snapshot, perhaps in another file.
-        False if rounds never rewrite such rows.
-        """
-        return False
 
     def commit(
         self,
@@ -562,12 +612,6 @@ class LakeTable(ABC):
         `SnapshotExpiredError`.
         """
 
-    def snapshot_mark(self, snapshot_id: int) -> str | None:  # noqa: ARG002 - the interface
-        """Return a mark that distinguishes a snapshot from one of another engine with the same number. None if there is
-        no mark, or the snapshot has expired.
-        """
-        return None
-
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
     ) -> Iterator[pa.RecordBatch]:
@@ -645,28 +689,6 @@ class LakeTable(ABC):
     @abstractmethod
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport: ...
 
-    def cluster(
-        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
-    ) -> CompactReport | None:
-        """Rewrite files in a sort order: of the locations ``files`` about a gigabyte, or 16 with ``run``.
-
-        Returns None if the format or table has no such files: those of a primary-key table are in key order. **Commit
-        point:** the lake snapshot, which has the same rows and offsets. Raises `CommitConflictError`,
-        `LakeMismatchError`.
-        """
-        self._require_home_unless(dry_run, "clustering")
-        return self._cluster(how, files, dry_run=dry_run, run=run)
-
-    def _cluster(  # the interface of formats that support clustering
-        self,
-        how: Clustering,  # noqa: ARG002
-        files: Collection[str],  # noqa: ARG002
-        *,
-        dry_run: bool,  # noqa: ARG002
-        run: RunGroups | None,  # noqa: ARG002
-    ) -> CompactReport | None:
-        return None
-
     def remove_orphans(self, *, grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False) -> list[str]:
         """Delete orphan files older than ``grace_ms``, and return their keys."""
         self._require_home_unless(dry_run, "removing orphans")
@@ -674,20 +696,6 @@ class LakeTable(ABC):
 
     @abstractmethod
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]: ...
-
-    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport | None:  # noqa: ARG002 - the interface
-        """Merge manifests into a few large ones, those of delete files too. Returns None if the format has nothing to
-        merge.
-
-        **Commit point:** the lake's metadata version. Rows, files and offsets stay. Rounds merge small manifests
-        themselves: this is for tables that other engines wrote to, or with an older partition spec. Raises
-        `CommitConflictError`, `LakeMismatchError`, `CommitStateUnknownError`.
-        """
-        return None
-
-    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
-        """Delete metadata versions that were superseded more than a day ago, and return their keys."""
-        return []
 
     def expire(
         self,

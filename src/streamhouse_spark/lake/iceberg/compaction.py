@@ -257,7 +257,7 @@ def cluster(
     dry_run: bool,
     run: RunGroups | None = None,
 ) -> tuple[CompactReport, int | None]:
-    """Cluster as `LakeTable.cluster` does; returns the report and the id of the new snapshot.
+    """Cluster as `RearrangeableFiles.cluster` does; returns the report and the id of the new snapshot.
 
     A dry run reports the work of all following calls, with the planned number of files.
     """
@@ -295,7 +295,7 @@ def cluster(
 
 
 def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
-    """Rewrite manifests as `LakeTable.rewrite_manifests` does, those of concurrent commits included."""
+    """Rewrite manifests as `RearrangeableFiles.rewrite_manifests` does, those of concurrent commits included."""
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:

@@ -16,7 +16,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.base import LakeTable, RearrangeableFiles
 from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round
 from streamhouse_spark.lake.iceberg.snapshots import (
     describe_snapshot,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["IcebergLake", "LakeTableSpec"]
 
 
-class IcebergLake(LakeTable):
+class IcebergLake(LakeTable, RearrangeableFiles):
     """The `LakeTable` of Iceberg."""
 
     place: IcebergTableBinding
@@ -227,13 +227,12 @@ class IcebergLake(LakeTable):
         report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run, run=run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
-    def _cluster(
-        self, how: Clustering, files: Collection[str], *, dry_run: bool, run: RunGroups | None
-    ) -> CompactReport | None:
+    def cluster(
+        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
+    ) -> CompactReport:
         from streamhouse_spark.lake.iceberg.compaction import cluster
 
-        if self.place.spec.primary_key:
-            return None
+        self._require_home_unless(dry_run, "clustering")
         report, snapshot_id = cluster(self.place, how, files, dry_run=dry_run, run=run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 

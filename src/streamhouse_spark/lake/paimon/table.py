@@ -11,7 +11,7 @@ import pyarrow as pa
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
-from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.base import LakeTable, ReplaceableSnapshots
 from streamhouse_spark.lake.paimon.compaction import compact_keyed, compact_log
 from streamhouse_spark.lake.paimon.drop_partition import drop_partitions
 from streamhouse_spark.lake.paimon.expiry import expire, remove_orphans
@@ -55,7 +55,7 @@ from streamhouse_spark.lake.types import (
 from streamhouse_spark.lake.validation import LogRange
 
 
-class PaimonLake(LakeTable):
+class PaimonLake(LakeTable, ReplaceableSnapshots):
     """The `LakeTable` of Paimon."""
 
     place: PaimonTableBinding

@@ -292,7 +292,8 @@ class TieringJob:
         return newest
 
     def _was_replaced(self, state: TableState) -> bool:
-        return state.lake is not None and self._lake.is_replaced(state.lake.snapshot_id)
+        replaceable = self._lake.capabilities.replaceable
+        return replaceable is not None and state.lake is not None and replaceable.is_replaced(state.lake.snapshot_id)
 
     def _require_progress(self, state: TableState, recorded: TieredSnapshot) -> None:
         newest = self._lake.newest()

@@ -192,8 +192,9 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
     recorded = log.state.recorded_lake
     if recorded is not None and not should_record(snapshot, recorded):
         return
-    if _dropped_more_rows(snapshot, recorded):
-        snapshot = lake.wait_until_durable(snapshot)
+    replaceable = lake.capabilities.replaceable
+    if replaceable is not None and _dropped_more_rows(snapshot, recorded):
+        snapshot = replaceable.wait_until_durable(snapshot)
 
     def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         if state.lake_location != lake.location:
