@@ -21,7 +21,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, TablePath
-from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.lake.column_mapping import ColumnMap
 from streamhouse_spark.lake.file_access import lake_files
@@ -684,7 +684,14 @@ class LakeTable(ABC):
 
     def compact(self, *, purge: bool = False, dry_run: bool = False, run: RunGroups | None = None) -> CompactReport:
         self._require_home_unless(dry_run, "compaction")
-        return self._compact(purge=purge, dry_run=dry_run, run=run)
+        try:
+            return self._compact(purge=purge, dry_run=dry_run, run=run)
+        except SnapshotExpiredError as error:
+            if not self.place.spec.primary_key:
+                raise
+            raise CommitConflictError(
+                f"another process compacted and expired these files; try again ({error})"
+            ) from error
 
     @abstractmethod
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport: ...

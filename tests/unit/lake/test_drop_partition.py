@@ -166,7 +166,7 @@ def delete_by_position(lake, region: str, positions: list[int]) -> str:
     def change(metadata) -> Change:
         return Change(Operation.OVERWRITE, added=[file], summary=carry_offsets(metadata))
 
-    commit_snapshot(place.catalog, place.identifier, change, place.world)
+    commit_snapshot(place, change)
     return of_deletes
 
 

@@ -163,8 +163,7 @@ class IcebergAdoption:
             operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
             return Change(operation, summary=summary, properties=properties)
 
-        snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-        return LakeSnapshot(snapshot.snapshot_id, dict(offsets), snapshot.timestamp_ms)
+        return commit_snapshot(place, validated)
 
     def release(self, spec: LakeTableSpec) -> None:
         place = self._place(spec)

@@ -22,7 +22,7 @@ from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
 from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot, manifest_groups
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
@@ -56,6 +56,7 @@ from streamhouse_spark.lake.parquet.compaction import (
     merge_group,
     plan_groups,
     rewrite_groups,
+    rewrite_same_rows,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, is_keyed_file
 from streamhouse_spark.lake.parquet.merge_on_read import MergedRows
@@ -93,14 +94,12 @@ class RewriteTask(Portable):
         return Rewritten(tuple(written), group.num_rows)
 
 
-def compact(
-    place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
-) -> tuple[CompactReport, int | None]:
-    """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
-    current_plan = find_current(place, dry_run=dry_run)
-    if current_plan is None:
-        return CompactReport(), None
-    table, planned = current_plan
+def compact(place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
+    """Compact a log table as `LakeTable.compact` does."""
+    current = find_current(place, dry_run=dry_run)
+    if current is None:
+        return CompactReport()
+    table, planned = current
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
         if not dry_run:
@@ -132,8 +131,8 @@ def rewrite(
     *,
     dry_run: bool,
     run: RunGroups | None = None,
-) -> tuple[CompactReport, int | None]:
-    """Rewrite groups of files of a snapshot; returns the report and the id of the new snapshot.
+) -> CompactReport:
+    """Rewrite groups of files of a snapshot.
 
     Writes in this process, or by ``run``. **Commit point:** the lake's metadata version; a crash before it leaves the
     new files as orphans. Raises `CommitConflictError` if rows were deleted or files replaced since the groups were
@@ -144,16 +143,12 @@ def rewrite(
     purged_rows = sum(file.num_deleted for group in groups for file in group.stored)
     if not groups or dry_run:
         num_written = sum(group.num_rows > 0 for group in groups)
-        return CompactReport(len(removed), num_written, rows, purged_rows=purged_rows), None
+        return CompactReport(len(removed), num_written, rows, purged_rows=purged_rows)
     context = write_context(place)
     spec = IcebergFileSpec.from_json(context.lake)
     task = RewriteTask(how, context, own_projection(table.metadata, place.spec))
     run = run or make_local_runner(place.storage, place.settings, place.world)
-    added = list_new_files(rewrite_groups(run, groups, task, table.location()))
-    if sum(file.num_rows for file in added) != rows:
-        raise CommitConflictError(
-            f"lake table {table.location()}: compaction read a different set of rows than planned; try again"
-        )
+    added = rewrite_same_rows(run, groups, task, table.location())
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -161,8 +156,8 @@ def rewrite(
         require_written(place, metadata, added, spec)
         return make_compaction_change(table, planned, groups, added, metadata)
 
-    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return CompactReport(len(removed), len(added), rows, purged_rows=purged_rows), snapshot.snapshot_id
+    snapshot = commit_snapshot(place, validated)
+    return CompactReport(len(removed), len(added), rows, snapshot, purged_rows=purged_rows)
 
 
 def plan_compaction(
@@ -227,7 +222,7 @@ def make_compaction_change(
     summary = carry_offsets(metadata)
     removed = [file.location for group in groups for file in group.stored]
     deletes = sorted({delete for group in groups for file in group.stored for delete in file.own_deletes})
-    return Change(Operation.REPLACE, added, removed, deletes, summary=summary, moves_tag=bool(summary))
+    return Change(Operation.REPLACE, added, removed, deletes, summary=summary)
 
 
 def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
@@ -256,15 +251,15 @@ def cluster(
     *,
     dry_run: bool,
     run: RunGroups | None = None,
-) -> tuple[CompactReport, int | None]:
-    """Cluster as `RearrangeableFiles.cluster` does; returns the report and the id of the new snapshot.
+) -> CompactReport:
+    """Cluster as `RearrangeableFiles.cluster` does.
 
     A dry run reports the work of all following calls, with the planned number of files.
     """
-    newest = find_current(place, dry_run=dry_run)
-    if newest is None:
-        return CompactReport(), None
-    table, planned = newest
+    current = find_current(place, dry_run=dry_run)
+    if current is None:
+        return CompactReport()
+    table, planned = current
     files = place.files_at(data_location(table))
 
     def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
@@ -289,8 +284,8 @@ def cluster(
         plan = plan_clusters(chosen_files, how, group_of)
         groups = list(plan if dry_run else limit_to_budget(plan, None if run is None else SPREAD_BYTES_MAX))
     if dry_run:
-        report, _ = rewrite(place, table, planned, groups, how, dry_run=True)
-        return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows)), None
+        report = rewrite(place, table, planned, groups, how, dry_run=True)
+        return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows))
     return rewrite(place, table, planned, groups, how, dry_run=False, run=run)
 
 
@@ -311,10 +306,10 @@ def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestR
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
         summary = carry_offsets(metadata)
-        return Change(Operation.REPLACE, summary=summary, moves_tag=bool(summary), joins_manifests=True)
+        return Change(Operation.REPLACE, summary=summary, joins_manifests=True)
 
-    committed = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return ManifestReport(removed, added, committed.snapshot_id)
+    committed = commit_snapshot(place, validated)
+    return ManifestReport(removed, added, committed.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,29 +444,17 @@ class KeyedRewriteTask(Portable):
 
 def compact_keyed(
     place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
-) -> tuple[CompactReport, int | None]:
-    """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
-    try:
-        return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
-    except SnapshotExpiredError as error:
-        raise CommitConflictError(f"another process compacted and expired these files; try again ({error})") from error
-
-
-def _compact_keyed(
-    place: IcebergTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool
-) -> tuple[CompactReport, int | None]:
-    if not dry_run:
-        place.migrate_columns()
-    table = place.find()
-    snapshot = table.metadata.current_snapshot() if table else None
-    if table is None or snapshot is None:
-        return CompactReport(), None
-    place.require_owner(table.metadata)
+) -> CompactReport:
+    """Compact a primary-key table as `LakeTable.compact` does."""
+    current = find_current(place, dry_run=dry_run)
+    if current is None:
+        return CompactReport()
+    table, snapshot = current
     plan = plan_keyed_compaction(table, snapshot, place.spec, purge=purge, is_whole=dry_run)
     num_removed = len(plan.removed) + len(plan.removed_deletes)
     if dry_run or not num_removed:
         num_rows = sum(group.num_rows for group in plan.groups)
-        return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted), None
+        return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted)
     context = write_context(place)
     offsets_before = newest_offsets(table.metadata, place.spec.table_uuid)
     offsets = offsets_before.offsets if offsets_before else {}
@@ -489,13 +472,11 @@ def _compact_keyed(
         require_written(place, metadata, added, file_spec)
         summary = carry_offsets(metadata)
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
-        return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary, moves_tag=bool(summary))
+        return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary)
 
-    committed = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    warn_of_duplicates(str(place.spec.path), num_read - num_rows)
-    healed_rows = num_read - num_rows
-    report = CompactReport(num_removed, len(added), num_rows, healed_rows=healed_rows, purged_rows=plan.num_deleted)
-    return report, committed.snapshot_id
+    committed, healed_rows = commit_snapshot(place, validated), num_read - num_rows
+    warn_of_duplicates(str(place.spec.path), healed_rows)
+    return CompactReport(num_removed, len(added), num_rows, committed, healed_rows, plan.num_deleted)
 
 
 def plan_keyed_compaction(

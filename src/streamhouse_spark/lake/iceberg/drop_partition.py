@@ -22,6 +22,7 @@ from pyiceberg.transforms import IdentityTransform
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.compaction import find_current
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import row_deletes_of
@@ -48,8 +49,8 @@ from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
 
 def drop_partitions(
     place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
-) -> tuple[LakeDropReport, int | None]:
-    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
+) -> LakeDropReport:
+    """Drop partitions as `LakeTable.drop_partitions` does."""
     return retry_until_committed(
         place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
     )
@@ -57,18 +58,15 @@ def drop_partitions(
 
 def _drop(
     place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
-) -> tuple[LakeDropReport, int | None]:
-    if not dry_run:
-        place.migrate_columns()
-    table = place.find()
-    planned = table.metadata.current_snapshot() if table else None
-    if table is None or planned is None:
-        return LakeDropReport(), None
-    place.require_owner(table.metadata)
+) -> LakeDropReport:
+    current = find_current(place, dry_run=dry_run)
+    if current is None:
+        return LakeDropReport()
+    table, planned = current
     files_to_drop, deletes = _find_files_to_drop(place, table, planned, chosen, below)
     report = files_to_drop.report()
     if not files_to_drop.files or dry_run:
-        return report, None
+        return report
     context = write_context(place)
     file_spec = IcebergFileSpec.from_json(context.lake)
     output = FileOutput(context, file_spec, place.files_at(file_spec.data_location), place.world.ids)
@@ -84,8 +82,7 @@ def _drop(
             require_written(place, metadata, added, file_spec)
         return _make_change(place, metadata, files_to_drop, deletes, added)
 
-    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return report, snapshot.snapshot_id
+    return replace(report, snapshot=commit_snapshot(place, validated))
 
 
 def _make_change(
@@ -103,7 +100,6 @@ def _make_change(
         removed=sorted(file.file_path for file in files_to_drop.files),
         removed_deletes=sorted(file.file_path for file in deletes),
         summary=summary,
-        moves_tag=bool(summary),
     )
 
 

@@ -297,6 +297,6 @@ def _commit_not_before(place: IcebergTableBinding, moment_ms: int) -> None:
         summary = carry_offsets(metadata)
         properties = {NOT_BEFORE_PROPERTY: str(max(known_not_before_ms(metadata), moment_ms))}
         operation = Operation.REPLACE if metadata.current_snapshot() else Operation.APPEND
-        return Change(operation, summary=summary, properties=properties, moves_tag=bool(summary))
+        return Change(operation, summary=summary, properties=properties)
 
-    commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    commit_snapshot(place, validated)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -166,8 +165,7 @@ class IcebergLake(LakeTable, RearrangeableFiles):
     def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
         from streamhouse_spark.lake.iceberg.drop_partition import drop_partitions
 
-        report, snapshot_id = drop_partitions(self.place, chosen, below, dry_run=dry_run)
-        return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
+        return drop_partitions(self.place, chosen, below, dry_run=dry_run)
 
     # -- clones ---------------------------------------------------------------------------------------------------
 
@@ -224,8 +222,7 @@ class IcebergLake(LakeTable, RearrangeableFiles):
         from streamhouse_spark.lake.iceberg.compaction import compact, compact_keyed
 
         work = compact_keyed if self.place.spec.primary_key else compact
-        report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run, run=run)
-        return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
+        return work(self.place, purge=purge, dry_run=dry_run, run=run)
 
     def cluster(
         self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
@@ -233,8 +230,7 @@ class IcebergLake(LakeTable, RearrangeableFiles):
         from streamhouse_spark.lake.iceberg.compaction import cluster
 
         self._require_home_unless(dry_run, "clustering")
-        report, snapshot_id = cluster(self.place, how, files, dry_run=dry_run, run=run)
-        return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
+        return cluster(self.place, how, files, dry_run=dry_run, run=run)
 
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None

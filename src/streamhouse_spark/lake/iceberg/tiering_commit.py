@@ -16,7 +16,7 @@ from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot, not_b
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import find_live_files, write_deletes
-from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, newest_offsets, own_offsets
+from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_offset_file
@@ -96,8 +96,7 @@ def commit_round(
         operation = Operation.OVERWRITE if files else Operation.DELETE
         return Change(operation, added=files, removes_all=True, summary=summary)
 
-    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return describe_snapshot(snapshot, own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier)))
+    return commit_snapshot(place, validated)
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:

@@ -21,7 +21,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
@@ -58,15 +58,14 @@ from streamhouse_spark.lake.parquet.compaction import (
     merge_group,
     plan_groups,
     rewrite_groups,
+    rewrite_same_rows,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.lake.types import (
     CompactReport,
     FieldNames,
-    LakeFile,
     LakeProjection,
-    LakeSnapshot,
     LakeSplit,
     MergedFile,
     MergedFiles,
@@ -90,29 +89,34 @@ class RewriteTask(Portable):
         return Rewritten(tuple(files_written), group.num_rows)
 
 
-def compact_log(
-    place: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None = None
-) -> tuple[CompactReport, Snapshot | None]:
-    """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
-
-    **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
-    repeats the offsets. Every attempt validates that all removed files are live, the schema is unchanged, and no rows
-    were deleted.
+def find_current(place: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
+    """Return the lake table and its latest snapshot, or None. Migrates the lake to the table's schema, except for a dry
+    run.
     """
     if not dry_run:
         place.migrate_columns()
     table = place.find()
     if table is None or table.snapshot is None:
-        return CompactReport(), None
+        return None
     place.require_owner(table)
-    if table.snapshot.index_manifest is not None:
-        return CompactReport(), None  # rows that another engine deleted could return
+    return table, table.snapshot
+
+
+def compact(place: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
+    """Compact a log table as `LakeTable.compact` does.
+
+    **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
+    repeats the offsets. Every attempt validates that all removed files are live, the schema is unchanged, and no rows
+    were deleted.
+    """
+    current = find_current(place, dry_run=dry_run)
+    if current is None or current[1].index_manifest is not None:  # rows that another engine deleted could return
+        return CompactReport()
+    table, planned = current
     num_buckets = PaimonFileSpec(table.schema, table.location, place.storage.now_ms()).num_buckets
     reader = MetadataReader(table, PaimonFiles(place.files))
     entries = {
-        reader.location(entry): entry
-        for entry in reader.live_entries(table.snapshot)
-        if entry.total_buckets == num_buckets
+        reader.location(entry): entry for entry in reader.live_entries(planned) if entry.total_buckets == num_buckets
     }
 
     stored = [_stored_file(location, entry) for location, entry in entries.items()]
@@ -124,27 +128,13 @@ def compact_log(
     removed = [entries[file.location] for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
-        return CompactReport(len(removed), len(groups), rows), None
+        return CompactReport(len(removed), len(groups), rows)
     context = write_context(place)
     spec = PaimonFileSpec.from_json(context.lake)
     task = RewriteTask(context, own_projection(table, place.spec))
     run = run or make_local_runner(place.storage, place.settings, place.world)
-    added = list_new_files(rewrite_groups(run, groups, task, table.location))
-    if sum(file.num_rows for file in added) != rows:
-        raise CommitConflictError(
-            f"lake table {table.location}: compaction read a different set of rows than planned; try again"
-        )
-    snapshot = _commit(place, spec, removed, added)
-    return CompactReport(len(removed), len(added), rows), snapshot
+    added = rewrite_same_rows(run, groups, task, table.location)
 
-
-def _stored_file(location: str, entry: ManifestEntry) -> StoredFile:
-    return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
-
-
-def _commit(
-    place: PaimonTableBinding, spec: PaimonFileSpec, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
-) -> Snapshot:
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
         require_shape(place, table, spec)
@@ -155,7 +145,12 @@ def _commit(
             )
         return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, table.snapshot))
 
-    return commit_snapshot(place, validated)
+    snapshot = describe_snapshot(place, commit_snapshot(place, validated))
+    return CompactReport(len(removed), len(added), rows, snapshot)
+
+
+def _stored_file(location: str, entry: ManifestEntry) -> StoredFile:
+    return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
 
 
 UNMERGED_SHARE_MIN = 0.1
@@ -246,14 +241,9 @@ class KeyedRewriteTask(Portable):
 def compact_keyed(
     place: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
-    """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if the files changed concurrently."""
-    try:
-        return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
-    except SnapshotExpiredError as error:
-        raise CommitConflictError(f"another process compacted and expired these files; try again ({error})") from error
-
-
-def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool) -> CompactReport:
+    """Compact a primary-key table as `LakeTable.compact` does. Raises `CommitConflictError` if the files changed
+    concurrently.
+    """
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport()
@@ -282,8 +272,7 @@ def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: b
         require_present(place.files_at, added)
         return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, newest.snapshot))
 
-    snapshot = commit_snapshot(place, validated)
-    committed: LakeSnapshot = describe_snapshot(place, snapshot)
+    committed = describe_snapshot(place, commit_snapshot(place, validated))
     num_rows = sum(file.num_rows for file in added)
     purged_rows = sum(group.num_rows for group in chosen) - num_rows
     return CompactReport(len(removed), len(added), num_rows, committed, purged_rows=purged_rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import pyarrow as pa
 
@@ -12,7 +11,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.base import LakeTable, ReplaceableSnapshots
-from streamhouse_spark.lake.paimon.compaction import compact_keyed, compact_log
+from streamhouse_spark.lake.paimon.compaction import compact, compact_keyed
 from streamhouse_spark.lake.paimon.drop_partition import drop_partitions
 from streamhouse_spark.lake.paimon.expiry import expire, remove_orphans
 from streamhouse_spark.lake.paimon.metadata_inspection import find_metadata_problems, metadata_table
@@ -184,8 +183,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         return commit_round(self.place, files, before, after, context)
 
     def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
-        report, snapshot = drop_partitions(self.place, chosen, below, dry_run=dry_run)
-        return report if snapshot is None else replace(report, snapshot=describe_snapshot(self.place, snapshot))
+        return drop_partitions(self.place, chosen, below, dry_run=dry_run)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -206,8 +204,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport:
         if self.place.spec.primary_key:
             return compact_keyed(self.place, purge=purge, dry_run=dry_run, run=run)
-        report, snapshot = compact_log(self.place, dry_run=dry_run, run=run)
-        return report if snapshot is None else replace(report, snapshot=describe_snapshot(self.place, snapshot))
+        return compact(self.place, dry_run=dry_run, run=run)
 
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None

@@ -282,7 +282,7 @@ def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
 def _find_durable_with_rows_of(
     place: PaimonTableBinding, stored: Snapshot, snapshot: LakeSnapshot
 ) -> LakeSnapshot | None:
-    """Return the durable snapshot below ``stored`` if it has the rows and deletions of ``snapshot``, its description."""
+    """Return the durable snapshot below ``stored`` with the rows and deletions of ``snapshot``, its description."""
     below = _find_predecessor(place, stored)
     if below is None or not same_offsets(below.offsets, snapshot.offsets):
         return None

@@ -206,6 +206,18 @@ def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWri
     return rewrites
 
 
+def rewrite_same_rows(
+    run: RunGroups, groups: Sequence[CompactGroup], writer: GroupWriter, location: str
+) -> list[LakeFile]:
+    """Rewrite groups of a log table, and return the new files. Raises `CommitConflictError` if they have other rows."""
+    files = list_new_files(rewrite_groups(run, groups, writer, location))
+    if sum(file.num_rows for file in files) != sum(group.num_rows for group in groups):
+        raise CommitConflictError(
+            f"lake table {location}: compaction read a different set of rows than planned; try again"
+        )
+    return files
+
+
 def list_new_files(rewrites: Iterable[Rewritten]) -> list[LakeFile]:
     return [file for rewrite in rewrites for file in rewrite.files]
 

@@ -547,5 +547,5 @@ def foreign_deletes(table: KeyedTable, positions: dict[str, list[int]]) -> None:
     file = LakeFile(
         location, 0, OffsetRange(0, 0), len(pairs), size_bytes, 0, 0, (), bounds, deletes=DeletedRows("several")
     )
-    change = Change(Operation.OVERWRITE, added=[file], moves_tag=False)
-    commit_snapshot(place.catalog, place.identifier, lambda _metadata: change, table.world)
+    change = Change(Operation.OVERWRITE, added=[file])
+    commit_snapshot(place, lambda _metadata: change)
