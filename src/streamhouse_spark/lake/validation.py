@@ -17,12 +17,7 @@ from typing import Final
 from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    LakeMismatchError,
-    LakeRolledBackError,
-    ObjectNotFoundError,
-)
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError, ObjectNotFoundError
 from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets

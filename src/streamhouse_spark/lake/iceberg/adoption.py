@@ -51,7 +51,7 @@ from streamhouse_spark.storage.base import Storage
 
 _CLAIM_PROPERTIES: Mapping[str, str] = {
     # Versions are deleted only below a floor; see `table_binding.TABLE_PROPERTIES`.
-    "write.metadata.delete-after-commit.enabled": "false",
+    "write.metadata.delete-after-commit.enabled": "false"
 }
 
 
@@ -238,10 +238,7 @@ def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
         case ice.ListType():
             parts = [(kind.element_type, f"{name}.element", kind.element_required)]
         case ice.MapType():
-            parts = [
-                (kind.key_type, f"{name}.key", False),
-                (kind.value_type, f"{name}.value", kind.value_required),
-            ]
+            parts = [(kind.key_type, f"{name}.key", False), (kind.value_type, f"{name}.value", kind.value_required)]
         case _:
             return None
     required_paths = (path if required else _find_required_field(part, path) for part, path, required in parts)

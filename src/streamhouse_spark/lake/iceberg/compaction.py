@@ -245,12 +245,7 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
 
 
 def cluster(
-    place: IcebergTableBinding,
-    how: Clustering,
-    chosen: Collection[str],
-    *,
-    dry_run: bool,
-    run: RunGroups | None = None,
+    place: IcebergTableBinding, how: Clustering, chosen: Collection[str], *, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
     """Cluster as `RearrangeableFiles.cluster` does.
 

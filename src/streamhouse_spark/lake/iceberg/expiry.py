@@ -233,7 +233,7 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
     """
     if grace_ms < GRACE_MS_MIN:
         raise InvalidOptionError(
-            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more",
+            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more"
         )
     table = place.find()
     if table is None:
@@ -285,7 +285,7 @@ def _store_not_before(place: IcebergTableBinding, table: Table, not_before_ms: i
             place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
         raise CommitConflictError(
-            f"lake table {table.metadata.location} changed during orphan removal; try again",
+            f"lake table {table.metadata.location} changed during orphan removal; try again"
         ) from error
 
 

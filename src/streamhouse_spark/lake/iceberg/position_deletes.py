@@ -39,12 +39,7 @@ from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.column_mapping import map_by_name
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.scan import decode_bound, is_only_of, plan_tasks, position_deletes, projection
-from streamhouse_spark.lake.iceberg.schema import (
-    PATH_ID,
-    bucket_of,
-    bucket_source,
-    partition_types,
-)
+from streamhouse_spark.lake.iceberg.schema import PATH_ID, bucket_of, bucket_source, partition_types
 from streamhouse_spark.lake.parquet.bucket_writer import write_rows
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
 from streamhouse_spark.lake.parquet.file_writer import FileOutput

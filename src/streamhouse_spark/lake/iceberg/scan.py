@@ -37,12 +37,7 @@ from streamhouse_spark.lake.iceberg.schema import (
 )
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.reader import (
-    SnapshotScan,
-    column_bounds,
-    file_may_match,
-    projection_of,
-)
+from streamhouse_spark.lake.reader import SnapshotScan, column_bounds, file_may_match, projection_of
 from streamhouse_spark.lake.snapshot_properties import latest_ms
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import ColumnStatistics, LakeProjection, LakeSnapshot, ScanFile

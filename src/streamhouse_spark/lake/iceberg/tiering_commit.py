@@ -61,11 +61,7 @@ def plan_data_files(
 
 
 def commit_round(
-    place: IcebergTableBinding,
-    files: Sequence[LakeFile],
-    expected: LogRange,
-    new: LogRange,
-    context: WriteContext,
+    place: IcebergTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
     """Commit a round as `LakeTable.commit` does."""
     is_truncated = not same_offsets(expected.starts, new.starts)

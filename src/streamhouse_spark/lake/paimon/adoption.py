@@ -193,14 +193,7 @@ def _make_spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSch
     """Return the spec of the lake table as if it were created for a table with its columns."""
     key = tuple(lake.primary_keys)
     return LakeTableSpec(
-        "",
-        path,
-        place,
-        schema,
-        tuple(lake.partition_keys),
-        layout.bucket_key,
-        layout.num_buckets,
-        primary_key=key,
+        "", path, place, schema, tuple(lake.partition_keys), layout.bucket_key, layout.num_buckets, primary_key=key
     )
 
 

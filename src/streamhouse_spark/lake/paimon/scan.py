@@ -142,12 +142,7 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
     return [
         (
             field,
-            ColumnStatistics(
-                _bound(stats.min_values, i),
-                _bound(stats.max_values, i),
-                nulls[i],
-                entry.file.row_count,
-            ),
+            ColumnStatistics(_bound(stats.min_values, i), _bound(stats.max_values, i), nulls[i], entry.file.row_count),
         )
         for i, field in enumerate(fields)
     ]

@@ -159,16 +159,7 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
     """
     try:
         return TableSchema(
-            tuple(
-                Column(
-                    f.id,
-                    f.name,
-                    arrow_type(f.type, f.name),
-                    f.type.nullable,
-                    f.description,
-                )
-                for f in lake.fields
-            )
+            tuple(Column(f.id, f.name, arrow_type(f.type, f.name), f.type.nullable, f.description) for f in lake.fields)
         )
     except (SchemaMismatchError, ValueError) as error:
         raise LakeMismatchError(

@@ -14,12 +14,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.file_store_table import FileStoreTable
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    CorruptDataError,
-    LakeMismatchError,
-    ObjectNotFoundError,
-)
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, ObjectNotFoundError
 from streamhouse_spark.lake.base import LakeTableBinding
 from streamhouse_spark.lake.column_mapping import ColumnMap
 from streamhouse_spark.lake.paimon.evolution import evolve_lake, paimon_columns

@@ -72,10 +72,7 @@ def _exclude_deleted(
 
 
 def rewrite_files(
-    output: FileOutput,
-    bucket: int,
-    offsets: OffsetRange,
-    batches: Iterable[tuple[OffsetFile, pa.RecordBatch]],
+    output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[tuple[OffsetFile, pa.RecordBatch]]
 ) -> list[LakeFile]:
     """Rewrite rows of several files of one partition, each batch with its source file, in row order.
 
@@ -94,10 +91,7 @@ def rewrite_files(
 
 
 def write_rows(
-    output: FileOutput,
-    bucket: int,
-    offsets: OffsetRange,
-    batches: Iterable[pa.RecordBatch],
+    output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[pa.RecordBatch]
 ) -> list[LakeFile]:
     """Write rows of one bucket, sorted by primary key. ``offsets`` are those of the underlying changes."""
     splitter = PartitionSplitter(output.spec, output.context.schema.names, bucket)
@@ -216,13 +210,7 @@ class _BucketWriter:
     Buffers rows until a row group is large enough. A file is created with its first row group.
     """
 
-    def __init__(
-        self,
-        output: FileOutput,
-        bucket: int,
-        offsets: OffsetRange,
-        name_mark: str = "",
-    ) -> None:
+    def __init__(self, output: FileOutput, bucket: int, offsets: OffsetRange, name_mark: str = "") -> None:
         self._output = output
         self._bucket = bucket
         self._offsets = offsets

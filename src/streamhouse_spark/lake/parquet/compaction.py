@@ -112,11 +112,7 @@ Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
 
 
 def plan_groups(
-    stored: Sequence[StoredFile],
-    footers: Footers,
-    *,
-    target_bytes: int,
-    files_min: int,
+    stored: Sequence[StoredFile], footers: Footers, *, target_bytes: int, files_min: int
 ) -> list[CompactGroup]:
     """Return runs of at least ``files_min`` small files with adjacent offset ranges.
 

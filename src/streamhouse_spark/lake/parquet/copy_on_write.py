@@ -19,12 +19,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter, rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import (
-    FileOutput,
-    PartitionFile,
-    PartitionKey,
-    parse_file_offsets,
-)
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionFile, PartitionKey, parse_file_offsets
 from streamhouse_spark.lake.parquet.reader import (
     FilesAt,
     OffsetFile,

@@ -17,11 +17,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
 from streamhouse_spark.lake.parquet.parquet_io import CountingWriter, FileAccess, parquet_sink
-from streamhouse_spark.lake.parquet.reader import (
-    BUCKET_KEY,
-    OFFSETS_KEY,
-    SORTED_BY_KEY,
-)
+from streamhouse_spark.lake.parquet.reader import BUCKET_KEY, OFFSETS_KEY, SORTED_BY_KEY
 from streamhouse_spark.lake.types import LakeFile, WriteContext
 from streamhouse_spark.schema.variant import without_null_parts
 
@@ -184,13 +180,7 @@ class PartitionFile:
     """
 
     def __init__(
-        self,
-        output: FileOutput,
-        bucket: int,
-        key: PartitionKey,
-        offsets: OffsetRange,
-        name_suffix: str,
-        lane: int = 0,
+        self, output: FileOutput, bucket: int, key: PartitionKey, offsets: OffsetRange, name_suffix: str, lane: int = 0
     ) -> None:
         self._offsets = offsets
         self._context = output.context
@@ -302,10 +292,7 @@ class PartitionFile:
             self._location = f"{self._spec.directory(self.key, self._bucket)}/{name}"
             self._sink = self._stack.enter_context(parquet_sink(self._files, self._location))
             self._writer = pq.ParquetWriter(
-                self._sink,
-                self._spec.file_schema,
-                metadata_collector=self._footers,
-                **self._spec.writer_options,
+                self._sink, self._spec.file_schema, metadata_collector=self._footers, **self._spec.writer_options
             )
         return self._writer
 

@@ -60,7 +60,7 @@ class StorageFiles:
         if key is None or ".." in key.split("/"):
             raise LakeMismatchError(
                 f"lake file {location} lies outside the warehouse {self.storage.url}; "
-                "move the lake table into the warehouse, or name its catalog with lake.iceberg.catalog.* settings",
+                "move the lake table into the warehouse, or name its catalog with lake.iceberg.catalog.* settings"
             )
         return key
 

@@ -23,12 +23,7 @@ from streamhouse_spark.core.arrow_rows import combine_small_chunks, take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import (
-    CorruptDataError,
-    ObjectNotFoundError,
-    OffsetsTrimmedError,
-    SnapshotExpiredError,
-)
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import (
     ALWAYS_TRUE,
     ONLY_NULLS,
@@ -604,9 +599,7 @@ def read_in_offset_order(
         begin = window.end
 
 
-def _read_window(
-    pieces: list[tuple[OffsetSet, RowCursor]],
-) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+def _read_window(pieces: list[tuple[OffsetSet, RowCursor]]) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
     offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
     if len(pieces) > 1:

@@ -46,12 +46,7 @@ from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
-from streamhouse_spark.lake.tiering.plan import (
-    ROUND_BYTES_PER_BUCKET_MAX,
-    TieringTask,
-    require_progress,
-    task_bytes,
-)
+from streamhouse_spark.lake.tiering.plan import ROUND_BYTES_PER_BUCKET_MAX, TieringTask, require_progress, task_bytes
 from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead, record_applied_deletes, record_snapshot
 from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LakeVersion
@@ -351,11 +346,7 @@ def _remove_duplicate_keys(files: Sequence[LakeFile]) -> int:
 
 
 def run_task(
-    storage: Storage,
-    settings: Mapping[str, str],
-    world: World,
-    task: TieringTask,
-    records: InlineRecords | None = None,
+    storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask, records: InlineRecords | None = None
 ) -> list[LakeFile]:
     """Write the files of one task, on an executor. They are durable on return, but not visible.
 
