@@ -20,6 +20,8 @@ _DAMAGE: Final = (ValueError, LookupError, TypeError, ArithmeticError, EOFError,
 Decode = Callable[[BytesIO], Any]
 Encode = Callable[[BytesIO, Any], None]
 
+SYNC_BYTES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
@@ -259,9 +261,6 @@ _PLAIN: Final[Mapping[str, tuple[Decode, Encode]]] = {
     "bytes": (_get_bytes, _put_bytes),
     "string": (lambda source: _get_bytes(source).decode(), lambda out, value: _put_bytes(out, value.encode())),
 }
-
-
-SYNC_BYTES = 16
 
 
 def require_whole_avro(data: bytes, location: str) -> bytes:

@@ -1,8 +1,8 @@
-"""Interface for relocating a lake in any format.
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""The interfaces of a lake table in any format, and the part that all formats share.
 
-Adoption of a lake table in any format: examine it, read its rows by bucket, claim it.
-
-`LakeTable`: the interface of a lake table, and the part that all formats share.
+`LakeTable` is the table itself, `LakeTableBinding` its place. `LakeAdoption` takes over a table of another engine, and
+`LakeRelocation` mends the metadata of a copied or moved one.
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ if TYPE_CHECKING:
     from streamhouse_spark.log.state import TableState
 
 
+UNKNOWN_COLUMNS = TableSchema.of("unknown int")
+"""A spec to examine a location before the columns of its table are known: only the location counts."""
+ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
+T = TypeVar("T")
+
+
 class LakeRelocation(Protocol):
     """The lake table of one table, whose metadata may name another root."""
 
@@ -92,10 +98,6 @@ class LakeRelocation(Protocol):
 
         Completed work is not repeated. Raises `CommitConflictError`, `CommitStateUnknownError`.
         """
-
-
-UNKNOWN_COLUMNS = TableSchema.of("unknown int")
-"""A spec to examine a location before the columns of its table are known: only the location counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +161,6 @@ class LakeAdoption(Protocol):
 
         Raises `CommitConflictError`; retry.
         """
-
-
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-
-
-ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
-
-
-T = TypeVar("T")
 
 
 class LakeTableBinding(ABC, Generic[T]):

@@ -23,6 +23,9 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 COLUMNS_PROPERTY = "streamhouse.columns"
 
+InnerOf = Callable[[int], Mapping[Path, int]]
+"""Returns the nested fields of a lake field, path → id, with lowercase paths."""
+
 
 @dataclass(frozen=True, slots=True)
 class LakeField:
@@ -42,10 +45,6 @@ class LakeField:
         field_id, name, *inner = value
         inner_ids = {int(own): int(lake_id) for own, lake_id in inner[0].items()} if inner else {}
         return cls(int(field_id), str(name), inner_ids)
-
-
-InnerOf = Callable[[int], Mapping[Path, int]]
-"""Returns the nested fields of a lake field, path → id, with lowercase paths."""
 
 
 def find_no_nested_fields(_: int) -> Mapping[Path, int]:

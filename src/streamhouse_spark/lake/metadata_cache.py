@@ -17,6 +17,9 @@ from streamhouse_spark.storage.prefetch import ReadsMany
 KEPT_BYTES_MAX: Final = 32 << 20
 """Byte limit of each store's cache, and of one prefetch."""
 
+_stores: WeakKeyDictionary[Storage, _CachedFiles] = WeakKeyDictionary()
+_lock = new_lock()
+
 
 class _CachedFiles:
     """Files of one store; the oldest are evicted."""
@@ -38,10 +41,6 @@ class _CachedFiles:
             self._files[key] = data
             while self._size_bytes > KEPT_BYTES_MAX:
                 self._size_bytes -= len(self._files.popitem(last=False)[1])
-
-
-_stores: WeakKeyDictionary[Storage, _CachedFiles] = WeakKeyDictionary()
-_lock = new_lock()
 
 
 def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[str, bytes]:

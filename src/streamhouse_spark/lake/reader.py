@@ -1,9 +1,4 @@
-"""Data skipping: whether a lake file can match a filter, by its metadata.
-
-Live rows of data files, by offset or by position; reads no rows.
-
-Reads of a planned lake in any format: the rows of a log range with their offsets.
-"""
+"""Reads of a lake in any format: skipped files, scans of a snapshot, and rows by their log offsets."""
 
 from __future__ import annotations
 
@@ -47,6 +42,9 @@ from streamhouse_spark.lake.types import (
 from streamhouse_spark.log.segments.metadata_columns import BUCKET
 from streamhouse_spark.schema.nested_fields import Path, join_path, list_field_paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
+"""Batches of rows with the offset of each row, in offset order."""
 
 
 def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
@@ -116,10 +114,6 @@ def group_by_bucket(files: Iterable[LiveRows]) -> dict[int, OffsetSet]:
         if file.bucket is not None:
             parts.setdefault(file.bucket, []).append(file.rows)
     return {bucket: OffsetSet.merged(runs) for bucket, runs in parts.items()}
-
-
-PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
-"""Batches of rows with the offset of each row, in offset order."""
 
 
 def read_log_range(

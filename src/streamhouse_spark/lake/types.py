@@ -1,13 +1,4 @@
-"""Data files of a bucket for a round of a primary-key table, and their deletions.
-
-Value types of a lake table: snapshots, files, splits, plans, reports. Those of tasks serialize as JSON.
-
-Data files of a lake snapshot, with the metadata that planners and engines need.
-
-Deletions that a round applies by file position or equality, in addition to those by offset.
-
-Validators: the objects whose change reveals a change of a lake table.
-"""
+"""The values of a lake table: snapshots, files, splits, plans, reports. Those of tasks serialize as JSON."""
 
 from __future__ import annotations
 
@@ -28,6 +19,19 @@ from streamhouse_spark.schema.table_schema import TableSchema
 if TYPE_CHECKING:
     from streamhouse_spark.log.delete_vectors import Deletion
     from streamhouse_spark.log.history_epochs import HistoryPoint
+
+
+COMMIT_USER = "__streamhouse_lake_tiering"
+"""``commit-user`` of the package's snapshots, and name of the tag that keeps the latest of them from expiring."""
+NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
+Filter: TypeAlias = "pc.Expression | None"
+FieldNames = tuple[tuple[int, str], ...]
+"""Field ids and names of columns, or of nested fields with their paths; see
+`streamhouse_spark.schema.nested_fields.joined_path`."""
+Claim = Callable[[Collection[int], Collection[int]], None]
+"""Called before an expiry, with the snapshots to expire and all existing ones. Ensures that no tag names the former
+afterwards, or raises `CommitConflictError` if one does."""
+SPLIT_BYTES_TARGET = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +102,6 @@ class KeyRange(Portable):
     """0 for a file whose keys may be in other files too."""
 
 
-COMMIT_USER = "__streamhouse_lake_tiering"
-"""``commit-user`` of the package's snapshots, and name of the tag that keeps the latest of them from expiring."""
-
-NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
-
-Filter: TypeAlias = "pc.Expression | None"
-
-
 @dataclass(frozen=True, slots=True)
 class LakeSnapshot:
     """A snapshot of the lake table. It holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
@@ -161,11 +157,6 @@ class LakeFile(Portable):
         if self.deletes is not None:
             return -self.deletes.num_moved
         return self.num_rows - (self.keys.num_deleted if self.keys is not None else 0)
-
-
-FieldNames = tuple[tuple[int, str], ...]
-"""Field ids and names of columns, or of nested fields with their paths; see
-`streamhouse_spark.schema.nested_fields.joined_path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,11 +310,6 @@ class ExpiryRules:
     """Age below which all stay."""
 
 
-Claim = Callable[[Collection[int], Collection[int]], None]
-"""Called before an expiry, with the snapshots to expire and all existing ones. Ensures that no tag names the former
-afterwards, or raises `CommitConflictError` if one does."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExpireReport:
     snapshots: tuple[int, ...] = ()
@@ -343,9 +329,6 @@ class ManifestReport:
     added: int = 0
     snapshot_id: int | None = None
     """The new snapshot; None if there was nothing to do, or for a dry run."""
-
-
-SPLIT_BYTES_TARGET = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)

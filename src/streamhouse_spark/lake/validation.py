@@ -1,10 +1,4 @@
-"""Validation of a round inside the lake's commit, in any format.
-
-Duplicates in the lake of a primary-key table: more than one live row of a key.
-
-Only other engines add them. A round removes them when their key changes; compaction removes all of a bucket and
-partition. Both count them and continue.
-"""
+"""Validation of a round and its offsets inside the lake's commit, in any format."""
 
 from __future__ import annotations
 
@@ -23,6 +17,8 @@ from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeFile, same_offsets
 from streamhouse_spark.log.history_epochs import HistoryPoint
+
+logger = logging.getLogger(__name__)
 
 NOTHING_ABSENT: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -133,11 +129,11 @@ def require_dense(
             )
 
 
-logger = logging.getLogger(__name__)
-
-
 def warn_of_duplicates(table: str, healed_rows: int) -> None:
-    """Log the number of removed duplicates, if any."""
+    """Log the number of removed duplicates, if any: more than one live row of a primary key, by another engine.
+
+    A round removes them when their key changes, compaction all of a bucket and partition.
+    """
     if healed_rows:
         logger.warning(
             "the lake table of %s had primary keys with several rows, which only other engines add: %d rows were "

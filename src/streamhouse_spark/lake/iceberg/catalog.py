@@ -1,9 +1,4 @@
-"""Cache of parsed Iceberg table metadata, updated without copying every snapshot.
-
-A round reads the latest metadata about ten times, and nearly always finds the bytes that this process last read or
-wrote. Parsing the metadata of a table with hundreds of snapshots would dominate a round.
-
-An Iceberg catalog made of files only, in the layout of Iceberg's HadoopCatalog.
+"""An Iceberg catalog made of files only, in the layout of Iceberg's HadoopCatalog.
 
 ::
 
@@ -15,6 +10,9 @@ It needs only storage with put-if-absent, and other engines open its tables by p
 `lake.iceberg.metadata_versions`). A delayed writer could reuse the slot of a deleted file. So versions are deleted only
 a day after a floor above them was stored, and a writer that took longer than a minute reads the floor again before it
 reports success. The floor `DROPPED` closes a table permanently.
+
+A round reads the latest metadata about ten times, and nearly always finds the bytes that this process last read or
+wrote. So parsed metadata is cached by its bytes, and updated without a copy of every snapshot.
 """
 
 from __future__ import annotations
@@ -75,12 +73,17 @@ from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot, ensure_sto
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 REMEMBERED = 8
 """Number of cached documents, for tables that are tiered concurrently."""
 
 _documents: OrderedDict[bytes, TableMetadata] = OrderedDict()
 _lock = new_lock()
+
+ATTEMPT_PROPERTY = "streamhouse.attempt"
+"""Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""
+FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
+PUT_ATTEMPTS_MAX = 4
+Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 
 
 def parse_metadata(data: bytes) -> TableMetadata:
@@ -127,14 +130,6 @@ class _Shared(list[Any]):
 
 
 # ruff: noqa: ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `Catalog`
-
-
-ATTEMPT_PROPERTY = "streamhouse.attempt"
-"""Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""
-
-FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
-PUT_ATTEMPTS_MAX = 4
-Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.types import COMMIT_USER
 
+SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
+"""Property of a clone's lake table: comma-separated locations in the warehouse whose files belong to other tables."""
+
 
 def require_files(place: IcebergTableBinding) -> None:
     """Raise `InvalidOptionError` for a lake in an external catalog."""
@@ -119,10 +122,6 @@ def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, ne
     properties = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
     summary = Summary(snapshot.summary.operation, **{**properties, **offsets.to_properties(new)})
     return snapshot.model_copy(update={"parent_snapshot_id": None, "summary": summary})
-
-
-SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
-"""Property of a clone's lake table: comma-separated locations in the warehouse whose files belong to other tables."""
 
 
 def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:

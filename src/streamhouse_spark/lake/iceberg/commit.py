@@ -1,6 +1,4 @@
-"""One attempt at a snapshot: its manifests on top of the table's, its manifest list, its summary.
-
-Snapshot commits of the package: built from public parts of pyiceberg, validated on every attempt, committed by the
+"""Snapshot commits of the package: built from public parts of pyiceberg, validated on every attempt, committed by the
 catalog.
 
 An attempt loads the latest metadata, validates the change against it, writes manifests, and commits with the
@@ -66,6 +64,20 @@ from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 MANIFESTS_MIN_TO_MERGE = 10
 MANIFEST_BYTES_TARGET = 8 << 20
+
+NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
+"""Table property: rounds planned before this store time must not commit, because orphan removal may have deleted their
+files."""
+OWN_PLACES = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.enabled",
+    "write.location-provider.impl",
+    NOT_BEFORE_PROPERTY,
+)
+"""Properties of a lake table that name its own locations or orphan removal. A table that starts with its files does not
+inherit them."""
+ATTEMPTS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,22 +408,6 @@ def data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
     data = DataFile.from_args(**fields)
     data.spec_id = file.spec_id
     return data
-
-
-NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
-"""Table property: rounds planned before this store time must not commit, because orphan removal may have deleted their
-files."""
-OWN_PLACES = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.enabled",
-    "write.location-provider.impl",
-    NOT_BEFORE_PROPERTY,
-)
-"""Properties of a lake table that name its own locations or orphan removal. A table that starts with its files does not
-inherit them."""
-
-ATTEMPTS_MAX = 20
 
 
 Validation = Callable[[TableMetadata], Change]

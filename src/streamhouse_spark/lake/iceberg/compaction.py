@@ -1,9 +1,8 @@
-"""Compaction of Iceberg lakes of log tables: small adjacent files, deleted rows, clusters and manifests.
+"""Compaction of Iceberg lakes: small adjacent files, deleted rows, clusters, manifests, and primary-key tables.
 
-Compaction of a primary-key table: rewrites files of a bucket and partition as few, sorted by key, without deletes.
-
-All files of a bucket and partition are rewritten, or none: so a key that another engine added twice has one row
-afterwards, that of its latest file. The commit fails if the lake has another snapshot than the planned one.
+All files of a bucket and partition of a primary-key table are rewritten, or none: as few, sorted by key, without
+deletes. So a key that another engine added twice has one row afterwards, that of its latest file. The commit fails if
+the lake has another snapshot than the planned one.
 """
 
 from __future__ import annotations
@@ -75,6 +74,14 @@ from streamhouse_spark.lake.types import (
 )
 from streamhouse_spark.lake.validation import warn_of_duplicates
 from streamhouse_spark.storage.base import Storage
+
+SMALL_FILES_MIN = 5
+SMALL_FILES_MAX = 50
+"""Number of small files that are merged even into a large bucket and partition."""
+SMALL_BYTES_SHARE_MIN = 0.1
+FOREIGN_BYTES_MAX = 256 << 20
+"""Bytes of other engines' files in a bucket and partition above which they trigger no compaction, because they must be
+sorted first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,15 +358,6 @@ def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> t
     positions = read_deleted_positions(files, stored.location, stored.deletes)
     live = own.runs.without(OffsetSet.of(own.runs.offsets()[positions]))
     return replace(own, runs=live), len(positions)
-
-
-SMALL_FILES_MIN = 5
-SMALL_FILES_MAX = 50
-"""Number of small files that are merged even into a large bucket and partition."""
-SMALL_BYTES_SHARE_MIN = 0.1
-FOREIGN_BYTES_MAX = 256 << 20
-"""Bytes of other engines' files in a bucket and partition above which they trigger no compaction, because they must be
-sorted first."""
 
 
 @dataclass(frozen=True, slots=True)

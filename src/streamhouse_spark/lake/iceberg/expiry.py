@@ -1,13 +1,12 @@
-"""Expiry of Iceberg snapshots, and deletion of the files that only they needed.
+"""Expiry of Iceberg snapshots with the files that only they needed, and removal of orphan files.
 
-Removal of orphan files of lost rounds, killed tasks and interrupted expiry.
-
-A slow round could still commit files that look like orphans. So the cleaner first stores the cutoff time, the grace
-period ago, as a property of the lake table. A commit whose round was planned before the cutoff fails its own
-validation. A commit validated before the property was stored fails by the requirement that it did not change
-(`iceberg.commit`). If the catalog does not support that requirement, it fails by the current snapshot, because the
-property is committed with a new snapshot of the same files. Only then are unneeded files older than the cutoff deleted.
-**Commit point:** the property's metadata version; a crash after it leaves fewer orphans for the next run.
+Orphans are left by lost rounds, killed tasks and interrupted expiry. A slow round could still commit files that look
+like orphans. So the cleaner first stores the cutoff time, the grace period ago, as a property of the lake table. A
+commit whose round was planned before the cutoff fails its own validation. A commit validated before the property was
+stored fails by the requirement that it did not change (`iceberg.commit`). If the catalog does not support that
+requirement, it fails by the current snapshot, because the property is committed with a new snapshot of the same files.
+Only then are unneeded files older than the cutoff deleted. **Commit point:** the property's metadata version; a crash
+after it leaves fewer orphans for the next run.
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ from streamhouse_spark.lake.snapshot_properties import effective_times_ms
 from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
+
+GRACE_MS_MIN = 10 * 60 * 1000
 
 
 def expire(
@@ -219,9 +220,6 @@ def require_unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[Ta
 
 def _refs(metadata: TableMetadata) -> dict[str, int]:
     return {name: ref.snapshot_id for name, ref in metadata.refs.items()}
-
-
-GRACE_MS_MIN = 10 * 60 * 1000
 
 
 def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:

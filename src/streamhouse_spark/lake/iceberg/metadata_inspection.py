@@ -21,6 +21,13 @@ from streamhouse_spark.lake.metadata_tables import convert_for_spark
 
 REWRITTEN = "reads go on without it, and the next commit writes it again"
 
+_COUNTS: Final = tuple(
+    place
+    for place, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
+    if isinstance(field.field_type, MapType)
+)
+"""The data file's maps from columns to counts and bounds."""
+
 
 def metadata_table(table: Table, name: str) -> pa.Table:
     """Return the metadata table with this name, in types that Spark supports."""
@@ -95,14 +102,6 @@ class _CountingManifest(ManifestFile):
             for place in _COUNTS:
                 file[place] = file[place] or {}
         return entries
-
-
-_COUNTS: Final = tuple(
-    place
-    for place, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
-    if isinstance(field.field_type, MapType)
-)
-"""The data file's maps from columns to counts and bounds."""
 
 
 def find_metadata_problems(place: IcebergTableBinding) -> Iterator[str]:

@@ -1,14 +1,9 @@
-"""Position delete files, one per data file: every reader of Iceberg v2 applies them.
+"""Position delete files, one per data file, and the rounds of a primary-key table, which write them.
 
-Lookup of rows by key in the data files of a lake.
-
-Data files of a snapshot by bucket, and the selection of those that may hold given keys.
-
-A tiering task of a primary-key table: turns a range of changes into rows and deletes.
-
-The range is compacted by key, and the remaining rows are written in key order. Every older row of a changed key is
-searched in the bucket's data files and deleted by position, even if the range starts with an insert of the key. So a
-bucket is repaired if another engine added a key twice or deleted rows.
+Every reader of Iceberg v2 applies position deletes. A round compacts a range of changes by key and writes the remaining
+rows in key order. Every older row of a changed key is searched in the bucket's data files and deleted by position, even
+if the range starts with an insert of the key. So a bucket is repaired if another engine added a key twice or deleted
+rows.
 """
 
 from __future__ import annotations
@@ -62,6 +57,18 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 
+DELETES_WRITER_OPTIONS: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "use_dictionary": ["file_path"],
+    "column_encoding": {"pos": "DELTA_BINARY_PACKED"},
+    "store_schema": False,
+    "write_page_checksum": True,
+}
+Positions = npt.NDArray[np.int64]
+_NONE: Positions = np.zeros(0, np.int64)
+PROBE_VALUES_MAX = 50_000
+"""Arrow hashes the values again for each batch. With more values, a search for whole keys is as fast."""
+
 
 def write_deletes(
     output: FileOutput,
@@ -107,15 +114,6 @@ def has_own_name(location: str) -> bool:
     return _NAME.search(location) is not None
 
 
-DELETES_WRITER_OPTIONS: Final[dict[str, Any]] = {
-    "compression": "zstd",
-    "use_dictionary": ["file_path"],
-    "column_encoding": {"pos": "DELTA_BINARY_PACKED"},
-    "store_schema": False,
-    "write_page_checksum": True,
-}
-
-
 def _statistics(location: str, positions: npt.NDArray[np.int64]) -> dict[str, dict[int, Any]]:
     path = location.encode()
     first, last = (int(position).to_bytes(8, "little") for position in (positions[0], positions[-1]))
@@ -125,12 +123,6 @@ def _statistics(location: str, positions: npt.NDArray[np.int64]) -> dict[str, di
         "lower_bounds": {PATH_ID: path, POSITION_ID: first},
         "upper_bounds": {PATH_ID: path, POSITION_ID: last},
     }
-
-
-Positions = npt.NDArray[np.int64]
-_NONE: Positions = np.zeros(0, np.int64)
-PROBE_VALUES_MAX = 50_000
-"""Arrow hashes the values again for each batch. With more values, a search for whole keys is as fast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, may_hold
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_offset_file
-from streamhouse_spark.lake.parquet.row_positions import RowPlaces, find_equal_rows, read_rows_at
+from streamhouse_spark.lake.parquet.reader import Positions, read_deleted_positions, read_offset_file
+from streamhouse_spark.lake.parquet.row_positions import find_equal_rows, read_rows_at
 from streamhouse_spark.lake.types import LakeFile, LakeSplit, PendingDeletes, RewrittenRows, WriteContext
 from streamhouse_spark.lake.validation import require_deletes_resolved
 from streamhouse_spark.log.delete_vectors import FileRows, union_deleted_file_rows
@@ -97,7 +97,7 @@ def _tasks_by_name(place: IcebergTableBinding, table: Table, snapshot: Snapshot)
 
 
 def _write_position_deletes(
-    place: IcebergTableBinding, table: Table, output: FileOutput, task: FileScanTask, positions: RowPlaces
+    place: IcebergTableBinding, table: Table, output: FileOutput, task: FileScanTask, positions: Positions
 ) -> LakeFile | None:
     """Write the position delete file of a data file, or return None if all positions are deleted already."""
     file = describe_live_file(task, table, ())
@@ -109,7 +109,7 @@ def _write_position_deletes(
     source_id = bucket_source(table.metadata, place.spec.num_buckets)
     file_spec = table.metadata.specs()[task.file.spec_id]
     bucket = bucket_of(file_spec, task.file.partition, place.spec.num_buckets, source_id) or 0
-    every: RowPlaces = np.union1d(deleted_before, new)
+    every: Positions = np.union1d(deleted_before, new)
     return write_deletes(output, bucket, _NO_OFFSETS, file, every, num_dropped=len(new))
 
 
@@ -122,7 +122,7 @@ def _find_rewritten_rows(
     live: Mapping[str, FileScanTask],
     pending: PendingDeletes,
     moved: RewrittenRows,
-) -> dict[str, RowPlaces]:
+) -> dict[str, Positions]:
     """Find rows of replaced files in newer files: name → positions.
 
     The recorded snapshot has all files whose rows were deleted since the lake last applied deletions, and the log has

@@ -65,6 +65,14 @@ _TO_ARROW: dict[type[ice.IcebergType], pa.DataType] = {
     ice.TimestamptzType: pa.timestamp("us", tz="UTC"),
 }
 
+_TIMES: dict[type[IcebergTransform[Any, Any]], own.Transform] = {
+    YearTransform: "years",
+    MonthTransform: "months",
+    DayTransform: "days",
+    HourTransform: "hours",
+}
+_OF_TIMES = {transform: kind for kind, transform in _TIMES.items()}
+
 
 def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Schema:
     """Return the Iceberg schema of a new lake table: the same columns in the same order, identified by the primary key.
@@ -205,15 +213,6 @@ def _file_type(field_type: ice.IcebergType) -> pa.DataType:
 
 
 # -- partition specs --------------------------------------------------------------------------------------------------
-
-
-_TIMES: dict[type[IcebergTransform[Any, Any]], own.Transform] = {
-    YearTransform: "years",
-    MonthTransform: "months",
-    DayTransform: "days",
-    HourTransform: "hours",
-}
-_OF_TIMES = {transform: kind for kind, transform in _TIMES.items()}
 
 
 def partition_spec(

@@ -1,11 +1,9 @@
-"""Snapshots in a table's metadata, as far as log offsets need them, parsed without Iceberg's library.
+"""The snapshots of an Iceberg table and their log offsets, read without Iceberg's library.
 
-`ParsedSnapshots` has these parts of the library's metadata under the same names, so that `offsets` works with both.
-
-Log offsets of a lake table: in the summaries of the package's snapshots, found along the parent chain.
-
-The summary is authoritative. The tag `COMMIT_USER` moves in the same commit, so that no engine expires the latest
-snapshot with offsets. It is used only if an expiry cut the chain before any offsets.
+`ParsedSnapshots` has the needed parts of the library's metadata under the same names, so that all functions work with
+both. The offsets are in the summaries of the package's snapshots, found along the parent chain. The summary is
+authoritative. The tag `COMMIT_USER` moves in the same commit, so that no engine expires the latest snapshot with
+offsets. It is used only if an expiry cut the chain before any offsets.
 """
 
 from __future__ import annotations
@@ -33,9 +31,11 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
-
 _REMEMBERED: Final = 8
 _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+_parsed: OrderedDict[bytes, ParsedSnapshots] = OrderedDict()
+_lock = new_lock()
 
 
 class AnySnapshot(Protocol):
@@ -124,10 +124,6 @@ class ParsedSnapshots:
 
     def snapshot_by_id(self, snapshot_id: int) -> ParsedSnapshot | None:
         return next((snapshot for snapshot in self.snapshots if snapshot.snapshot_id == snapshot_id), None)
-
-
-_parsed: OrderedDict[bytes, ParsedSnapshots] = OrderedDict()
-_lock = new_lock()
 
 
 def read_snapshots(data: bytes) -> ParsedSnapshots | None:

@@ -23,6 +23,8 @@ from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_o
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, RewrittenRows, WriteContext, same_offsets
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
+_NONE = OffsetSet.dense(0, 0)
+
 
 def write_context(place: IcebergTableBinding) -> WriteContext:
     table = place.require()
@@ -128,8 +130,6 @@ def require_written(
 
 
 # -- deleted rows of a table without a primary key -----------------------------------------------------------------
-
-_NONE = OffsetSet.dense(0, 0)
 
 
 def write_row_deletes(

@@ -59,6 +59,11 @@ _KEPT_BY_RELEASE = "write-only"
 SEQUENCE_MAX = 1 << 62
 """Largest sequence number of a table to adopt: rows tiered later take 64-bit numbers above it."""
 
+_POSTPONED_BUCKETS = -2
+_EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type": "table", "branch": "main"}
+"""Option → its default, the only value supported."""
+_REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
+
 
 @dataclass(frozen=True, slots=True)
 class PaimonAdoption:
@@ -306,12 +311,6 @@ def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, ro
             f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has {num_misplaced} rows of "
             f"other buckets, for example {example} of bucket {int(buckets[place])}; copy its rows into a new table"
         )
-
-
-_POSTPONED_BUCKETS = -2
-_EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type": "table", "branch": "main"}
-"""Option → its default, the only value supported."""
-_REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,10 @@
-"""Compaction of a Paimon lake of a log table: merges adjacent small files of a bucket and partition.
+"""Compaction of Paimon lakes: adjacent small files of a log table, all files of a bucket of a primary-key table.
 
-Compaction of a primary-key Paimon table: merges all files of a bucket and partition into one sorted run.
-
-Its files are at the last level, with unique keys and no deletes, so that readers which do not merge read them
-correctly. All files of a bucket and partition are rewritten, or none: only then may deletes be left out.
+The latter become one sorted run at the last level, with unique keys and no deletes, so that readers which do not merge
+read it correctly. All files of a bucket and partition are rewritten, or none: only then may deletes be left out.
 
 **Commit point:** the snapshot file, as of a round. Every attempt validates that the removed files are still live, and
-that no other file has rows that may be older than theirs.
+with a primary key that no other file has rows that may be older than theirs.
 """
 
 from __future__ import annotations
@@ -73,6 +71,11 @@ from streamhouse_spark.lake.types import (
 )
 from streamhouse_spark.lake.validation import require_present
 from streamhouse_spark.storage.base import Storage
+
+UNMERGED_SHARE_MIN = 0.1
+"""Share of a bucket and partition's rows in unmerged files that triggers a merge; below it, reads cost little more."""
+UNMERGED_FILES_MAX = 50
+"""Number of unmerged files that are merged even into a large bucket and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +154,6 @@ def compact(place: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None =
 
 def _stored_file(location: str, entry: ManifestEntry) -> StoredFile:
     return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
-
-
-UNMERGED_SHARE_MIN = 0.1
-"""Share of a bucket and partition's rows in unmerged files that triggers a merge; below it, reads cost little more."""
-UNMERGED_FILES_MAX = 50
-"""Number of unmerged files that are merged even into a large bucket and partition."""
 
 
 @dataclass(frozen=True, slots=True)

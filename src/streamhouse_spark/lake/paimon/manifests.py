@@ -1,7 +1,4 @@
-"""Partition pruning of a Paimon table, to skip manifests that cannot match a filter.
-
-Manifest entries of a Paimon snapshot: the live data files and their locations.
-"""
+"""Manifest entries of a Paimon snapshot: the live data files and their locations, in the partitions that can match."""
 
 from __future__ import annotations
 
@@ -35,6 +32,11 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
+
+ADD: Final = 0
+DELETE: Final = 1
+FileKey = tuple[tuple[object, ...], int, str]
+"""Partition, bucket and name of a data file."""
 
 
 class PartitionFilter:
@@ -86,13 +88,6 @@ def _are_reliable(column: Column, low: Any, high: Any) -> bool:
     little.
     """
     return low is not None and high is not None and not pa.types.is_floating(column.type)
-
-
-ADD: Final = 0
-DELETE: Final = 1
-
-FileKey = tuple[tuple[object, ...], int, str]
-"""Partition, bucket and name of a data file."""
 
 
 def key_of(entry: ManifestEntry) -> FileKey:

@@ -1,17 +1,13 @@
-"""Sections of a primary-key Paimon table: files that a read must merge, and files that it can read directly.
-
-Data files of a primary-key Paimon table: rows sorted by key, each with its sequence number and kind.
+"""Data files of a primary-key Paimon table: rows sorted by key, each with its sequence number and kind.
 
 Such a file is part of a sorted run of Paimon's merge tree. Besides the table's columns it has a copy of the key
 columns, and a number that identifies the latest row of a key. A round writes level 0: other files may have its keys
-too.
+too. Files that share keys form a *section*, which a read must merge.
 
-A tiering task of a primary-key Paimon table: turns a range of changes into sorted files.
-
-Writes only the last change of each key in the range, deletions included. Older files are not searched: readers merge,
-and take the row with the largest sequence number. That number is the change's offset in its log bucket, so it only
-grows, and a truncation never reuses one. A foreign writer takes the numbers after the largest that it finds, which are
-offsets of later changes: then all later numbers of the bucket are shifted above its.
+A round writes only the last change of each key in its range, deletions included. Older files are not searched: readers
+merge, and take the row with the largest sequence number. That number is the change's offset in its log bucket, so it
+only grows, and a truncation never reuses one. A foreign writer takes the numbers after the largest that it finds, which
+are offsets of later changes: then all later numbers of the bucket are shifted above its.
 """
 
 from __future__ import annotations
@@ -58,6 +54,14 @@ from streamhouse_spark.lake.types import (
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 OWN_PREFIX = "data-"
+
+KEY_PREFIX: Final = "_KEY_"
+SEQUENCE: Final = SpecialFields.SEQUENCE_NUMBER
+KIND: Final = SpecialFields.VALUE_KIND
+LEVEL_MAX: Final = 5
+"""Level of files that are merged with all others: the last of Paimon's default of six levels."""
+_COMPACTED: Final = 1
+"""``file_source`` of a file that compaction made."""
 
 
 def is_own_keyed_name(name: str) -> bool:
@@ -135,15 +139,6 @@ def _merge_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
         null_count=sum(counts) if len(counts) == len(parts) else None,
         value_count=sum(values) if len(values) == len(parts) else None,
     )
-
-
-KEY_PREFIX: Final = "_KEY_"
-SEQUENCE: Final = SpecialFields.SEQUENCE_NUMBER
-KIND: Final = SpecialFields.VALUE_KIND
-LEVEL_MAX: Final = 5
-"""Level of files that are merged with all others: the last of Paimon's default of six levels."""
-_COMPACTED: Final = 1
-"""``file_source`` of a file that compaction made."""
 
 
 def key_fields(schema: PaimonSchema) -> list[DataField]:

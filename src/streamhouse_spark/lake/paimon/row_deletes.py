@@ -1,20 +1,15 @@
 """Deletion of single rows in a Paimon lake of a log table: rewrites files without them.
 
 Every Paimon reader reads such files correctly. Deletion vectors would cost less, but Paimon's streaming readers ignore
-that table option.
+that table option. Rows keep their offsets; those of deleted rows are in no file.
+
+Rows of other engines' files have no offsets and are named by file and position. If another engine replaced such a file
+since, as many rows as equal the deleted ones are deleted from the new files.
 
 **Commit point:** that of the round, whose snapshot removes the files, adds their replacements and holds the offsets.
-Every attempt fails if one of the files is no longer live, because then the rows are elsewhere. Rows keep their offsets;
-those of deleted rows are in no file.
-
-Rows without offsets in a Paimon lake of a log table: their names, and their deletion by file and position.
-
-A file with such rows is rewritten without the deleted ones, like files with offsets (`lake/paimon/row_deletes.py`).
-Its other rows still have no offsets. If another engine replaced the file since, as many rows as equal the deleted ones
-are deleted from the new files.
-
-**Commit point:** that of the round. Its snapshot must directly follow the one in which the rows were searched:
-otherwise a row that equals a deleted one could be deleted twice.
+Every attempt fails if one of the files is no longer live, because then the rows are elsewhere. With rows without
+offsets the snapshot must directly follow the one in which they were searched: otherwise a row that equals a deleted one
+could be deleted twice.
 """
 
 from __future__ import annotations
@@ -49,8 +44,8 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, may_hold, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.lake.parquet.reader import OffsetFile
-from streamhouse_spark.lake.parquet.row_positions import RowPlaces, find_equal_rows, read_rows_at
+from streamhouse_spark.lake.parquet.reader import OffsetFile, Positions
+from streamhouse_spark.lake.parquet.row_positions import find_equal_rows, read_rows_at
 from streamhouse_spark.lake.types import (
     DeletedRows,
     LakeFile,
@@ -135,9 +130,6 @@ def _may_hold_rows(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int
     """Return whether a file of another engine may be of a bucket with some of the rows."""
     is_bucketed = spec.num_buckets != UNAWARE_BUCKETS and entry.total_buckets == spec.num_buckets
     return not is_bucketed or entry.bucket in rows
-
-
-_NO_POSITIONS = OffsetSet.dense(0, 0)
 
 
 def list_data_files(place: PaimonTableBinding, table: PaimonTable, snapshot_id: int) -> Sequence[str]:
@@ -280,7 +272,7 @@ class _SnapshotFiles:
         names = names_in_file(self.table, self.table.schema, entry, inside=bool(self.how.inner))
         return LakeSplit(location, entry.file.file_size, entry.file.row_count, field_names=names)
 
-    def rewrite_for(self, spec: PaimonFileSpec, name: str, positions: RowPlaces) -> ExternalFileRewrite:
+    def rewrite_for(self, spec: PaimonFileSpec, name: str, positions: Positions) -> ExternalFileRewrite:
         """Return the rewrite of a file of this snapshot. Raises `LakeMismatchError`."""
         location, entry = self.entries[name]
         if entry.total_buckets != spec.num_buckets:
@@ -304,7 +296,7 @@ class _SnapshotFiles:
 # -- rows whose files were replaced ------------------------------------------------------------------------------------
 
 
-def _find_rewritten_rows(live: _SnapshotFiles, pending: PendingDeletes, moved: RewrittenRows) -> dict[str, RowPlaces]:
+def _find_rewritten_rows(live: _SnapshotFiles, pending: PendingDeletes, moved: RewrittenRows) -> dict[str, Positions]:
     """Find rows of replaced files in newer files: name → positions.
 
     The recorded snapshot has all files whose rows were deleted since the lake last applied deletions, and the log has
@@ -352,7 +344,7 @@ def _group_rows_by_file(before: _SnapshotFiles, moved: RewrittenRows) -> FileRow
     for name, own in before.read_offsets_of(
         [name for name in before.entries if _external_file_may_hold_rows(name, left)]
     ):
-        if own is None or not (hit := own.runs.common(left.get(own.bucket, _NO_POSITIONS))):
+        if own is None or not (hit := own.runs.common(left.get(own.bucket, _NO_ROWS))):
             continue
         left[own.bucket] = left[own.bucket].without(hit)
         deleted[name] = OffsetSet.of(own.runs.rows_at(hit))

@@ -35,6 +35,10 @@ COMPACT_BYTES_MAX = 1 << 30
 SPREAD_BYTES_MAX: Final = 16 << 30
 """The same if several processes write the groups of a call in parallel."""
 
+R = TypeVar("R")
+Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
+"""Returns the offsets of files in order, and None for a file of another engine, which is skipped."""
+
 
 class SizedFile(Protocol):
     @property
@@ -42,7 +46,6 @@ class SizedFile(Protocol):
 
 
 G = TypeVar("G", bound=SizedFile)
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +110,6 @@ class GroupWriter(Protocol):
 RunGroups = Callable[[Sequence[SizedFile], GroupWriter], Sequence[Rewritten]]
 """Rewrites groups and returns each once, in any order. A failed attempt may be repeated: only the returned files are
 committed, others are orphans."""
-Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
-"""Returns the offsets of files in order, and None for a file of another engine, which is skipped."""
 
 
 def plan_groups(

@@ -1,7 +1,4 @@
-"""Rewrites of a data file of the table, or of another engine, without some of its rows, in any format.
-
-Partition drops in a log table's lake, in any format: retries, and the rows of a file that stay.
-"""
+"""Rewrites of data files without some of their rows, in any format: single rows, or the rows of a dropped partition."""
 
 from __future__ import annotations
 
@@ -29,6 +26,9 @@ from streamhouse_spark.lake.parquet.reader import (
 )
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeProjection, LakeSplit
+
+ATTEMPTS_MAX: Final = 20
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,6 @@ def rewrite_without_positions(
             f"lake file {where} had other rows than its manifest says; no row was deleted there, run streamhouse verify"
         )
     return written_file
-
-
-ATTEMPTS_MAX: Final = 20
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
-"""Merge of primary-key files into one sequence in key order, each key once.
-
-Reads of any split of a lake: a plain data file, or primary-key files merged while they are read.
-"""
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""Reads of any split of a lake: a plain data file, or primary-key files merged into one sequence, each key once."""
 
 from __future__ import annotations
 
@@ -25,6 +23,9 @@ from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, NO_POSITIONS, Positions, read_row_groups, read_sort_fields
 from streamhouse_spark.lake.types import Filter, LakeProjection, LakeSplit, LiveFile, MergedFile, MergedFiles
 from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+RUN_BYTES_MAX = 128 << 20
+"""Bytes in memory sorted at once."""
 
 
 class MergedRows:
@@ -155,10 +156,6 @@ def _is_ascending(keys: pa.BinaryArray) -> bool:
     return pc.all(is_larger).as_py() is not False
 
 
-RUN_BYTES_MAX = 128 << 20
-"""Bytes in memory sorted at once."""
-
-
 def split_into_sorted_runs(
     batches: Iterable[pa.RecordBatch],
     sort: Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch],
@@ -204,9 +201,6 @@ def _map_file(path: Path) -> Iterator[pa.RecordBatch]:
         reader = pa.ipc.open_file(file)
         for position in range(reader.num_record_batches):
             yield reader.get_batch(position)
-
-
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
 
 
 def read_split(

@@ -1,8 +1,7 @@
-"""Selection of the row groups that can match a read's filter, by the file's footer.
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""Reads of data files with Arrow: row groups that can match, columns by field id, position deletes, offsets.
 
-The rows of the selected groups are read as one sequence. `RowGroups` maps places in it to row numbers of the file.
-
-Reads of data files with Arrow: columns by field id, casts to the table's types, position deletes, offsets.
+The rows of the selected row groups are read as one sequence. `RowGroups` maps places in it to row numbers of the file.
 """
 
 from __future__ import annotations
@@ -44,12 +43,27 @@ if TYPE_CHECKING:
 
     from streamhouse_spark.lake.parquet.opened_file import ParquetSource
 
-
 Numbers = npt.NDArray[np.int64]
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _UNTOLD = (pa.ArrowException, OverflowError, ValueError, TypeError, ArithmeticError)
 """Errors of Arrow, and of Python's values, on statistics that they cannot show."""
+
+BUCKET_KEY = "streamhouse.bucket"
+OFFSETS_KEY = "streamhouse.offsets"
+SORTED_BY_KEY = "streamhouse.sorted-by"
+"""Footer key with the field ids of the primary key, if the rows are sorted by it."""
+DELETED_KEY = "streamhouse.deleted"
+"""Footer key with the number of positions in a file of position deletes. Nothing else checks it, and lost positions
+would restore rows."""
+BATCH_ROWS = 1 << 16
+BATCH_BYTES_MAX = 128 << 20
+Positions = npt.NDArray[np.int64]
+NO_POSITIONS: Final[Positions] = np.zeros(0, np.int64)
+FilesAt = Callable[[str], FileAccess]
+"""Returns the access to the files around a location."""
+_DAMAGE = (pa.ArrowException, ValueError, OSError)
+"""Errors of Arrow on bytes that are not the expected Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,26 +204,6 @@ def _low_and_high(statistics: pq.Statistics, stored: pa.DataType, *, is_integer:
     if low != low or high != high:  # noqa: PLR0124 - a writer that let NaN into them
         return None, None
     return to_comparable(low), to_comparable(high)
-
-
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-
-
-BUCKET_KEY = "streamhouse.bucket"
-OFFSETS_KEY = "streamhouse.offsets"
-SORTED_BY_KEY = "streamhouse.sorted-by"
-"""Footer key with the field ids of the primary key, if the rows are sorted by it."""
-DELETED_KEY = "streamhouse.deleted"
-"""Footer key with the number of positions in a file of position deletes. Nothing else checks it, and lost positions
-would restore rows."""
-BATCH_ROWS = 1 << 16
-BATCH_BYTES_MAX = 128 << 20
-Positions = npt.NDArray[np.int64]
-NO_POSITIONS: Final[Positions] = np.zeros(0, np.int64)
-FilesAt = Callable[[str], FileAccess]
-"""Returns the access to the files around a location."""
-_DAMAGE = (pa.ArrowException, ValueError, OSError)
-"""Errors of Arrow on bytes that are not the expected Parquet."""
 
 
 def read_split(

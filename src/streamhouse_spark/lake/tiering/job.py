@@ -1,15 +1,14 @@
-"""Cache of no-op rounds: a process that found nothing to tier checks only for changes next time.
-
-The cache holds the log state and the lake's latest metadata object. While both are unchanged, and the object has no
-successor, the round ends early. Any change to the lake adds a successor or removes the object, whichever engine makes
-it. No write relies on the cache: a round with work reads everything again.
-
-Tiering: moves rows from the hot log into the lake table in rounds, one lake snapshot each.
+"""Tiering: moves rows from the hot log into the lake table in rounds, one lake snapshot each.
 
 Tasks write the files of a round, planned from the offsets of the lake's latest snapshot. The lake commit is fenced by
 these offsets: one of several concurrent services wins, the others plan again. The log then records the tiered snapshot.
 After a crash between the two commits, the next round records it. After a truncation the next round drops all rows of
 the lake table, even if it adds none.
+
+A process that found nothing to tier checks only for changes next time. It remembers the log state and the lake's latest
+metadata object. While both are unchanged, and the object has no successor, the round ends early. Any change to the lake
+adds a successor or removes the object, whichever engine makes it. No write relies on this: a round with work reads
+everything again.
 """
 
 from __future__ import annotations
@@ -65,6 +64,13 @@ LASTS_MS: Final = 10 * 60_000
 """Boot time after which a round reads everything again, to notice columns that another engine altered without a
 snapshot."""
 
+_no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
+_lock = new_lock()
+logger = logging.getLogger(__name__)
+CONFLICTS_MAX = 20
+SMALL_TASK_BYTES_MAX = 8 << 20
+SMALL_TASKS_AT_ONCE = 16
+
 
 @dataclass(frozen=True, slots=True)
 class _NoOpRound:
@@ -77,10 +83,6 @@ class _NoOpRound:
     def is_state(self, state: TableState | None) -> bool:
         identity = None if state is None else (state.version, state.attempt, state.lake_location)
         return identity == (self.version, self.attempt, self.location)
-
-
-_no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
-_lock = new_lock()
 
 
 def remember_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
@@ -124,13 +126,6 @@ def find_unchanged_state(
         return state
     forget(log)
     return None
-
-
-logger = logging.getLogger(__name__)
-
-CONFLICTS_MAX = 20
-SMALL_TASK_BYTES_MAX = 8 << 20
-SMALL_TASKS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
-"""Rows of a dropped partition, named in the record of the lake snapshot that dropped them.
-
-The lake drops a partition by files, so only its files show which rows were dropped. The process that records the
-snapshot compares them: the one that dropped the partition or, if it died, the next to tier the table. Rows with offsets
-are named by offset if the log still holds them, others by file and position.
-
-Recording of tiered snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
+"""Recording of tiered snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
 
 Records follow the order of the lake: after a snapshot, no earlier one is recorded. Lake offsets only grow, so the
 snapshot with higher offsets is later. Two snapshots can have equal offsets, if one compacted files or dropped a
 partition. Then the commit attempt asks the lake, after it read the state that the record will follow.
+
+The record names the rows of a dropped partition. The lake drops a partition by files, so only its files show which rows
+were dropped. The process that records the snapshot compares them: the one that dropped the partition or, if it died,
+the next to tier the table. Rows with offsets are named by offset if the log still holds them, others by file and
+position.
 """
 
 from __future__ import annotations
@@ -42,6 +41,9 @@ from streamhouse_spark.log.delete_vectors import (
     without_rows,
 )
 from streamhouse_spark.log.state import TableState
+
+logger = logging.getLogger(__name__)
+TRIES_MAX: Final = 20
 
 
 def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> list[PartitionDropRows]:
@@ -177,11 +179,6 @@ def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> 
     count = drop.num_rows - count_rows(files)
     own, files = without_rows(without_rows(own, state.deleted), named), without_rows(files, masked)
     return LostLogRows(own, files, drop.older, count)
-
-
-logger = logging.getLogger(__name__)
-
-TRIES_MAX: Final = 20
 
 
 def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
