@@ -275,9 +275,7 @@ def require_whole_avro(data: bytes, location: str) -> bytes:
 
 
 def _header_end(data: bytes) -> int:
-    """Return the end of the header: magic, a map of metadata in blocks, the sync marker. Beyond ``data`` if it is
-    truncated.
-    """
+    """Return the end of the header, with the sync marker, or a place beyond ``data`` if it is truncated."""
     position = 4
     while True:
         count, position = _read_long(data, position)

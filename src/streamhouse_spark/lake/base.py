@@ -389,9 +389,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def relocation(self) -> LakeRelocation | None:
-        """Return the relocation of its metadata to the present locations of its files, or None if an external catalog
-        keeps it.
-        """
+        """Return the relocation of its metadata to the present places of its files; None with an external catalog."""
 
     def create_or_evolve(self) -> None:
         """Create the lake table, or migrate its columns to those of the table: add, rename, drop and widen.
@@ -601,9 +599,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def list_named_files(self, snapshot_id: int) -> Sequence[str]:
-        """Return the locations of a snapshot's data files in the order that names their rows. Raises
-        `SnapshotExpiredError`.
-        """
+        """Return a snapshot's data files in the order that names their rows. Raises `SnapshotExpiredError`."""
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None

@@ -33,9 +33,7 @@ _DELETES_BYTES: Final = 64 << 10
 
 
 class CatalogFiles:
-    """Data files outside the warehouse, through pyiceberg's file access; read-only unless an external catalog keeps
-    them there.
-    """
+    """Data files outside the warehouse, through pyiceberg; read-only unless an external catalog keeps them there."""
 
     def __init__(self, file_io: FileIO, *, is_writable: bool) -> None:
         self._io = file_io
@@ -199,9 +197,7 @@ def offset_files(
     writers: Collection[str],
     locations: Sequence[str],
 ) -> list[OffsetFile | None]:
-    """Return the offsets of files, as `parquet.reader.offset_file` does, reading concurrently. ``sizes`` come from the
-    lake's metadata.
-    """
+    """Return the offsets of files as `read_offset_file` does, concurrently. ``sizes`` are those in the metadata."""
     files = FilesAhead(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
     threads = THREADS_MAX if isinstance(storage, ReadsMany) else None
     return list(parallel_map(lambda at: read_offset_file(files, at, writers), locations, threads_max=threads))

@@ -47,9 +47,7 @@ class SnapshotFiles(ABC):
         """
 
     def files_with(self, lost_rows: FileRows, recorded: int) -> SnapshotFiles:
-        """Return the files of the latest snapshot up to the recorded one that has the lost files. Raises
-        `SnapshotExpiredError`.
-        """
+        """Return the files of the latest of these snapshots that has the lost ones. Raises `SnapshotExpiredError`."""
         for files in self.files_before(recorded):
             if all(name in files.names for name in lost_rows):
                 return files

@@ -26,8 +26,7 @@ COMMIT_USER = "__streamhouse_lake_tiering"
 NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
 Filter: TypeAlias = "pc.Expression | None"
 FieldNames = tuple[tuple[int, str], ...]
-"""Field ids and names of columns, or of nested fields with their paths; see
-`streamhouse_spark.schema.nested_fields.joined_path`."""
+"""Field ids and names of columns, or of nested fields with their paths (`schema.nested_fields.join_path`)."""
 Claim = Callable[[Collection[int], Collection[int]], None]
 """Called before an expiry, with the snapshots to expire and all existing ones. Ensures that no tag names the former
 afterwards, or raises `CommitConflictError` if one does."""
@@ -183,9 +182,7 @@ class LakeSplit(Portable):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the split is a whole file without deletes or casts, which an engine may read with its own Parquet
-        reader.
-        """
+        """Whether it is a whole file without deletes or casts, for an engine's own Parquet reader."""
         return self.row_groups is None and not self.position_deletes and self.merge is None
 
 
@@ -205,8 +202,7 @@ class LakeProjection(Portable):
     inner: tuple[tuple[int | None, ...] | None, ...] = ()
     """Empty if it is None for all columns."""
     first_names: tuple[FieldNames, ...] = ()
-    """For columns in ``inner`` the nested names before the first change inside: an own file without their ids
-    is older."""
+    """For columns in ``inner`` the nested names before the first change inside, for own files without the ids."""
 
     def of_columns(self, names: Container[str]) -> LakeProjection:
         """Return the projection restricted to the columns in ``names``."""
@@ -485,9 +481,7 @@ NO_PENDING_DELETES: Final = PendingDeletes()
 
 @dataclass(frozen=True, slots=True)
 class LakeValidators:
-    """Keys of objects. The lake is unchanged while those in ``there`` are unchanged and those in ``absent`` do not
-    exist.
-    """
+    """The lake is unchanged while the objects ``there`` are unchanged and those in ``absent`` do not exist."""
 
     there: tuple[str, ...]
     absent: tuple[str, ...]

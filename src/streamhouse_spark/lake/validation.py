@@ -115,9 +115,7 @@ def require_dense(
     new: Mapping[int, int],
     absent: Mapping[int, int] = NOTHING_ABSENT,
 ) -> None:
-    """Require that each bucket's files add as many rows as its offsets advance beyond ``expected``, minus ``absent``
-    rows.
-    """
+    """Require that each bucket's files add as many rows as its offsets advance, minus ``absent`` ones."""
     rows: dict[int, int] = {}
     for file in files:
         rows[file.bucket] = rows.get(file.bucket, 0) + file.num_left

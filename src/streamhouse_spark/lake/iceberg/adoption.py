@@ -119,9 +119,7 @@ class IcebergAdoption:
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Files of another partition spec, which does not determine the bucket, are read once
-        per bucket.
-        """
+        """Read the rows by bucket. Files whose partition spec does not determine it are read once per bucket."""
         if examined.snapshot_id is None:
             return
         place = self._place(spec)
@@ -190,9 +188,7 @@ def _filter_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: in
 
 
 def _find_wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
-    """Return the obstacle of a table in the file catalog that records another location than its own, because it is a
-    copy.
-    """
+    """Return the obstacle of a table in the file catalog that records another location, because it is a copy."""
     files = StorageFiles(place.storage)
     if not isinstance(place.catalog, FileCatalog):
         return []
@@ -246,9 +242,7 @@ def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
 
 
 def _parse_layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Return partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for any other kind of
-    spec.
-    """
+    """Return partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for other specs."""
     fields = list(spec.fields)
     bucket_key: tuple[str, ...] = ()
     num_buckets = 1

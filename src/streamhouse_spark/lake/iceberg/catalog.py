@@ -365,9 +365,7 @@ class FileCatalog(MetastoreCatalog):
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
-        """Do nothing: deletion by the length of the metadata log would free slots. `prune_versions` deletes below a
-        floor.
-        """
+        """Do nothing: deletion by the length of the log would free slots. `prune_versions` deletes below a floor."""
 
     # -- versions -------------------------------------------------------------------------------------------------
 

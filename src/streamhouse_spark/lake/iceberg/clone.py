@@ -130,8 +130,6 @@ def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def select_own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping[str, str]) -> list[str]:
-    """Return the locations in the warehouse whose files the table may delete: for a clone, without those it started
-    with.
-    """
+    """Return the locations whose files the table may delete: for a clone, without those it started with."""
     shared = tuple(f"{location}/" for location in shared_locations(properties))
     return [location for location in locations if not files.key_of(location).startswith(shared)]

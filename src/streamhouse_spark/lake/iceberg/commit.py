@@ -66,8 +66,7 @@ MANIFESTS_MIN_TO_MERGE = 10
 MANIFEST_BYTES_TARGET = 8 << 20
 
 NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
-"""Table property: rounds planned before this store time must not commit, because orphan removal may have deleted their
-files."""
+"""Table property: rounds planned before this store time must not commit; orphan removal may have their files."""
 OWN_PLACES = (
     "write.data.path",
     "write.metadata.path",
@@ -431,9 +430,7 @@ def commit_snapshot(place: IcebergTableBinding, validate: Validation) -> LakeSna
 
 
 def _attempt(place: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int) -> Snapshot | None:
-    """Try once and return the snapshot, or None if another writer won. The catalog commits on the loaded version or not
-    at all.
-    """
+    """Try once, on the loaded version or not at all. Return the snapshot, or None if another writer won."""
     catalog, identifier = place.catalog, place.identifier
     with catalog_answers(f"{'.'.join(identifier)} was loaded"):
         table = catalog.load_table(identifier)

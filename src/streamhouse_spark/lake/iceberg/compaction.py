@@ -80,8 +80,7 @@ SMALL_FILES_MAX = 50
 """Number of small files that are merged even into a large bucket and partition."""
 SMALL_BYTES_SHARE_MIN = 0.1
 FOREIGN_BYTES_MAX = 256 << 20
-"""Bytes of other engines' files in a bucket and partition above which they trigger no compaction, because they must be
-sorted first."""
+"""Bytes of other engines' files of a bucket above which they trigger no compaction: they must be sorted first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +114,7 @@ def compact(place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunG
 
 
 def find_current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
-    """Return the lake table and its latest snapshot, or None. Migrates the lake to the table's schema, except for a dry
-    run.
-    """
+    """Return the lake table and its latest snapshot, or None. Migrates its columns, except for a dry run."""
     if not dry_run:
         place.migrate_columns()
     table = place.find()

@@ -98,9 +98,7 @@ def expire(
 def find_expirable(
     metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
 ) -> tuple[int, ...]:
-    """Return the snapshots that can expire: not the latest ``keep_last``, not of a tag or branch, not the one with the
-    offsets.
-    """
+    """Return the snapshots that can expire: not the latest ``keep_last``, of a tag or branch, or with the offsets."""
     head = metadata.current_snapshot()
     if head is None:
         return ()
@@ -163,9 +161,7 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
 
 
 def find_unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
-    """Return the files that only removed snapshots needed, data first, so that after a crash the rest can still be
-    found.
-    """
+    """Return the files that only removed snapshots needed, data first, so that the rest is found after a crash."""
     left = {s.snapshot_id for s in after.snapshots}
     expired = [s for s in before.snapshots if s.snapshot_id not in left]
     retained: Mapping[str, None] = list_files(table, after.snapshots)
@@ -186,9 +182,7 @@ def _depth(location: str) -> tuple[bool, bool]:
 
 
 class AssertRefs(ValidatableTableRequirement):
-    """The requirement that the table has exactly these tags and branches. Iceberg's own requirements do not cover new
-    ones.
-    """
+    """The requirement that the table has exactly these tags and branches: Iceberg's own do not cover new ones."""
 
     type: Literal["assert-refs"] = Field(default="assert-refs")
     refs: dict[str, int]
@@ -256,9 +250,7 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
 
 
 def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_ms: int) -> list[str]:
-    """Return data files, manifests and manifest lists from before ``not_before_ms``. The catalog deletes metadata
-    versions itself.
-    """
+    """Return data files, manifests and manifest lists from before ``not_before_ms``."""
     base = files.key_of(table.location())
     folders = (f"{base}/data/", f"{base}/metadata/")
     listed = [info for listing in map_with_store_concurrency(storage, storage.list, folders) for info in listing]

@@ -93,9 +93,7 @@ def catalog_answers(action: str) -> Iterator[None]:
 
 @contextmanager
 def commit_answers(action: str) -> Iterator[None]:
-    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no response of the catalog: the commit may
-    have happened.
-    """
+    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no response of the catalog."""
     try:
         yield
     except (*_ANSWERS, StreamhouseError):
@@ -270,9 +268,7 @@ class StorageFileIO(FileIO):
         self._ahead |= prefetch_metadata(self.files.storage, inside)
 
     def fetch(self, location: str) -> None:
-        """Prefetch one metadata file that is never rewritten, for its next read; only on a remote store. A missing file
-        raises at the read.
-        """
+        """Prefetch a metadata file that is never rewritten, on a remote store. A missing file raises at the read."""
         if self.files.holds(location) and isinstance(self.files.storage, ReadsMany):
             with suppress(ObjectNotFoundError):
                 self._ahead[self.files.key_of(location)] = self.files.storage.read(self.files.key_of(location))

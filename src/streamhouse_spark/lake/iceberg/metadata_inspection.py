@@ -49,9 +49,7 @@ def _read_table(tables: InspectTable, name: str) -> pa.Table:
 
 
 def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
-    """Return whether there are manifests. A snapshot whose changes cancel out has none, which pyiceberg's file tables
-    do not handle.
-    """
+    """Return whether there are manifests: pyiceberg's file tables do not handle a snapshot without any."""
     head = table.metadata.current_snapshot()
     snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
     return any(manifests_of(table.io, snapshot) for snapshot in snapshots)
@@ -105,9 +103,7 @@ class _CountingManifest(ManifestFile):
 
 
 def find_metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
-    """Describe problems as `LakeTable.metadata_problems` does. Ignores snapshots that another engine expires
-    concurrently.
-    """
+    """Describe problems as `LakeTable.metadata_problems` does, without those of snapshots that expire meanwhile."""
     table = place.find()
     if table is None:
         return

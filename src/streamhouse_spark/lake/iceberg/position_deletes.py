@@ -351,9 +351,7 @@ def write_changes(
 
 
 def _count_duplicates(key_indexes: npt.NDArray[np.int64], is_matched: npt.NDArray[np.bool_]) -> int:
-    """Return the number of rows that are not the first of their key. ``is_matched`` marks keys that had a row, and is
-    updated.
-    """
+    """Return the number of rows that are not the first of their key; marks keys with a row in ``is_matched``."""
     distinct = np.unique(key_indexes)
     num_first = int(np.count_nonzero(~is_matched[distinct]))
     is_matched[distinct] = True

@@ -345,9 +345,7 @@ def _own_deletes(task: FileScanTask) -> tuple[tuple[str, int], ...]:
 
 
 def _num_deleted(task: FileScanTask) -> int | None:
-    """Return the number of deleted rows. None if a delete file covers several data files, or several files may name a
-    position twice.
-    """
+    """Return the number of deleted rows. None if delete files cover other data files, or a position twice."""
     if not task.delete_files:
         return 0
     delete, *row_deletes = task.delete_files

@@ -230,9 +230,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         return StorageFiles(self.storage).location_of(self.spec.location)
 
     def load(self) -> Table:
-        """Read the latest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`,
-        `CorruptDataError`.
-        """
+        """Read the latest state. Raises pyiceberg's `NoSuchTableError`, `StorageError`, `CorruptDataError`."""
         from streamhouse_spark.lake.iceberg.file_io import catalog_answers
 
         name = ".".join(self.identifier)

@@ -109,9 +109,7 @@ def make_virtual_identity(storage: Storage, state: TableState, real: IcebergMeta
 
 
 def read_latest_metadata(lake: IcebergLake) -> IcebergMetadata | None:
-    """Return the latest version of the lake table, or None before the first. Raises `LakeMismatchError` for another
-    table's.
-    """
+    """Return the latest version, or None before the first. Raises `LakeMismatchError` for another table's."""
     table = lake.place.find()
     if table is None:
         return None
@@ -124,9 +122,7 @@ def _read_document(table: Table, num_rounds: int) -> IcebergMetadata:
 
 
 def _place_snapshot_log(metadata: TableMetadata, location: str, table_uuid: str) -> TableMetadata:
-    """Return the metadata with its own identity and location: an engine that cleans up by it never reaches the lake's
-    files.
-    """
+    """Return the metadata with its own identity and location, so that no clean-up by it reaches the lake's files."""
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     older, newer = metadata.snapshots[:-SNAPSHOTS_MAX], metadata.snapshots[-SNAPSHOTS_MAX:]
     snapshots = [*(snapshot for snapshot in older if snapshot.snapshot_id in named), *newer]

@@ -121,9 +121,7 @@ class PaimonAdoption:
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Rejects two rows with one sequence number, and rows in another bucket than their
-        key's.
-        """
+        """Read the rows by bucket. Rejects rows with one sequence number or in another bucket than their key's."""
         place = self._place(spec)
         table = place.require()
         _require_unchanged(table, examined)
@@ -327,9 +325,7 @@ class Layout:
 
 
 def read_layout(lake: PaimonSchema) -> Layout:
-    """Return the layout. Without ``bucket-key``, a primary-key table is bucketed by the key columns outside the
-    partition.
-    """
+    """Return the layout. Without ``bucket-key``, the key columns outside the partition determine the bucket."""
     text = lake.options.get("bucket", str(UNAWARE_BUCKETS)).strip()
     bucket = int(text) if text.lstrip("-").isdigit() else 0
     option = lake.options.get("bucket-key", "")

@@ -68,9 +68,7 @@ Validation = Callable[[PaimonTable], Change]
 
 
 def files_not_before_ms(place: PaimonTableBinding, snapshot: Snapshot | None) -> int:
-    """Return the orphan cutoff of the nearest snapshot of the package, which each repeats; 0 if there was no orphan
-    removal.
-    """
+    """Return the orphan cutoff of the package's nearest snapshot, which each repeats; 0 without orphan removal."""
     own = place.snapshots.newest_own(snapshot)
     return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
 

@@ -93,9 +93,7 @@ class RewriteTask(Portable):
 
 
 def find_current(place: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
-    """Return the lake table and its latest snapshot, or None. Migrates the lake to the table's schema, except for a dry
-    run.
-    """
+    """Return the lake table and its latest snapshot, or None. Migrates its columns, except for a dry run."""
     if not dry_run:
         place.migrate_columns()
     table = place.find()
@@ -216,9 +214,7 @@ class KeyedRewriteTask(Portable):
     """The lake's offsets."""
 
     def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the rows that were
-        planned.
-        """
+        """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the planned rows."""
         spec = KeyValueFileSpec.from_json(self.context.lake)
         location = group.merge.files[0].location
         split = LakeSplit(location, group.size_bytes, group.num_rows, merge=group.merge)
@@ -238,9 +234,7 @@ class KeyedRewriteTask(Portable):
 def compact_keyed(
     place: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
-    """Compact a primary-key table as `LakeTable.compact` does. Raises `CommitConflictError` if the files changed
-    concurrently.
-    """
+    """Compact a primary-key table as `LakeTable.compact` does."""
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport()

@@ -103,9 +103,7 @@ class ReachableFiles:
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """Return the needed files. Raises `CommitConflictError` if a snapshot expired concurrently, `CorruptDataError`
-        for damage.
-        """
+        """Return the needed files. Raises `CommitConflictError` if a snapshot expired meanwhile, `CorruptDataError`."""
         names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
@@ -289,9 +287,7 @@ def next_consumer_snapshots(place: PaimonTableBinding) -> list[int]:
 
 
 def _deletion_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
-    """Sort data files first, then manifests, then their lists. Leaves out files outside the warehouse, which belong to
-    other engines.
-    """
+    """Sort data files first, then manifests, then their lists, without other engines' files outside the warehouse."""
     inside = [location for location in locations if place.files.holds(location)]
     return sorted(inside, key=lambda file: (*_depth(place, file), file))
 

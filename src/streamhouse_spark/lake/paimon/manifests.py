@@ -84,9 +84,7 @@ class PartitionFilter:
 
 
 def _are_reliable(column: Column, low: Any, high: Any) -> bool:
-    """Return whether bounds hold for all values. pypaimon's may not hold next to NaN, and missing ones say too
-    little.
-    """
+    """Return whether bounds hold for all values: pypaimon's may not hold next to NaN."""
     return low is not None and high is not None and not pa.types.is_floating(column.type)
 
 
@@ -136,9 +134,7 @@ class MetadataReader:
         return lists
 
     def live_entries(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
-        """Return the data files of a snapshot, with their statistics. Raises `LakeMismatchError` for
-        unsupported kinds.
-        """
+        """Return the data files of a snapshot with statistics. Raises `LakeMismatchError` for unsupported kinds."""
         chosen, manifests = self._chosen, self.manifests(snapshot)
         entries = self.remaining_entries([m for m in manifests if chosen is None or chosen.may_match_manifest(m)])
         for entry in entries:

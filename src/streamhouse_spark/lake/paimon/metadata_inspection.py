@@ -28,9 +28,7 @@ def metadata_table(place: PaimonTableBinding, table: PaimonTable, name: str) -> 
 
 
 def find_metadata_problems(place: PaimonTableBinding) -> Iterator[str]:
-    """Describe problems as `LakeTable.metadata_problems` does. Ignores snapshots that another engine expires
-    concurrently.
-    """
+    """Describe problems as `LakeTable.metadata_problems` does, without those of snapshots that expire meanwhile."""
     table = place.find()
     if table is None or table.snapshot is None:
         return

@@ -154,9 +154,7 @@ def retains_external_files(place: PaimonTableBinding, older: int, newer: int) ->
 
 
 def adds_only_own_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
-    """Return whether each row without an offset provably comes from an older snapshot: every commit since is the
-    package's.
-    """
+    """Return whether rows without offset provably come from an older snapshot: all commits since are the package's."""
     return older <= newer and all(_is_own(place.snapshots.find(number)) for number in range(newer, older, -1))
 
 

@@ -94,9 +94,7 @@ class SnapshotManager:
         return newest
 
     def likely_keys(self) -> list[str]:
-        """Return the keys of the latest snapshot that this process read, and of the next, to prefetch with the hint.
-        Empty if it read none.
-        """
+        """Return the keys of the latest snapshot that this process read, and of the next, to prefetch with the hint."""
         last_seen = _snapshot_cache.get(self._storage.url, self._table_key)
         return [] if last_seen is None else [self.key_of(last_seen), self.key_of(last_seen + 1)]
 
@@ -109,9 +107,7 @@ class SnapshotManager:
         return self._read(self.key_of(snapshot_id)) if snapshot_id > 0 else None
 
     def require(self, snapshot_id: int, newest: Snapshot | None = None) -> Snapshot:
-        """Return the snapshot, even if only a tag retains it. It may be ``newest``, which was just read. Raises
-        `SnapshotExpiredError`.
-        """
+        """Return the snapshot, which may be ``newest`` or retained by a tag only. Raises `SnapshotExpiredError`."""
         match = newest if newest is not None and newest.id == snapshot_id else self.find(snapshot_id)
         if match is None:
             tagged = (self.snapshot_of_tag(name) for name in self.tags())

@@ -156,9 +156,7 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
         return PaimonTable(self.location, schemas, newest)
 
     def create_or_evolve(self) -> None:
-        """Create or migrate the table. **Commit point:** put-if-absent of the schema file, the first or one with other
-        columns.
-        """
+        """Create or migrate the table. **Commit point:** put-if-absent of the first or next schema file."""
         for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:

@@ -129,9 +129,7 @@ def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | N
 
 
 def carry_offsets(place: PaimonTableBinding, snapshot: Snapshot | None) -> dict[str, str]:
-    """Return the properties of a snapshot with the rows of this one, which may be another engine's. Raises as
-    `offsets_at` does.
-    """
+    """Return the properties of a snapshot with the rows of this one, perhaps another engine's, by `offsets_at`."""
     offsets = offsets_at(place, snapshot) if snapshot is not None else None
     return (offsets or LakeOffsets({})).to_properties(place.spec.table_uuid)
 
@@ -141,9 +139,7 @@ def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnap
 
 
 def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:
-    """Return a snapshot and those below it with their offsets, as far as they are retained. Raises as `offsets_at`
-    does.
-    """
+    """Return a snapshot and those below it, as far as they are retained, with their offsets by `offsets_at`."""
     snapshot = place.snapshots.find(snapshot_id)
     while snapshot is not None:
         yield describe_snapshot(place, snapshot)

@@ -192,9 +192,7 @@ def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R])
 
 
 def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
-    """Rewrite groups. Raises `CommitConflictError` if one is missing from the result, because its rows would be
-    lost.
-    """
+    """Rewrite groups. Raises `CommitConflictError` if one is missing from the result: its rows would be lost."""
     rewrites = list(run(groups, writer))
     if len(rewrites) != len(groups):
         raise CommitConflictError(

@@ -43,9 +43,7 @@ class PartitionPart(Protocol):
 
     @property
     def is_bucket(self) -> bool:
-        """Whether the value is the rows' bucket, null for a null column. Otherwise it derives from the column's
-        value.
-        """
+        """Whether the value is the rows' bucket, null for a null column, instead of derived from the column."""
 
     def derived(self, column: pa.Array) -> pa.Array:
         """Return the value of each row, from the column of the data files."""
@@ -139,9 +137,7 @@ def _name_parts(name: str) -> list[str]:
 
 
 def parse_file_end(location: str) -> tuple[int, int] | None:
-    """Return the bucket of a file of this package and the end of its offset range, from its name. None for
-    other files.
-    """
+    """Return the bucket of a file of the package and the end of its offset range by its name, else None."""
     parts = _name_parts(location.rpartition("/")[2])
     numbers = [int(part) for part in parts[:-1] if part.isdigit()]
     is_own = len(numbers) == len(parts) - 1 and len(numbers) in (2, 3)

@@ -44,9 +44,7 @@ class MergedRows:
         key_ids: Sequence[int],
         key_indexes: Sequence[int],
     ) -> None:
-        """Take files, oldest first. ``key_indexes`` are the indexes in the projection of the key columns, which have
-        the ids ``key_ids``.
-        """
+        """Take files, oldest first. ``key_indexes`` are the places of the columns ``key_ids`` in the projection."""
         self._files = files
         self._oldest_first = oldest_first
         self._projection = projection

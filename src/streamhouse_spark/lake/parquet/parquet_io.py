@@ -202,9 +202,7 @@ class CountingWriter:
 
     @contextmanager
     def buffer_and_change(self, change: Callable[[bytes], bytes]) -> Iterator[None]:
-        """Buffer everything written in the context, then store what ``change`` returns for it, which has the same
-        length.
-        """
+        """Buffer all that is written in the context, then store what ``change`` returns for it, of the same length."""
         self._held = bytearray()
         yield
         buffered, self._held = bytes(self._held), None

@@ -54,8 +54,7 @@ OFFSETS_KEY = "streamhouse.offsets"
 SORTED_BY_KEY = "streamhouse.sorted-by"
 """Footer key with the field ids of the primary key, if the rows are sorted by it."""
 DELETED_KEY = "streamhouse.deleted"
-"""Footer key with the number of positions in a file of position deletes. Nothing else checks it, and lost positions
-would restore rows."""
+"""Footer key with the number of positions in a file of position deletes: lost ones would restore rows."""
 BATCH_ROWS = 1 << 16
 BATCH_BYTES_MAX = 128 << 20
 Positions = npt.NDArray[np.int64]

@@ -61,8 +61,7 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 LASTS_MS: Final = 10 * 60_000
-"""Boot time after which a round reads everything again, to notice columns that another engine altered without a
-snapshot."""
+"""Boot time after which a round reads everything again: another engine may alter columns without a snapshot."""
 
 _no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
 _lock = new_lock()
@@ -130,9 +129,7 @@ def find_unchanged_state(
 
 @dataclass(frozen=True, slots=True)
 class TieringReport:
-    """Result of one `TieringJob.run`. ``snapshots`` holds the ids that this call committed; other services may have
-    tiered too.
-    """
+    """Result of one `TieringJob.run`. ``snapshots`` holds the ids that this call committed."""
 
     table: str
     rows: int
@@ -419,9 +416,7 @@ def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: Worl
 
 
 def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
-    """Return a function that runs the tasks of a round in threads: one per core, more for small tasks on a remote
-    store.
-    """
+    """Return a function that runs tasks in threads: one per core, more for small tasks on a remote store."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         records = shared_records(storage, tasks)

@@ -115,9 +115,7 @@ class _PartitionDrop(NamedTuple):
 
 
 def _find_partition_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _PartitionDrop | None:
-    """Return the first lake commit after the recorded snapshot that dropped rows, or None if there are several or it
-    has expired.
-    """
+    """Return the commit since the recorded snapshot that dropped rows. None if it expired, or there are several."""
     dropped_rows = state.lake.dropped_rows if state.lake is not None else 0
     newer = pair.snapshot_id
     for snapshot in lake.ancestors(pair.snapshot_id):
@@ -226,9 +224,7 @@ def _retains_external_files(state: TableState, lake: LakeTable, snapshot: LakeSn
 
 
 def _has_pending_deletes(state: TableState, snapshot: LakeSnapshot, applied_through: int) -> bool:
-    """Return whether this snapshot may hold deleted rows of the recorded one. It has applied deletions through
-    ``applied_through``.
-    """
+    """Return whether a snapshot with deletions ``applied_through`` may hold deleted rows of the recorded one."""
     if state.lake is None or not state.deletions:
         return False
     lake_offsets = state.lake.offsets

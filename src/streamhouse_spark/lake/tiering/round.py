@@ -77,9 +77,7 @@ class TieringPlan:
         return bool(self.deleted or self.file_deletes)
 
     def absent_from(self, lake: LakeTable) -> Mapping[int, int]:
-        """Return, per bucket, the number of rows of the round missing from its files; see
-        `LakeTable.leaves_out_deleted`.
-        """
+        """Return bucket → rows of the round that are not in its files; see `LakeTable.leaves_out_deleted`."""
         if not lake.leaves_out_deleted:
             return NOTHING_ABSENT
         return {
