@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import replace
 from hashlib import sha256
@@ -400,12 +400,12 @@ class LakeTable(ABC):
         self.place.require_home("making the lake table")
         self.place.create_or_evolve()
 
+    @abstractmethod
     def cache_metadata_for_round(self) -> AbstractContextManager[None]:
         """Let this thread reuse the first lake state that it reads for the rest of one step.
 
-        Commits read the state themselves, and fail on a conflict. A format without this cache reads it each time.
+        Commits read the state themselves, and fail on a conflict.
         """
-        return nullcontext()
 
     def exists(self) -> bool:
         return self.place.exists()

@@ -17,7 +17,6 @@ wrote. So parsed metadata is cached by its bytes, and updated without a copy of 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -43,7 +42,6 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import find_recorded_root, is_same_place
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
@@ -54,16 +52,17 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     LatestVersion,
     floor_key,
     floors_prefix,
-    forget_cached_version,
     newest_floor,
     newest_version,
     parse_version_hint,
     put_hint,
     repair_hint,
+    round_cache,
     version_key,
     version_number,
     version_numbers,
 )
+from streamhouse_spark.lake.metadata_cache import RecentValues
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.catalog.names import warehouse_moved_error
 from streamhouse_spark.storage.base import Storage
@@ -73,11 +72,8 @@ from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot, ensure_sto
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REMEMBERED = 8
-"""Number of cached documents, for tables that are tiered concurrently."""
 
-_documents: OrderedDict[bytes, TableMetadata] = OrderedDict()
-_lock = new_lock()
+_parsed_metadata: RecentValues[bytes, TableMetadata] = RecentValues(8)  # several tables are tiered concurrently
 
 ATTEMPT_PROPERTY = "streamhouse.attempt"
 """Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""
@@ -87,27 +83,15 @@ Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 
 
 def parse_metadata(data: bytes) -> TableMetadata:
-    """Return the metadata in these bytes. The cache is keyed by content, so never stale. Callers must not change the
-    result.
+    """Return the metadata in these bytes; callers must not change it. The cache is keyed by content, so never stale.
 
     Raises pyiceberg's errors.
     """
-    with _lock:
-        parsed = _documents.get(data)
-        if parsed is not None:
-            _documents.move_to_end(data)
-            return parsed
-    metadata = TableMetadataUtil.parse_raw(data.decode())
-    remember(data, metadata)
+    metadata = _parsed_metadata.get(data)
+    if metadata is None:
+        metadata = TableMetadataUtil.parse_raw(data.decode())
+        _parsed_metadata.put(data, metadata)
     return metadata
-
-
-def remember(data: bytes, metadata: TableMetadata) -> None:
-    """Cache ``metadata`` for its JSON text ``data``."""
-    with _lock:
-        _documents[data] = metadata
-        while len(_documents) > REMEMBERED:
-            _documents.popitem(last=False)
 
 
 def apply_updates(metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
@@ -393,12 +377,12 @@ class FileCatalog(MetastoreCatalog):
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
-        forget_cached_version()
+        round_cache.forget()
         with self._storage.commit_lock(f"{key}/metadata/.lock"):
             won = self._put_and_read_back(version_key(key, number), data)
         if not won:
             return None
-        remember(data, stored)
+        _parsed_metadata.put(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
         if waited_ms > FLOOR_CHECK_AFTER_MS and newest_floor(self._storage, key) >= number:
             return None  # the slot was free only because its file had been deleted: the new file is void

@@ -54,7 +54,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, catalog_answers, expect, manifests_of
-from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round, forget_cached_version
+from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.schema import PartitionPaths, partition_record
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, find_commit, own_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -421,8 +421,8 @@ def commit_snapshot(place: IcebergTableBinding, validate: Validation) -> LakeSna
     commit_uuid, name = place.world.ids.new_uuid(), ".".join(place.identifier)
     for attempt in range(ATTEMPTS_MAX):
         place.world.wait_to_retry(attempt)
-        forget_cached_version()
-        with cache_metadata_for_round():
+        round_cache.forget()
+        with round_cache.open():
             snapshot = _attempt(place, validate, commit_uuid, attempt)
         if snapshot is not None:
             return describe_snapshot(snapshot, own_offsets(snapshot, place.spec.table_uuid, name))
@@ -441,7 +441,7 @@ def _attempt(place: IcebergTableBinding, validate: Validation, commit_uuid: str,
     try:
         snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, place.world).build()
     except FileNotFoundError as error:
-        forget_cached_version()
+        round_cache.forget()
         _require_overtaken(catalog, table, error)
         return None
     try:
@@ -449,7 +449,7 @@ def _attempt(place: IcebergTableBinding, validate: Validation, commit_uuid: str,
     except CommitFailedException:
         return None
     except Exception as error:  # any error of a catalog's client: the table itself shows the outcome
-        forget_cached_version()
+        round_cache.forget()
         committed = _find_committed(catalog, identifier, commit_uuid, error)
         if committed is None:
             raise

@@ -41,7 +41,7 @@ from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY, Change, c
 from streamhouse_spark.lake.iceberg.commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, commit_answers, expect, lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.metadata_versions import forget_cached_version
+from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshots import iter_ancestor_snapshots, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -242,7 +242,7 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
     if dry_run or not any(key not in needed for key in old):
         return [key for key in old if key not in needed]
     _store_not_before(place, table, not_before_ms)
-    forget_cached_version()
+    round_cache.forget()
     needed = _referenced_paths(place.load(), files)  # read again: a round may have committed before the property
     orphans = [key for key in old if key not in needed]
     delete_all(storage, orphans)

@@ -9,13 +9,12 @@ offsets. It is used only if an expiry cut the chain before any offsets.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import LakeRolledBackError
+from streamhouse_spark.lake.metadata_cache import RecentValues
 from streamhouse_spark.lake.snapshot_properties import (
     COMMIT_PROPERTY,
     OFFSETS_PROPERTY,
@@ -31,11 +30,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
-_REMEMBERED: Final = 8
 _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
-_parsed: OrderedDict[bytes, ParsedSnapshots] = OrderedDict()
-_lock = new_lock()
+_parsed: RecentValues[bytes, ParsedSnapshots] = RecentValues(8)
 
 
 class AnySnapshot(Protocol):
@@ -132,19 +129,13 @@ def read_snapshots(data: bytes) -> ParsedSnapshots | None:
 
     The cache is keyed by content, so never stale.
     """
-    with _lock:
-        snapshots = _parsed.get(data)
-        if snapshots is not None:
-            _parsed.move_to_end(data)
-            return snapshots
+    if (snapshots := _parsed.get(data)) is not None:
+        return snapshots
     try:
         snapshots = _parse_snapshots(json.loads(data))
     except _DAMAGE:
         return None
-    with _lock:
-        _parsed[data] = snapshots
-        while len(_parsed) > _REMEMBERED:
-            _parsed.popitem(last=False)
+    _parsed.put(data, snapshots)
     return snapshots
 
 

@@ -16,7 +16,7 @@ from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.lake.base import LakeTable, RearrangeableFiles
-from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round
+from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshots import (
     describe_snapshot,
     iter_ancestors,
@@ -86,7 +86,7 @@ class IcebergLake(LakeTable, RearrangeableFiles):
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def cache_metadata_for_round(self) -> AbstractContextManager[None]:
-        return cache_metadata_for_round()
+        return round_cache.open()
 
     def newest(self) -> LakeSnapshot | None:
         metadata = self.place.snapshots()

@@ -26,7 +26,7 @@ from streamhouse_spark.lake.file_access import CATALOG_SETTINGS
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.file_io import commit_answers
-from streamhouse_spark.lake.iceberg.metadata_versions import forget_cached_version
+from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -79,7 +79,7 @@ class VirtualTable(IcebergLake):
         at = StorageFiles(place.storage).location_of(self.location)
         with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {place.spec.path}"):
             catalog.create_from_metadata(place.identifier, _place_snapshot_log(metadata, at, place.spec.table_uuid))
-        forget_cached_version()
+        round_cache.forget()
 
     def _empty(self) -> TableMetadata:
         """Return the metadata of a lake table before its first round."""

@@ -41,7 +41,7 @@ from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, co
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, own_time_ms
-from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, round_cache
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
 from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, effective_times_ms
 from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
@@ -321,7 +321,7 @@ def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -
     if dry_run or not orphans:
         return orphans
     _commit_not_before(place, not_before_ms)
-    place.forget_cached_table()
+    round_cache.forget()
     table = place.require()
     if files_not_before_ms(place, table.snapshot) < not_before_ms:
         raise CommitConflictError(

@@ -26,7 +26,7 @@ from streamhouse_spark.lake.paimon.row_deletes import (
 )
 from streamhouse_spark.lake.paimon.scan import PaimonScan
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parse_snapshot, snapshot_text
-from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, cache_metadata_for_round
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, round_cache
 from streamhouse_spark.lake.paimon.tiering_commit import (
     commit_round,
     describe_past_snapshot,
@@ -80,7 +80,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def cache_metadata_for_round(self) -> AbstractContextManager[None]:
-        return cache_metadata_for_round()
+        return round_cache.open()
 
     def newest(self) -> LakeSnapshot | None:
         table = self.place.find()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from pypaimon.common.identifier import Identifier
 from pypaimon.common.json_util import JSON
@@ -17,6 +15,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, ObjectNotFoundError
 from streamhouse_spark.lake.base import LakeTableBinding
 from streamhouse_spark.lake.column_mapping import ColumnMap
+from streamhouse_spark.lake.metadata_cache import RoundCache
 from streamhouse_spark.lake.paimon.evolution import evolve_lake, paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.schema import find_differences, paimon_schema
@@ -71,23 +70,7 @@ def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> 
     return FileStoreTable(files, Identifier.create("lake", "table"), location, schema)
 
 
-class _TableCache(threading.local):
-    """The states that this thread has read within `cache_metadata_for_round`, by table; None outside of it."""
-
-    tables: dict[tuple[str, str], PaimonTable] | None = None
-
-
-_cache = _TableCache()
-
-
-@contextmanager
-def cache_metadata_for_round() -> Iterator[None]:
-    """Let this thread reuse the first state that it reads for the rest of a round."""
-    before, _cache.tables = _cache.tables, _cache.tables or {}
-    try:
-        yield
-    finally:
-        _cache.tables = before
+round_cache: RoundCache[PaimonTable] = RoundCache()
 
 
 class PaimonTableBinding(LakeTableBinding[PaimonTable]):
@@ -119,21 +102,13 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
         return True
 
     def find(self) -> PaimonTable | None:
-        """Return the latest state, or None if there is no lake table. Within `cache_metadata_for_round` returns the
-        first state read. Raises `CorruptDataError`.
+        """Return the latest state, or None if there is no lake table. Within `LakeTable.cache_metadata_for_round`
+        returns the first state read. Raises `CorruptDataError`.
         """
-        key = (self.storage.url, self.spec.location)
-        if _cache.tables is not None and key in _cache.tables:
-            return _cache.tables[key]
-        table = self._find()
-        if _cache.tables is not None and table is not None:
-            _cache.tables[key] = table
+        table = round_cache.get(self.storage, self.spec.location)
+        if table is None and (table := self._find()) is not None:
+            round_cache.put(self.storage, self.spec.location, table)
         return table
-
-    def forget_cached_table(self) -> None:
-        """Make the next step within `cache_metadata_for_round` read the state itself."""
-        if _cache.tables is not None:
-            _cache.tables.pop((self.storage.url, self.spec.location), None)
 
     def _find(self) -> PaimonTable | None:
         schemas: dict[int, PaimonSchema] = {}
@@ -216,7 +191,7 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
 
     def put_schema(self, schema: PaimonSchema) -> None:
         """Store the ``schema`` under its id, unless another has that id: the next read shows which one it was."""
-        self.forget_cached_table()
+        round_cache.forget()
         data = JSON.to_json(schema, indent=2).encode()
         slot_for_bytes(self.storage, self.schema_key(schema.id), data).take(data).won()
 
