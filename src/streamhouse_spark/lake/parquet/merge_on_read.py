@@ -209,16 +209,19 @@ def read_split(
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
     deleted: Positions = NO_POSITIONS,
+    threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split, with exactly the projection's columns and types.
 
     Rows come in file order, or in key order without duplicates for merged files. A plain file is pruned by ``node``,
-    the tree of a filter, and by its positions ``deleted``. Merged files are not: a row that does not match the filter
-    may still replace an older one. Memory is bounded by a batch, for merged files by one row group of each. Raises
-    `SnapshotExpiredError` if a file is missing, `CorruptDataError` if it cannot be read.
+    the tree of a filter, and by its positions ``deleted``, and decoded by ``threads``. Merged files are not: a row that
+    does not match the filter may still replace an older one. Memory is bounded by a batch, for merged files by one row
+    group of each. Raises `SnapshotExpiredError` if a file is missing, `CorruptDataError` if it cannot be read.
     """
     if split.merge is None:
-        yield from parquet_read.read_split(files, split, projection, filter=filter, node=node, deleted=deleted)
+        yield from parquet_read.read_split(
+            files, split, projection, filter=filter, node=node, deleted=deleted, threads=threads
+        )
         return
     merged = NewestRows(files, split.merge, projection)
     for rows in merged.batches():
@@ -228,21 +231,6 @@ def read_split(
             yield from select_matching_rows(pa.Table.from_batches([columns]), filter).to_batches()
         elif columns.num_rows:
             yield columns
-
-
-def read_whole(
-    files: FileAccess,
-    split: LakeSplit,
-    projection: LakeProjection,
-    *,
-    filter: Filter = None,
-    node: Node = ALWAYS_TRUE,
-    deleted: Positions = NO_POSITIONS,
-) -> pa.Table:
-    """Read the rows of `read_split` at once; a plain file with all of Arrow's threads."""
-    if split.merge is None:
-        return parquet_read.read_whole(files, split, projection, filter=filter, node=node, deleted=deleted)
-    return pa.Table.from_batches(read_split(files, split, projection, filter=filter), schema=projection.schema.arrow)
 
 
 class NewestRows:

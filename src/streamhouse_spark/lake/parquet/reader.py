@@ -213,46 +213,20 @@ def read_split(
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
     deleted: Positions = NO_POSITIONS,
+    threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split in file order, with exactly the projection's columns and types.
 
-    Leaves out row groups that cannot match ``node``, the tree of a filter, and the rows at the positions ``deleted``,
+    ``threads`` decode each batch with all of Arrow's threads. Leaves out row groups that cannot match ``node``, the tree of a filter, and the rows at the positions ``deleted``,
     which are ascending and distinct. Raises `SnapshotExpiredError` if the file is missing, `CorruptDataError` if it
     cannot be read.
     """
-    return _read(files, split, projection, filter, node, deleted, whole=False)
-
-
-def read_whole(
-    files: FileAccess,
-    split: LakeSplit,
-    projection: LakeProjection,
-    *,
-    filter: Filter = None,
-    node: Node = ALWAYS_TRUE,
-    deleted: Positions = NO_POSITIONS,
-) -> pa.Table:
-    """Read the rows of `read_split` at once, with all of Arrow's threads."""
-    batches = _read(files, split, projection, filter, node, deleted, whole=True)
-    return pa.Table.from_batches(batches, schema=projection.schema.arrow)
-
-
-def _read(
-    files: FileAccess,
-    split: LakeSplit,
-    projection: LakeProjection,
-    filter: Filter,
-    node: Node,
-    deleted_before: Positions,
-    *,
-    whole: bool,
-) -> Iterator[pa.RecordBatch]:
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, node)
-        deleted = opened.find_deleted_places(files, chosen, deleted_before)
-        for place, rows in opened.rows(columns, chosen, threads=whole):
-            dropped = deleted_places_within(deleted, place, rows.num_rows)
+        deleted_places = opened.find_deleted_places(files, chosen, deleted)
+        for place, rows in opened.rows(columns, chosen, threads=threads):
+            dropped = deleted_places_within(deleted_places, place, rows.num_rows)
             parts = arrow_rows.slice_live_rows(rows, dropped)
             if filter is not None and parts is None:
                 yield from arrow_rows.select_matching_rows(pa.Table.from_batches([rows]), filter, dropped).to_batches()
