@@ -22,6 +22,7 @@ from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.formats import file_spec_of
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.parquet.bucket_writer import write_files
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.log.bucketing import buckets_of
@@ -163,8 +164,8 @@ def written_files(
 ) -> list[LakeFile]:
     """Data files of rows of one bucket, as a task of a round writes them."""
     shape = file_spec_of(context)
-    files = lake.place.files_at(shape.data_location)
-    return write_files(context, shape, files, lake.place.world.ids, bucket, offsets, batches)
+    output = FileOutput(context, shape, lake.place.files_at(shape.data_location), lake.place.world.ids)
+    return write_files(output, bucket, offsets, batches)
 
 
 def write_round(

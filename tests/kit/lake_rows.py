@@ -7,13 +7,15 @@ import pyarrow as pa
 
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.parquet.merge_on_read import read_whole
+from streamhouse_spark.lake.parquet.merge_on_read import read_split
 from streamhouse_spark.lake.types import Filter, LakePlan, LakeSplit
 
 
 def lake_rows(lake: LakeTable, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
     def read(split: LakeSplit) -> pa.Table:
-        return read_whole(lake.place.files_at(split.location), split, plan.projection, filter=filter)
+        files = lake.place.files_at(split.location)
+        batches = read_split(files, split, plan.projection, filter=filter, threads=True)
+        return pa.Table.from_batches(batches, schema=plan.projection.schema.arrow)
 
     tables = list(parallel_map(read, plan.splits))
     return pa.concat_tables(tables) if tables else plan.projection.schema.arrow.empty_table()

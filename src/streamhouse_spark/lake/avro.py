@@ -20,6 +20,8 @@ _DAMAGE: Final = (ValueError, LookupError, TypeError, ArithmeticError, EOFError,
 Decode = Callable[[BytesIO], Any]
 Encode = Callable[[BytesIO, Any], None]
 
+SYNC_BYTES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
@@ -261,9 +263,6 @@ _PLAIN: Final[Mapping[str, tuple[Decode, Encode]]] = {
 }
 
 
-SYNC_BYTES = 16
-
-
 def require_whole_avro(data: bytes, location: str) -> bytes:
     """Return the bytes if they end at the end of an Avro block. Raises `CorruptDataError`."""
     marker = data[_header_end(data) - SYNC_BYTES :][:SYNC_BYTES]
@@ -276,9 +275,7 @@ def require_whole_avro(data: bytes, location: str) -> bytes:
 
 
 def _header_end(data: bytes) -> int:
-    """Return the end of the header: magic, a map of metadata in blocks, the sync marker. Beyond ``data`` if it is
-    truncated.
-    """
+    """Return the end of the header, with the sync marker, or a place beyond ``data`` if it is truncated."""
     position = 4
     while True:
         count, position = _read_long(data, position)

@@ -1,34 +1,40 @@
-"""Interface for relocating a lake in any format.
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""The interfaces of a lake table in any format, and the part that all formats share.
 
-Adoption of a lake table in any format: examine it, read its rows by bucket, claim it.
-
-`LakeTable`: the interface of a lake table, and the part that all formats share.
+`LakeTable` is the table itself, `LakeTableBinding` its place. `LakeAdoption` takes over a table of another engine, and
+`LakeRelocation` mends the metadata of a copied or moved one.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, TablePath
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.lake.column_mapping import ColumnMap
+from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.metadata_errors import guard_metadata_errors
+from streamhouse_spark.lake.metadata_tables import require_metadata_table
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.reader import (
     PlacedRows,
+    SnapshotScan,
     find_offsets_in_plan,
     find_rows_with_offsets,
+    identity_projection,
     read_held,
     read_log_range,
 )
@@ -56,14 +62,22 @@ from streamhouse_spark.lake.types import (
     WriteContext,
 )
 from streamhouse_spark.lake.validation import NOTHING_ABSENT, LogRange
+from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
     from streamhouse_spark.expressions.partition_filter import PartitionMatches
     from streamhouse_spark.lake.parquet.clustering import Clustering
     from streamhouse_spark.lake.parquet.compaction import RunGroups
     from streamhouse_spark.log.state import TableState
+
+
+UNKNOWN_COLUMNS = TableSchema.of("unknown int")
+"""A spec to examine a location before the columns of its table are known: only the location counts."""
+ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
+T = TypeVar("T")
 
 
 class LakeRelocation(Protocol):
@@ -84,10 +98,6 @@ class LakeRelocation(Protocol):
 
         Completed work is not repeated. Raises `CommitConflictError`, `CommitStateUnknownError`.
         """
-
-
-UNKNOWN_COLUMNS = TableSchema.of("unknown int")
-"""A spec to examine a location before the columns of its table are known: only the location counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,29 +163,164 @@ class LakeAdoption(Protocol):
         """
 
 
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+class LakeTableBinding(ABC, Generic[T]):
+    """The location of one lake table. It holds no table state: `find` reads the latest metadata."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: LakeTableSpec,
+        *,
+        settings: Mapping[str, str] | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.storage = storage
+        self.spec = spec
+        self.settings = dict(settings or {})
+        self.world = world or World()
+        self._home = WarehouseIdentity(storage)
+
+    def with_spec(self, spec: LakeTableSpec) -> Self:
+        """Return the location for the table with other columns, or of its rebuilt lake."""
+        place = copy(self)
+        place.spec = spec
+        return place
+
+    def require_home(self, doing: str) -> None:
+        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`,
+        and `InvalidOptionError` for a branch.
+        """
+        self.spec.require_own(doing)
+        self._home.require(f"{doing} of {self.spec.path}")
+
+    def files_at(self, location: str) -> FileAccess:
+        return lake_files(self.storage, self.settings, location)
+
+    def exists(self) -> bool:
+        return self.find() is not None
+
+    def require(self) -> T:
+        """Return the result of `find` for a table that must exist. Raises `LakeMismatchError`."""
+        table = self.find()
+        if table is None:
+            raise LakeMismatchError(
+                f"{self.spec.path} has no lake table at {self.spec.location}: dropped, or not tiered yet; tier it"
+            )
+        return table
+
+    @abstractmethod
+    def find(self) -> T | None:
+        """Return the latest state of the lake table, or None if there is none. Raises `CorruptDataError`."""
+
+    @abstractmethod
+    def owner_of(self, table: T) -> str | None:
+        """Return the uuid of the table that owns this lake table."""
+
+    @abstractmethod
+    def columns_of(self, table: T) -> ColumnMap:
+        """Return the column map of the lake table. Raises `CorruptDataError`."""
+
+    @abstractmethod
+    def create_or_evolve(self) -> None:
+        """Create or migrate the table as `LakeTable.create_or_evolve` does."""
+
+    def migrate_columns(self) -> None:
+        """Migrate the lake table, if it exists, to the table's columns before its files are rewritten."""
+        table = self.find()
+        if table is None or self.owner_of(table) != self.spec.table_uuid:
+            return
+        schema_id = self.columns_of(table).schema_id
+        if schema_id is None or schema_id < self.spec.schema_id:
+            self.create_or_evolve()
+
+    @abstractmethod
+    def drop(self, *, purge: bool) -> None:
+        """Drop the lake table if it is this table's. Another table's lake at the location stays."""
 
 
-ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
+class ReplaceableSnapshots(ABC):
+    """The part of a lake table whose writers rename: a slow commit of another engine may replace the latest snapshot.
+
+    Everywhere else all writers compare and swap: the latest snapshot is durable, and an id names one snapshot.
+    """
+
+    @abstractmethod
+    def find_durable(self) -> LakeSnapshot | None:
+        """Return the latest durable snapshot: no in-flight commit of another engine can remove its rows.
+
+        Returns None if there is none. May commit an empty snapshot to make earlier ones durable. Raises as
+        `LakeTable.commit` does.
+        """
+
+    @abstractmethod
+    def wait_until_durable(self, snapshot: LakeSnapshot) -> LakeSnapshot:
+        """Wait until no in-flight commit of another engine can restore rows that the latest ``snapshot`` dropped.
+
+        Returns it, or an empty snapshot above it. Raises `CommitConflictError` if a commit restored some.
+        """
+
+    @abstractmethod
+    def is_replaced(self, snapshot_id: int) -> bool:
+        """Return whether another engine's snapshot replaced this one of the package, and no file holds the lost rows.
+        Then they can be tiered again.
+        """
+
+    @abstractmethod
+    def snapshot_mark(self, snapshot_id: int) -> str | None:
+        """Return a mark that distinguishes a snapshot from one of another engine with the same number. None if the
+        snapshot has expired.
+        """
+
+    @abstractmethod
+    def adds_only_own_rows(self, older: int, newer: int) -> bool:
+        """Return whether each row without an offset provably comes from an older snapshot, perhaps in another file."""
 
 
-class LakeTableBinding(Protocol):
-    """The binding of a lake table to its place: what all formats share."""
+class RearrangeableFiles(ABC):
+    """The part of a lake table whose metadata names any file: of another table, and in any order of rows."""
 
-    spec: LakeTableSpec
-    storage: Storage
+    @abstractmethod
+    def require_clonable(self) -> None:
+        """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
 
-    def with_spec(self, spec: LakeTableSpec) -> Self: ...
+    @abstractmethod
+    def clone(self, state: TableState, snapshot_id: int) -> None:
+        """Create the lake table of a clone with this ``state`` from a snapshot that the source table retains for it.
 
-    def require_home(self, doing: str) -> None: ...
+        Copies no file. **Commit point:** the first version of its metadata. Raises `InvalidOptionError`,
+        `LakeMismatchError`, `SnapshotExpiredError`.
+        """
 
-    def exists(self) -> bool: ...
+    @abstractmethod
+    def cluster(
+        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
+    ) -> CompactReport:
+        """Rewrite files of a log table in a sort order: of the locations ``files`` about a gigabyte, or 16 with
+        ``run``.
 
-    def create_or_evolve(self) -> None: ...
+        **Commit point:** the lake snapshot, which has the same rows and offsets. Raises `CommitConflictError`,
+        `LakeMismatchError`.
+        """
 
-    def drop(self, *, purge: bool) -> None: ...
+    @abstractmethod
+    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
+        """Merge manifests into a few large ones, those of delete files too.
 
-    def files_at(self, location: str) -> FileAccess: ...
+        **Commit point:** the lake's metadata version. Rows, files and offsets stay. Rounds merge small manifests
+        themselves: this is for tables that other engines wrote to, or with an older partition spec. Raises
+        `CommitConflictError`, `LakeMismatchError`, `CommitStateUnknownError`.
+        """
+
+    @abstractmethod
+    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
+        """Delete metadata versions that were superseded more than a day ago, and return their keys."""
+
+
+class LakeCapabilities(NamedTuple):
+    """What a lake table can do besides the methods of `LakeTable`."""
+
+    replaceable: ReplaceableSnapshots | None
+    rearrangeable: RearrangeableFiles | None
 
 
 class LakeTable(ABC):
@@ -185,15 +330,35 @@ class LakeTable(ABC):
     of the same name with an underscore.
     """
 
-    place: LakeTableBinding
-    has_file_names: ClassVar[bool] = False
-    """Whether rows of files without offsets can be named; see `list_named_files`."""
+    place: LakeTableBinding[Any]
+    binding: ClassVar[type[LakeTableBinding[Any]]]
+    kind: ClassVar[str]
+    """What messages call it: "an Iceberg" or "a Paimon"."""
+    metadata_tables: ClassVar[tuple[str, ...]]
+    """The names of its metadata tables, which are those of the format's own library."""
     leaves_out_deleted: ClassVar[bool] = False
     """Whether a round's files leave out rows that were deleted before. Otherwise `delete_rows` deletes them there."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: LakeTableSpec,
+        *,
+        settings: Mapping[str, str] | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.place = self.binding(storage, spec, settings=settings, world=world)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         guard_metadata_errors(cls)
+
+    @property
+    def capabilities(self) -> LakeCapabilities:
+        return LakeCapabilities(
+            replaceable=self if isinstance(self, ReplaceableSnapshots) else None,
+            rearrangeable=self if isinstance(self, RearrangeableFiles) else None,
+        )
 
     @property
     def location(self) -> str:
@@ -224,9 +389,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def relocation(self) -> LakeRelocation | None:
-        """Return the relocation of its metadata to the present locations of its files, or None if an external catalog
-        keeps it.
-        """
+        """Return the relocation of its metadata to the present places of its files; None with an external catalog."""
 
     def create_or_evolve(self) -> None:
         """Create the lake table, or migrate its columns to those of the table: add, rename, drop and widen.
@@ -237,12 +400,12 @@ class LakeTable(ABC):
         self.place.require_home("making the lake table")
         self.place.create_or_evolve()
 
+    @abstractmethod
     def cache_metadata_for_round(self) -> AbstractContextManager[None]:
         """Let this thread reuse the first lake state that it reads for the rest of one step.
 
-        Commits read the state themselves, and fail on a conflict. A format without this cache reads it each time.
+        Commits read the state themselves, and fail on a conflict.
         """
-        return nullcontext()
 
     def exists(self) -> bool:
         return self.place.exists()
@@ -252,32 +415,9 @@ class LakeTable(ABC):
         self.place.require_home("dropping the lake table")
         self.place.drop(purge=purge)
 
-    def require_clonable(self) -> None:
-        """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
-        raise InvalidOptionError(
-            f"table {self.place.spec.path} has a Paimon lake: Paimon looks for data files in their table's folder, so "
-            "two tables cannot share them; copy the rows instead (CREATE TABLE … AS SELECT)"
-        )
-
-    def clone(self, state: TableState, snapshot_id: int) -> None:  # noqa: ARG002 - the interface
-        """Create the lake table of a clone with this ``state`` from a snapshot that the source table retains for it.
-
-        Copies no file. **Commit point:** the first version of its metadata. Raises `InvalidOptionError`,
-        `LakeMismatchError`, `SnapshotExpiredError`.
-        """
-        self.require_clonable()
-
     @abstractmethod
     def newest(self) -> LakeSnapshot | None:
         """Return the current snapshot with its offsets, or None before the first. Raises `LakeRolledBackError`."""
-
-    def find_durable(self) -> LakeSnapshot | None:
-        """Return the latest durable snapshot: no in-flight commit of another engine can remove its rows.
-
-        Returns None if there is none. May commit an empty snapshot to make earlier ones durable. Raises as `commit`
-        does.
-        """
-        return self.newest()  # all writers compare and swap
 
     def marks(self) -> LakeValidators | None:
         """Return the objects whose change reveals the next change of the lake, by any engine. Returns None if no object
@@ -304,19 +444,6 @@ class LakeTable(ABC):
     @abstractmethod
     def metadata_problems(self) -> Iterator[str]:
         """Describe damaged and missing files of all retained snapshots, of the package's tag and of the hint."""
-
-    def wait_until_durable(self, snapshot: LakeSnapshot) -> LakeSnapshot:
-        """Wait until no in-flight commit of another engine can restore rows that the latest ``snapshot`` dropped.
-
-        Returns it, or an empty snapshot above it. Raises `CommitConflictError` if a commit restored some.
-        """
-        return snapshot  # all writers compare and swap
-
-    def is_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
-        """Return whether another engine's snapshot replaced this one of the package, and no file holds the lost rows.
-        Then they can be tiered again.
-        """
-        return False  # all writers compare and swap
 
     @abstractmethod
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
@@ -362,20 +489,14 @@ class LakeTable(ABC):
         """Write the deletion of the rows at these offsets, and of ``pending`` rows, for the `commit` of a round.
 
         Deletes rows in the files that the round ``added`` and in older ones. Returns the additional files of the round,
-        which are durable. If files have names (`list_named_files`), rows of files that other engines replaced are
-        deleted from the new files by equality, one for one. Raises `CommitConflictError`, and `LakeMismatchError` if a
+        which are durable. Rows of files that other engines replaced are deleted from the new files by equality, one for
+        one. Raises `CommitConflictError`, and `LakeMismatchError` if a
         row may be in a file without offsets that cannot be identified.
         """
 
-    def keeps_files(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
+    @abstractmethod
+    def keeps_files(self, older: int, newer: int) -> bool:
         """Return whether a snapshot provably retains each file without offsets of an older one, unchanged."""
-        return False
-
-    def adds_only_own_rows(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
-        """Return whether each row without an offset provably comes from an older snapshot, perhaps in another file.
-        False if rounds never rewrite such rows.
-        """
-        return False
 
     def commit(
         self,
@@ -427,7 +548,6 @@ class LakeTable(ABC):
         self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
     ) -> LakeDropReport: ...
 
-    @abstractmethod
     def plan_read(
         self,
         *,
@@ -440,8 +560,11 @@ class LakeTable(ABC):
 
         The caller filters the rows. Raises `SnapshotExpiredError`, or `SchemaMismatchError` for unknown columns.
         """
+        table = self.place.find() if snapshot_id is None else self._require_table(f"no snapshot {snapshot_id}")
+        if table is None:
+            return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
+        return self._open_scan(table, snapshot_id).plan(columns, node, schema)
 
-    @abstractmethod
     def scan_files(
         self,
         *,
@@ -457,18 +580,26 @@ class LakeTable(ABC):
 
         With ``buckets`` files of other buckets may still be returned. Raises as `plan_read` does.
         """
+        scan = self._open_scan(self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
+        return scan.scan(columns, schema, statistics_of, node, buckets)
 
-    def list_named_files(self, snapshot_id: int) -> Sequence[str]:  # noqa: ARG002 - the interface
-        """Return the locations of a snapshot's data files in the order that names their rows. Empty if rows without an
-        offset have no name. Raises `SnapshotExpiredError`.
-        """
-        return ()
+    @abstractmethod
+    def _open_scan(self, table: Any, snapshot_id: int | None) -> SnapshotScan:
+        """Return the scan of a snapshot, the latest one by default. Raises `SnapshotExpiredError`."""
 
-    def snapshot_mark(self, snapshot_id: int) -> str | None:  # noqa: ARG002 - the interface
-        """Return a mark that distinguishes a snapshot from one of another engine with the same number. None if there is
-        no mark, or the snapshot has expired.
-        """
-        return None
+    def _require_table(self, consequence: str) -> Any:
+        """Return the latest state of the lake table. Raises `SnapshotExpiredError` if there is none."""
+        table = self.place.find()
+        if table is None:
+            raise SnapshotExpiredError(
+                f"{self.place.spec.path} has no lake table, so {consequence}: there is no {self.missing_metadata(0)}; "
+                "tier it first, or if it was tiered, restore that"
+            )
+        return table
+
+    @abstractmethod
+    def list_named_files(self, snapshot_id: int) -> Sequence[str]:
+        """Return a snapshot's data files in the order that names their rows. Raises `SnapshotExpiredError`."""
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
@@ -514,9 +645,9 @@ class LakeTable(ABC):
         locations = dict.fromkeys(split.location for split in splits)
         return find_rows_with_offsets(self.place.files_at, locations, self.place.spec.writers, rows)
 
-    def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:  # noqa: ARG002 - the interface
+    @abstractmethod
+    def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
         """Return a snapshot and its ancestors, newest first, as far as they are retained."""
-        return iter(())
 
     def find_held_offsets(self, snapshot_id: int, ranges: Mapping[int, OffsetRange]) -> Mapping[int, OffsetSet] | None:
         """Return bucket → offsets of the ranges that a snapshot has rows of, as `lake.reader.find_offsets_in_plan`
@@ -527,41 +658,32 @@ class LakeTable(ABC):
         plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
         return find_offsets_in_plan(self.place.files_at, plan, self.place.spec.writers, ranges)
 
-    @abstractmethod
     def metadata_table(self, name: str) -> pa.Table:
-        """Return a metadata table. Raises `InvalidNameError` with the existing names."""
+        """Return a metadata table, in types that Spark supports. Raises `InvalidNameError` with the existing names."""
+        require_metadata_table(name, self.metadata_tables, self.kind)
+        table = self.place.find()
+        if table is not None:
+            return self._metadata_table(table, name)
+        empty = type(self)(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        empty.create_or_evolve()
+        return empty.metadata_table(name).slice(0, 0)
 
     @abstractmethod
-    def metadata_table_names(self) -> tuple[str, ...]: ...
+    def _metadata_table(self, table: Any, name: str) -> pa.Table: ...
 
     def compact(self, *, purge: bool = False, dry_run: bool = False, run: RunGroups | None = None) -> CompactReport:
         self._require_home_unless(dry_run, "compaction")
-        return self._compact(purge=purge, dry_run=dry_run, run=run)
+        try:
+            return self._compact(purge=purge, dry_run=dry_run, run=run)
+        except SnapshotExpiredError as error:
+            if not self.place.spec.primary_key:
+                raise
+            raise CommitConflictError(
+                f"another process compacted and expired these files; try again ({error})"
+            ) from error
 
     @abstractmethod
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport: ...
-
-    def cluster(
-        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
-    ) -> CompactReport | None:
-        """Rewrite files in a sort order: of the locations ``files`` about a gigabyte, or 16 with ``run``.
-
-        Returns None if the format or table has no such files: those of a primary-key table are in key order. **Commit
-        point:** the lake snapshot, which has the same rows and offsets. Raises `CommitConflictError`,
-        `LakeMismatchError`.
-        """
-        self._require_home_unless(dry_run, "clustering")
-        return self._cluster(how, files, dry_run=dry_run, run=run)
-
-    def _cluster(  # the interface of formats that support clustering
-        self,
-        how: Clustering,  # noqa: ARG002
-        files: Collection[str],  # noqa: ARG002
-        *,
-        dry_run: bool,  # noqa: ARG002
-        run: RunGroups | None,  # noqa: ARG002
-    ) -> CompactReport | None:
-        return None
 
     def remove_orphans(self, *, grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False) -> list[str]:
         """Delete orphan files older than ``grace_ms``, and return their keys."""
@@ -570,20 +692,6 @@ class LakeTable(ABC):
 
     @abstractmethod
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]: ...
-
-    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport | None:  # noqa: ARG002 - the interface
-        """Merge manifests into a few large ones, those of delete files too. Returns None if the format has nothing to
-        merge.
-
-        **Commit point:** the lake's metadata version. Rows, files and offsets stay. Rounds merge small manifests
-        themselves: this is for tables that other engines wrote to, or with an older partition spec. Raises
-        `CommitConflictError`, `LakeMismatchError`, `CommitStateUnknownError`.
-        """
-        return None
-
-    def prune_metadata(self, *, dry_run: bool = False) -> list[str]:  # noqa: ARG002 - the interface
-        """Delete metadata versions that were superseded more than a day ago, and return their keys."""
-        return []
 
     def expire(
         self,

@@ -23,6 +23,9 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 COLUMNS_PROPERTY = "streamhouse.columns"
 
+InnerOf = Callable[[int], Mapping[Path, int]]
+"""Returns the nested fields of a lake field, path → id, with lowercase paths."""
+
 
 @dataclass(frozen=True, slots=True)
 class LakeField:
@@ -30,8 +33,7 @@ class LakeField:
     name: str
     """The package's name of the field. A different name in the lake was set by another engine."""
     inner: Mapping[int, int] = field(default_factory=dict)
-    """Nested field ids of a column that changed inside, in the table → in the lake. Dropped ones stay for readers of
-    older states."""
+    """Nested field ids of a column that changed inside: table → lake. Dropped ones stay for readers of older states."""
 
     def to_json(self) -> list[Any]:
         inner = {str(own): lake_id for own, lake_id in sorted(self.inner.items())}
@@ -42,10 +44,6 @@ class LakeField:
         field_id, name, *inner = value
         inner_ids = {int(own): int(lake_id) for own, lake_id in inner[0].items()} if inner else {}
         return cls(int(field_id), str(name), inner_ids)
-
-
-InnerOf = Callable[[int], Mapping[Path, int]]
-"""Returns the nested fields of a lake field, path → id, with lowercase paths."""
 
 
 def find_no_nested_fields(_: int) -> Mapping[Path, int]:
@@ -62,12 +60,10 @@ class ColumnMap:
     ambiguous: frozenset[int] = field(default=frozenset(), compare=False)
     """Ids of columns whose name is ambiguous in a file without field ids."""
     first_names: Mapping[int, FieldNames] = field(default_factory=dict, compare=False)
-    """Column id → lake ids and first names of nested fields, for columns that changed inside. Older files may not have
-    these ids."""
+    """Column id → lake ids and first names of nested fields, of columns that changed inside; files may lack the ids."""
 
     elsewhere: Mapping[int, Mapping[Path, int]] = field(default_factory=dict, compare=False)
-    """Field id → nested fields, path → id, of fields that another engine changed inside, by the latest lake schema that
-    has the path."""
+    """Field id → nested fields, path → id, of fields that another engine changed inside, as the lake has them."""
 
     def field_id(self, column_id: int) -> int | None:
         field = self.fields.get(column_id)
@@ -78,9 +74,7 @@ class ColumnMap:
         return {field.id: column_id for column_id, field in self.fields.items()}
 
     def to_text(self, table_uuid: str) -> str:
-        """Return the text for the lake table's property. It is valid only for this table, in case another adopts the
-        lake table.
-        """
+        """Return the text for the lake table's property, valid only for this table: another may adopt the lake."""
         fields = {str(column_id): field.to_json() for column_id, field in sorted(self.fields.items())}
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
@@ -197,9 +191,7 @@ def _match_nested_fields(column: Column, inside: Mapping[Path, int]) -> dict[int
 def _lake_field(
     column: Column, field_id: int, name: str, inside: Mapping[Path, int], before: LakeField | None = None
 ) -> LakeField:
-    """Return the lake field of a column whose nested names equal the lake's. ``before`` had fields that were dropped
-    since.
-    """
+    """Return the lake field of a column with the lake's nested names. ``before`` had fields that were dropped since."""
     if column.field_ids is None:
         return LakeField(field_id, name)
     older = before.inner if before is not None else {}
@@ -392,9 +384,7 @@ def find_repeated_names(names: Iterable[str]) -> list[str]:
 
 
 def _match_original_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:
-    """Map columns by their first names. The oldest column of a name has the field: a newer one came after the older was
-    dropped.
-    """
+    """Map columns by their first names. The oldest column of a name has the field: newer ones came after its drop."""
     left = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
     first: dict[int, str] = {}
     for schema in (*(of_schema for _, of_schema in sorted(spec.schemas.items())), spec.schema):

@@ -1,7 +1,4 @@
-"""Access to data files outside the warehouse, in the storage of the configured catalog.
-
-Access to the data files around a location: in the warehouse, or in the storage of an external catalog.
-"""
+"""Access to the data files around a location: in the warehouse, or in the storage of an external catalog."""
 
 from __future__ import annotations
 
@@ -23,15 +20,20 @@ from streamhouse_spark.storage.prefetch import ReadsMany
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO, OutputStream
 
-
 CATALOG_SETTINGS = "lake.iceberg.catalog."
 """Prefix of warehouse settings that are properties of a pyiceberg catalog, used instead of the file catalog."""
 
+SMALL_BYTES_MAX: Final = 4 << 20
+"""Files up to this size are fetched whole, which takes no longer than reading the footer and then the columns."""
+WINDOW_FILES: Final = 48
+WINDOW_BYTES: Final = 32 << 20
+"""Byte and file limits of one concurrent fetch of small files."""
+_DELETES_BYTES: Final = 64 << 10
+"""Assumed size of a position delete file: splits do not have it, and the file is read whole in any case."""
+
 
 class CatalogFiles:
-    """Data files outside the warehouse, through pyiceberg's file access; read-only unless an external catalog keeps
-    them there.
-    """
+    """Data files outside the warehouse, through pyiceberg; read-only unless an external catalog keeps them there."""
 
     def __init__(self, file_io: FileIO, *, is_writable: bool) -> None:
         self._io = file_io
@@ -86,15 +88,6 @@ def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
     storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "gcs.", "adls.", "client."))}
     named = {k.removeprefix(CATALOG_SETTINGS): v for k, v in settings.items() if k.startswith(CATALOG_SETTINGS)}
     return {**storage, **named}
-
-
-SMALL_BYTES_MAX: Final = 4 << 20
-"""Files up to this size are fetched whole, which takes no longer than reading the footer and then the columns."""
-WINDOW_FILES: Final = 48
-WINDOW_BYTES: Final = 32 << 20
-"""Byte and file limits of one concurrent fetch of small files."""
-_DELETES_BYTES: Final = 64 << 10
-"""Assumed size of a position delete file: splits do not have it, and the file is read whole in any case."""
 
 
 def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
@@ -204,9 +197,7 @@ def offset_files(
     writers: Collection[str],
     locations: Sequence[str],
 ) -> list[OffsetFile | None]:
-    """Return the offsets of files, as `parquet.reader.offset_file` does, reading concurrently. ``sizes`` come from the
-    lake's metadata.
-    """
+    """Return the offsets of files as `read_offset_file` does, concurrently. ``sizes`` are those in the metadata."""
     files = FilesAhead(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
     threads = THREADS_MAX if isinstance(storage, ReadsMany) else None
     return list(parallel_map(lambda at: read_offset_file(files, at, writers), locations, threads_max=threads))

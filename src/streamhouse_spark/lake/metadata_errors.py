@@ -50,7 +50,7 @@ _GUARDED: Final = frozenset(
         "_commit",
         "_drop_partitions",
         "_compact",
-        "_cluster",
+        "cluster",
         "_expire",
         "_remove_orphans",
     }

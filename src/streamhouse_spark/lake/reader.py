@@ -1,12 +1,8 @@
-"""Data skipping: whether a lake file can match a filter, by its metadata.
-
-Live rows of data files, by offset or by position; reads no rows.
-
-Reads of a planned lake in any format: the rows of a log range with their offsets.
-"""
+"""Reads of a lake in any format: skipped files, scans of a snapshot, and rows by their log offsets."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,10 +29,22 @@ from streamhouse_spark.lake.parquet.reader import (
     read_offset_file,
     read_offsets,
 )
-from streamhouse_spark.lake.types import ColumnStatistics, FieldNames, LakePlan, LakeProjection, LakeSplit, ScanFile
+from streamhouse_spark.lake.types import (
+    ColumnStatistics,
+    FieldNames,
+    LakePlan,
+    LakeProjection,
+    LakeScan,
+    LakeSnapshot,
+    LakeSplit,
+    ScanFile,
+)
 from streamhouse_spark.log.segments.metadata_columns import BUCKET
 from streamhouse_spark.schema.nested_fields import Path, join_path, list_field_paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
+"""Batches of rows with the offset of each row, in offset order."""
 
 
 def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
@@ -106,10 +114,6 @@ def group_by_bucket(files: Iterable[LiveRows]) -> dict[int, OffsetSet]:
         if file.bucket is not None:
             parts.setdefault(file.bucket, []).append(file.rows)
     return {bucket: OffsetSet.merged(runs) for bucket, runs in parts.items()}
-
-
-PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
-"""Batches of rows with the offset of each row, in offset order."""
 
 
 def read_log_range(
@@ -213,6 +217,50 @@ def find_offsets_in_plan(
         bucket: OffsetSet.merged([file.runs.within(offsets) for file in files if file.bucket == bucket])
         for bucket, offsets in ranges.items()
     }
+
+
+class SnapshotScan(ABC):
+    """The scan of one snapshot of a lake table, or of a table without snapshots, which has no files."""
+
+    @abstractmethod
+    def describe(self) -> LakeSnapshot | None: ...
+
+    @abstractmethod
+    def projection(self, columns: Sequence[str] | None, schema: TableSchema | None) -> LakeProjection:
+        """Return the projection of the lake's columns to the table's, as `projection_of` does."""
+
+    @abstractmethod
+    def files(
+        self, every: LakeProjection, statistics_of: Sequence[str], node: Node, buckets: Collection[int] | None
+    ) -> tuple[ScanFile, ...]:
+        """Return the data files that can match the filter. ``every`` reads all columns of the table.
+
+        Statistics cover the filter's columns and ``statistics_of``. Files of other buckets may be returned too.
+        """
+
+    @abstractmethod
+    def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
+        """Return the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+
+    def plan(self, columns: Sequence[str] | None, node: Node, schema: TableSchema | None) -> LakePlan:
+        """Plan as `LakeTable.plan_read` does."""
+        how = self.projection(columns, schema)
+        files = self.files(self.projection(None, schema), (), node, None)
+        return LakePlan(self.describe(), how, tuple(split for file in files for split in file.splits()))
+
+    def scan(
+        self,
+        columns: Sequence[str],
+        schema: TableSchema,
+        statistics_of: Sequence[str],
+        node: Node,
+        buckets: Collection[int] | None,
+    ) -> LakeScan:
+        """Plan as `LakeTable.scan_files` does."""
+        how, snapshot = self.projection(columns, schema), self.describe()
+        assert snapshot is not None
+        files = self.files(self.projection(None, schema), statistics_of, node, buckets)
+        return LakeScan(snapshot, how, files, self.columns_same_by_name(how))
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:

@@ -1,6 +1,4 @@
-"""The log offsets of a lake snapshot, stored as text in its summary or properties in any format.
-
-Times of lake snapshots, corrected for a clock that was ahead. Pure.
+"""What the package stores in the summary or properties of its lake snapshots, in any format: log offsets and times.
 
 The formats require times that never decrease: engines reject or miss a snapshot with an earlier time than its parent. A
 snapshot after one from the future takes the same time, and stores its own in `TIME_PROPERTY`. Here later, smaller times
@@ -12,26 +10,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
-from streamhouse_spark.lake.types import NEVER_TRUNCATED
+from streamhouse_spark.lake.types import LakeSnapshot
 from streamhouse_spark.log.history_epochs import HistoryPoint
 
 OFFSETS_PROPERTY = "streamhouse-offsets"
 USER_PROPERTY = "commit-user"
 COMMIT_PROPERTY = "streamhouse-commit"
 OFFSETS_VERSION = 1
+TIME_PROPERTY: Final = "streamhouse-time-ms"
+"""The commit time of a snapshot that had to take a later one."""
 TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
 """Property of the lake table with the uuid of its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeOffsets:
+    """The rows of the log that a lake snapshot holds."""
+
     offsets: Mapping[int, int]
-    snapshot_id: int
     starts: Mapping[int, int] = field(default_factory=dict)
     """First offsets of the table since its last truncation."""
     dropped_rows: int = 0
@@ -40,31 +41,53 @@ class LakeOffsets:
     """The log's latest record with rows at the time of tiering; None in older snapshots."""
     dropped_without_offsets: int = 0
     """Number of missing rows without offsets, which were dropped with their partition."""
+    snapshot_id: int = 0
+    """The snapshot that stores them; 0 before there is one."""
+
+    @property
+    def applied_through(self) -> int:
+        """The latest record whose deletions the snapshot has applied."""
+        return self.history.number if self.history is not None else 0
+
+    def with_dropped(self, num_rows: int, without_offsets: int) -> LakeOffsets:
+        """Return the offsets after more rows were dropped, some of them without offsets."""
+        return replace(
+            self,
+            dropped_rows=self.dropped_rows + num_rows,
+            dropped_without_offsets=self.dropped_without_offsets + without_offsets,
+        )
+
+    def to_properties(self, table_uuid: str) -> dict[str, str]:
+        """Return the properties of a snapshot that holds these rows of the table."""
+        value: dict[str, object] = {
+            "version": OFFSETS_VERSION,
+            "table_uuid": table_uuid,
+            "offsets": {str(bucket): offset for bucket, offset in sorted(self.offsets.items())},
+        }
+        if self.starts:
+            value["starts"] = {str(bucket): offset for bucket, offset in sorted(self.starts.items())}
+        if self.dropped_rows:
+            value["dropped_rows"] = self.dropped_rows
+        if self.dropped_without_offsets:
+            value["dropped_others"] = self.dropped_without_offsets
+        if self.history is not None:
+            value["history"] = list(self.history)
+        return {OFFSETS_PROPERTY: json.dumps(value, separators=(",", ":"))}
 
 
-def offsets_text(
-    table_uuid: str,
-    offsets: Mapping[int, int],
-    starts: Mapping[int, int] = NEVER_TRUNCATED,
-    *,
-    dropped_rows: int = 0,
-    history: HistoryPoint | None = None,
-    dropped_without_offsets: int = 0,
-) -> str:
-    value: dict[str, object] = {
-        "version": OFFSETS_VERSION,
-        "table_uuid": table_uuid,
-        "offsets": {str(bucket): offset for bucket, offset in sorted(offsets.items())},
-    }
-    if starts:
-        value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
-    if dropped_rows:
-        value["dropped_rows"] = dropped_rows
-    if dropped_without_offsets:
-        value["dropped_others"] = dropped_without_offsets
-    if history is not None:
-        value["history"] = list(history)
-    return json.dumps(value, separators=(",", ":"))
+def make_lake_snapshot(snapshot_id: int, timestamp_ms: int, offsets: LakeOffsets | None) -> LakeSnapshot:
+    """Return the description of a snapshot, without offsets for one that holds no rows of the table's log."""
+    if offsets is None:
+        return LakeSnapshot(snapshot_id, {}, timestamp_ms)
+    return LakeSnapshot(
+        snapshot_id,
+        dict(offsets.offsets),
+        timestamp_ms,
+        dict(offsets.starts),
+        offsets.dropped_rows,
+        offsets.history,
+        offsets.dropped_without_offsets,
+    )
 
 
 def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -> LakeOffsets:
@@ -78,10 +101,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         version, owner = value["version"], value["table_uuid"]
         offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
         starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
-        dropped_rows, dropped_without_offsets = (
-            int(value.get("dropped_rows", 0)),
-            int(value.get("dropped_others", 0)),
-        )
+        dropped_rows, without_offsets = int(value.get("dropped_rows", 0)), int(value.get("dropped_others", 0))
         history = HistoryPoint.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(
@@ -98,11 +118,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
             f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
             "build the lake at another place (streamhouse retier)"
         )
-    return LakeOffsets(offsets, snapshot_id, starts, dropped_rows, history, dropped_without_offsets)
-
-
-TIME_PROPERTY: Final = "streamhouse-time-ms"
-"""The commit time of a snapshot that had to take a later one."""
+    return LakeOffsets(offsets, starts, dropped_rows, history, without_offsets, snapshot_id)
 
 
 def next_snapshot_time_ms(now_ms: int, newest_ms: int) -> tuple[int, dict[str, str]]:

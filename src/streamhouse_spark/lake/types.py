@@ -1,13 +1,4 @@
-"""Data files of a bucket for a round of a primary-key table, and their deletions.
-
-Value types of a lake table: snapshots, files, splits, plans, reports. Those of tasks serialize as JSON.
-
-Data files of a lake snapshot, with the metadata that planners and engines need.
-
-Deletions that a round applies by file position or equality, in addition to those by offset.
-
-Validators: the objects whose change reveals a change of a lake table.
-"""
+"""The values of a lake table: snapshots, files, splits, plans, reports. Those of tasks serialize as JSON."""
 
 from __future__ import annotations
 
@@ -28,6 +19,18 @@ from streamhouse_spark.schema.table_schema import TableSchema
 if TYPE_CHECKING:
     from streamhouse_spark.log.delete_vectors import Deletion
     from streamhouse_spark.log.history_epochs import HistoryPoint
+
+
+COMMIT_USER = "__streamhouse_lake_tiering"
+"""``commit-user`` of the package's snapshots, and name of the tag that keeps the latest of them from expiring."""
+NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
+Filter: TypeAlias = "pc.Expression | None"
+FieldNames = tuple[tuple[int, str], ...]
+"""Field ids and names of columns, or of nested fields with their paths (`schema.nested_fields.join_path`)."""
+Claim = Callable[[Collection[int], Collection[int]], None]
+"""Called before an expiry, with the snapshots to expire and all existing ones. Ensures that no tag names the former
+afterwards, or raises `CommitConflictError` if one does."""
+SPLIT_BYTES_TARGET = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,6 @@ class KeyRange(Portable):
     """0 for a file whose keys may be in other files too."""
 
 
-COMMIT_USER = "__streamhouse_lake_tiering"
-"""``commit-user`` of the package's snapshots, and name of the tag that keeps the latest of them from expiring."""
-
-NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
-
-Filter: TypeAlias = "pc.Expression | None"
-
-
 @dataclass(frozen=True, slots=True)
 class LakeSnapshot:
     """A snapshot of the lake table. It holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
@@ -163,11 +158,6 @@ class LakeFile(Portable):
         return self.num_rows - (self.keys.num_deleted if self.keys is not None else 0)
 
 
-FieldNames = tuple[tuple[int, str], ...]
-"""Field ids and names of columns, or of nested fields with their paths; see
-`streamhouse_spark.schema.nested_fields.joined_path`."""
-
-
 @dataclass(frozen=True, slots=True)
 class LakeSplit(Portable):
     """A part of one data file: its row groups ``[first, last)``, or all if ``row_groups`` is None."""
@@ -192,9 +182,7 @@ class LakeSplit(Portable):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the split is a whole file without deletes or casts, which an engine may read with its own Parquet
-        reader.
-        """
+        """Whether it is a whole file without deletes or casts, for an engine's own Parquet reader."""
         return self.row_groups is None and not self.position_deletes and self.merge is None
 
 
@@ -214,8 +202,7 @@ class LakeProjection(Portable):
     inner: tuple[tuple[int | None, ...] | None, ...] = ()
     """Empty if it is None for all columns."""
     first_names: tuple[FieldNames, ...] = ()
-    """For columns in ``inner`` the nested names before the first change inside: an own file without their ids
-    is older."""
+    """For columns in ``inner`` the nested names before the first change inside, for own files without the ids."""
 
     def of_columns(self, names: Container[str]) -> LakeProjection:
         """Return the projection restricted to the columns in ``names``."""
@@ -319,11 +306,6 @@ class ExpiryRules:
     """Age below which all stay."""
 
 
-Claim = Callable[[Collection[int], Collection[int]], None]
-"""Called before an expiry, with the snapshots to expire and all existing ones. Ensures that no tag names the former
-afterwards, or raises `CommitConflictError` if one does."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExpireReport:
     snapshots: tuple[int, ...] = ()
@@ -343,9 +325,6 @@ class ManifestReport:
     added: int = 0
     snapshot_id: int | None = None
     """The new snapshot; None if there was nothing to do, or for a dry run."""
-
-
-SPLIT_BYTES_TARGET = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,9 +481,7 @@ NO_PENDING_DELETES: Final = PendingDeletes()
 
 @dataclass(frozen=True, slots=True)
 class LakeValidators:
-    """Keys of objects. The lake is unchanged while those in ``there`` are unchanged and those in ``absent`` do not
-    exist.
-    """
+    """The lake is unchanged while the objects ``there`` are unchanged and those in ``absent`` do not exist."""
 
     there: tuple[str, ...]
     absent: tuple[str, ...]

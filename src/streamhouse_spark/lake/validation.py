@@ -1,10 +1,4 @@
-"""Validation of a round inside the lake's commit, in any format.
-
-Duplicates in the lake of a primary-key table: more than one live row of a key.
-
-Only other engines add them. A round removes them when their key changes; compaction removes all of a bucket and
-partition. Both count them and continue.
-"""
+"""Validation of a round and its offsets inside the lake's commit, in any format."""
 
 from __future__ import annotations
 
@@ -17,16 +11,14 @@ from typing import Final
 from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    LakeMismatchError,
-    LakeRolledBackError,
-    ObjectNotFoundError,
-)
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError, ObjectNotFoundError
 from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeFile, same_offsets
+from streamhouse_spark.log.history_epochs import HistoryPoint
+
+logger = logging.getLogger(__name__)
 
 NOTHING_ABSENT: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -65,6 +57,19 @@ def require_offsets(location: str, offsets: LakeOffsets | None, expected: LogRan
             f"{text}: the lake was rolled back; roll it forward, or rebuild it (streamhouse retier)"
         )
     raise CommitConflictError(f"{text}: another tiering service was faster; try again")
+
+
+def next_offsets(
+    before: LakeOffsets | None, expected: LogRange, new: LogRange, num_deleted: int, history: HistoryPoint | None
+) -> LakeOffsets:
+    """Return the offsets of the snapshot of a round, which moves the lake from ``expected`` to ``new``.
+
+    ``num_deleted`` rows of the lake and the round are in no file. After a truncation no row from before counts.
+    """
+    if before is None or not same_offsets(expected.starts, new.starts):
+        before = LakeOffsets({})
+    num_dropped = num_deleted + before.dropped_rows
+    return LakeOffsets(new.ends, new.starts, num_dropped, history, before.dropped_without_offsets)
 
 
 def _is_below(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
@@ -110,9 +115,7 @@ def require_dense(
     new: Mapping[int, int],
     absent: Mapping[int, int] = NOTHING_ABSENT,
 ) -> None:
-    """Require that each bucket's files add as many rows as its offsets advance beyond ``expected``, minus ``absent``
-    rows.
-    """
+    """Require that each bucket's files add as many rows as its offsets advance, minus ``absent`` ones."""
     rows: dict[int, int] = {}
     for file in files:
         rows[file.bucket] = rows.get(file.bucket, 0) + file.num_left
@@ -124,11 +127,11 @@ def require_dense(
             )
 
 
-logger = logging.getLogger(__name__)
-
-
 def warn_of_duplicates(table: str, healed_rows: int) -> None:
-    """Log the number of removed duplicates, if any."""
+    """Log the number of removed duplicates, if any: more than one live row of a primary key, by another engine.
+
+    A round removes them when their key changes, compaction all of a bucket and partition.
+    """
     if healed_rows:
         logger.warning(
             "the lake table of %s had primary keys with several rows, which only other engines add: %d rows were "

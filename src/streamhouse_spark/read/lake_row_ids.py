@@ -18,6 +18,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.log.delete_vectors import FileRows, count_rows, have_same_files, union_deleted_file_rows
@@ -54,7 +55,13 @@ def take_read_version(table: TableHandle, state: TableState) -> ReadVersion:
     read = ReadVersion.of(state)
     if state.lake is None or state.primary_key:
         return read
-    return replace(read, lake_mark=table.open_lake().with_state(state).snapshot_mark(state.lake.snapshot_id))
+    return replace(read, lake_mark=_snapshot_mark(table.open_lake().with_state(state), state.lake.snapshot_id))
+
+
+def _snapshot_mark(lake: LakeTable, snapshot_id: int) -> str | None:
+    """Return the mark of a snapshot that another engine may replace."""
+    replaceable = lake.capabilities.replaceable
+    return None if replaceable is None else replaceable.snapshot_mark(snapshot_id)
 
 
 def locate_row_ids(table: TableHandle, state: TableState, read: ReadVersion, ids: Int64Array) -> RowLocations:
@@ -96,7 +103,7 @@ def file_names_at(
     assert snapshot_id is not None
     names, lake = StorageFiles(table.storage), table.open_lake().with_state(state)
     all_files = lake.list_named_files(snapshot_id)
-    if lake.snapshot_mark(snapshot_id) != read.lake_mark:
+    if _snapshot_mark(lake, snapshot_id) != read.lake_mark:
         raise changed_since_read_error(state, f"another engine put its own lake snapshot in the place of {snapshot_id}")
     return {place: names.name_of(all_files[place]) for place in places}
 

@@ -36,7 +36,6 @@ from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
 from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
-from streamhouse_spark.lake.parquet.merge_on_read import read_whole
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_places_within, read_offset_file
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
@@ -325,10 +324,8 @@ class ScanTaskReader:
     def table(self, task: ScanTask) -> pa.Table:
         """Return the matching rows of a task as one table. A lake file is read with all of Arrow's threads."""
         if isinstance(task, LakeScanTask) and self._plan.keyed is None and not self._needs_positions(task):
-            projection, deleted_positions = self._projection, self._excluded_positions(task)
-            return read_whole(
-                self._lake, task.split, projection, filter=self._filter, node=self._node, deleted=deleted_positions
-            )
+            batches = self._read_lake(task.split, self._excluded_positions(task), threads=True)
+            return pa.Table.from_batches(batches, schema=self._projection.schema.arrow)
         if self._filter is not None and isinstance(task, LogScanTask) and not self._adds_columns(task.split):
             return self._select_matching(task.split, self._filter)
         rows = pa.Table.from_batches(list(self._read_task(task)), self._plan.schema.arrow)
@@ -475,9 +472,12 @@ class ScanTaskReader:
 
     # -- the lake -------------------------------------------------------------------------------------------------
 
-    def _read_lake(self, split: LakeSplit, deleted_positions: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
+    def _read_lake(
+        self, split: LakeSplit, deleted: Int64Array = NO_POSITIONS, *, threads: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        how, files = self._projection, self._lake
         return read_lake_split(
-            self._lake, split, self._projection, filter=self._filter, node=self._node, deleted=deleted_positions
+            files, split, how, filter=self._filter, node=self._node, deleted=deleted, threads=threads
         )
 
     def _excluded_positions(self, task: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:

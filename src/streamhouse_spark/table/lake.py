@@ -161,7 +161,7 @@ class LakeView:
     # -- metadata -------------------------------------------------------------------------------------------------
 
     def metadata_table_names(self) -> tuple[str, ...]:
-        return self._lake.metadata_table_names()
+        return self._lake.metadata_tables
 
     def metadata(self, name: str) -> pa.Table:
         """Return a metadata table of the lake. Raises `InvalidNameError` listing the existing ones."""

@@ -24,6 +24,7 @@ from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
+from streamhouse_spark.lake.base import LakeTable, RearrangeableFiles
 from streamhouse_spark.log.actions import Rename
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import CLONE, require_no_branch
@@ -71,7 +72,7 @@ def _create_clone(storage: Storage, world: World, source: TableHandle, target: T
     keep_version(source, f"{CLONE}{state.table_uuid}", base, base.kept_segments())
     copy_rows(source, state)
     if state.lake is not None:
-        source.open_lake().clone(state, state.lake.snapshot_id)
+        _require_shareable(source.open_lake()).clone(state, state.lake.snapshot_id)
     begin_history(source, state, target)
     if not names.point(storage, target, pointer, state.table_uuid, world):
         return False
@@ -88,6 +89,17 @@ def _make_clone_state(base: TableState, target: TablePath, uuid: str, now_ms: in
     properties = {name: text for name, text in base.properties.items() if name != VIEW}
     location = lake_location(target, uuid, has_conflict=True, lake_format=base.parsed.datalake_format)
     return replace(make_fork_state(base, str(target), uuid, now_ms, properties), lake_location=location)
+
+
+def _require_shareable(lake: LakeTable) -> RearrangeableFiles:
+    """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
+    files = lake.capabilities.rearrangeable
+    if files is None:
+        raise InvalidOptionError(
+            f"table {lake.place.spec.path} has a Paimon lake: Paimon looks for data files in their table's folder, so "
+            "two tables cannot share them; copy the rows instead (CREATE TABLE … AS SELECT)"
+        )
+    return files
 
 
 def _require_clonable(source: TableHandle, now: TableState, base: TableState) -> None:
@@ -115,5 +127,5 @@ def _require_clonable(source: TableHandle, now: TableState, base: TableState) ->
             "clone a later version, and roll the clone back"
         )
     lake = source.open_lake()
-    lake.require_clonable()
+    _require_shareable(lake).require_clonable()
     lake.snapshot(base.lake.snapshot_id)

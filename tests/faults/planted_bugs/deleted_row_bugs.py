@@ -24,6 +24,7 @@ from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotE
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.dml import delete
+from streamhouse_spark.lake import row_deletes as lake_row_deletes
 from streamhouse_spark.lake.iceberg import compaction as iceberg_compaction
 from streamhouse_spark.lake.iceberg import row_deletes as iceberg_external_row_deletes
 from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
@@ -564,15 +565,13 @@ DELETED_ROW_BUGS = (
     PlantedBug(
         "the next round deletes rows of lake files again",
         DELETED_BY_A_ROUND(lambda original: original(applied_through=0)),
-        Patch(
-            iceberg_external_row_deletes,
-            "_planned_snapshot",
-            lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id),
-        ),
+        Patch(iceberg_external_row_deletes, "require_applied", lambda: None),
     ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
     PlantedBug(
         "deleted rows of a rewritten lake file stay",
-        Patch(iceberg_external_row_deletes, "_find_rewritten_rows", lambda moved: {}),
+        Patch(
+            lake_row_deletes, "_find_rewritten_rows", lambda lost_rows: {}
+        ),
     ).found_by(a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "),
     PlantedBug(
         "all rows that equal a deleted one are deleted",

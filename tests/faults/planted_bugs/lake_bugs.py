@@ -48,7 +48,7 @@ from streamhouse_spark.lake.parquet import footer_checksum
 from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.lake.tiering.job import TieringJob
@@ -444,7 +444,7 @@ LAKE_BUGS = (
         Patch(
             paimon_maintain,
             "carry_offsets",
-            lambda place: {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, {})},
+            lambda place: LakeOffsets({}).to_properties(place.spec.table_uuid),
         ),
     ).found_by(
         sweeping(sc.CompactPaimon, "crash after"),

@@ -25,7 +25,7 @@ COLUMNS = {
     "iceberg": [c.name for c in PLAIN_COLUMNS],
     "paimon": [c.name for c in PLAIN_COLUMNS if any(is_type(c.type) for is_type in PAIMON_TYPES)],
 }
-MODULE = "streamhouse_spark.lake.{}.maintenance.drop_partition"
+MODULE = "streamhouse_spark.lake.{}.drop_partition"
 only_iceberg = pytest.mark.parametrize("lake_format", ["iceberg"])
 
 
@@ -166,7 +166,7 @@ def delete_by_position(lake, region: str, positions: list[int]) -> str:
     def change(metadata) -> Change:
         return Change(Operation.OVERWRITE, added=[file], summary=carry_offsets(metadata))
 
-    commit_snapshot(place.catalog, place.identifier, change, place.world)
+    commit_snapshot(place, change)
     return of_deletes
 
 

@@ -137,7 +137,7 @@ class KeyedContract:
         items.change([(1, "b", 1)], [(3,)])
         items.tier()
         lake = items.lake()
-        for name in set(lake.metadata_table_names()) & {"files", "entries", "manifests", "partitions", "snapshots"}:
+        for name in set(lake.metadata_tables) & {"files", "entries", "manifests", "partitions", "snapshots"}:
             assert lake.metadata_table(name).to_pylist(), name
         assert lake.metadata_table("snapshots")["snapshot_id"].to_pylist()[-1] == lake.newest().id
         assert len(lake.metadata_table("files")) >= 2

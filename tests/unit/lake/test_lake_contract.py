@@ -92,7 +92,7 @@ class LakeContract:
                 use()
         with pytest.raises(LakeMismatchError, match="has no lake table"):
             lake.write_context()
-        for name in lake.metadata_table_names():
+        for name in lake.metadata_tables:
             assert lake.metadata_table(name).num_rows == 0
         lake.drop(purge=True)
         assert not store.list("lake/")
@@ -384,7 +384,7 @@ class LakeContract:
         lake = self.lake(store, EVERY_TYPE, partition_by=["a_date"])
         tier(lake, every_type_rows(10))
         tier(lake, every_type_rows(10, seed=1))
-        for name in lake.metadata_table_names():
+        for name in lake.metadata_tables:
             table = lake.metadata_table(name)
             table.to_pylist()
             assert not any(pa.types.is_large_string(t) or pa.types.is_large_binary(t) for t in table.schema.types), name

@@ -65,9 +65,7 @@ def new_lake(request):
 
 @pytest.fixture
 def module(request):
-    return importlib.import_module(
-        f"streamhouse_spark.lake.{request.node.callspec.params['new_lake']}.maintenance.compaction"
-    )
+    return importlib.import_module(f"streamhouse_spark.lake.{request.node.callspec.params['new_lake']}.compaction")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ from streamhouse_spark.lake.iceberg.schema import (
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_split
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY, LakeOffsets
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import LakeSnapshot, LakeSplit
 from streamhouse_spark.log.bucketing import row_buckets
@@ -51,7 +51,7 @@ from streamhouse_spark.storage.base import Storage
 
 _CLAIM_PROPERTIES: Mapping[str, str] = {
     # Versions are deleted only below a floor; see `table_binding.TABLE_PROPERTIES`.
-    "write.metadata.delete-after-commit.enabled": "false",
+    "write.metadata.delete-after-commit.enabled": "false"
 }
 
 
@@ -119,9 +119,7 @@ class IcebergAdoption:
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Files of another partition spec, which does not determine the bucket, are read once
-        per bucket.
-        """
+        """Read the rows by bucket. Files whose partition spec does not determine it are read once per bucket."""
         if examined.snapshot_id is None:
             return
         place = self._place(spec)
@@ -158,13 +156,12 @@ class IcebergAdoption:
                     f"the Iceberg table at {metadata.location} was changed by others while it was being adopted; "
                     "nothing was changed, adopt it again"
                 )
-            summary = {OFFSETS_PROPERTY: offsets_text(table_uuid, offsets)}
+            summary = LakeOffsets(offsets).to_properties(table_uuid)
             properties = {**_CLAIM_PROPERTIES, TABLE_UUID_PROPERTY: table_uuid}
             operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
             return Change(operation, summary=summary, properties=properties)
 
-        snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-        return LakeSnapshot(snapshot.snapshot_id, dict(offsets), snapshot.timestamp_ms)
+        return commit_snapshot(place, validated)
 
     def release(self, spec: LakeTableSpec) -> None:
         place = self._place(spec)
@@ -191,9 +188,7 @@ def _filter_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: in
 
 
 def _find_wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
-    """Return the obstacle of a table in the file catalog that records another location than its own, because it is a
-    copy.
-    """
+    """Return the obstacle of a table in the file catalog that records another location, because it is a copy."""
     files = StorageFiles(place.storage)
     if not isinstance(place.catalog, FileCatalog):
         return []
@@ -239,10 +234,7 @@ def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
         case ice.ListType():
             parts = [(kind.element_type, f"{name}.element", kind.element_required)]
         case ice.MapType():
-            parts = [
-                (kind.key_type, f"{name}.key", False),
-                (kind.value_type, f"{name}.value", kind.value_required),
-            ]
+            parts = [(kind.key_type, f"{name}.key", False), (kind.value_type, f"{name}.value", kind.value_required)]
         case _:
             return None
     required_paths = (path if required else _find_required_field(part, path) for part, path, required in parts)
@@ -250,9 +242,7 @@ def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
 
 
 def _parse_layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Return partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for any other kind of
-    spec.
-    """
+    """Return partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for other specs."""
     fields = list(spec.fields)
     bucket_key: tuple[str, ...] = ()
     num_buckets = 1

@@ -1,9 +1,4 @@
-"""Cache of parsed Iceberg table metadata, updated without copying every snapshot.
-
-A round reads the latest metadata about ten times, and nearly always finds the bytes that this process last read or
-wrote. Parsing the metadata of a table with hundreds of snapshots would dominate a round.
-
-An Iceberg catalog made of files only, in the layout of Iceberg's HadoopCatalog.
+"""An Iceberg catalog made of files only, in the layout of Iceberg's HadoopCatalog.
 
 ::
 
@@ -15,11 +10,13 @@ It needs only storage with put-if-absent, and other engines open its tables by p
 `lake.iceberg.metadata_versions`). A delayed writer could reuse the slot of a deleted file. So versions are deleted only
 a day after a floor above them was stored, and a writer that took longer than a minute reads the floor again before it
 reports success. The floor `DROPPED` closes a table permanently.
+
+A round reads the latest metadata about ten times, and nearly always finds the bytes that this process last read or
+wrote. So parsed metadata is cached by its bytes, and updated without a copy of every snapshot.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -45,7 +42,6 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import find_recorded_root, is_same_place
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
@@ -56,16 +52,17 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     LatestVersion,
     floor_key,
     floors_prefix,
-    forget_cached_version,
     newest_floor,
     newest_version,
     parse_version_hint,
     put_hint,
     repair_hint,
+    round_cache,
     version_key,
     version_number,
     version_numbers,
 )
+from streamhouse_spark.lake.metadata_cache import RecentValues
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.catalog.names import warehouse_moved_error
 from streamhouse_spark.storage.base import Storage
@@ -76,35 +73,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-REMEMBERED = 8
-"""Number of cached documents, for tables that are tiered concurrently."""
+_parsed_metadata: RecentValues[bytes, TableMetadata] = RecentValues(8)  # several tables are tiered concurrently
 
-_documents: OrderedDict[bytes, TableMetadata] = OrderedDict()
-_lock = new_lock()
+ATTEMPT_PROPERTY = "streamhouse.attempt"
+"""Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""
+FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
+PUT_ATTEMPTS_MAX = 4
+Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 
 
 def parse_metadata(data: bytes) -> TableMetadata:
-    """Return the metadata in these bytes. The cache is keyed by content, so never stale. Callers must not change the
-    result.
+    """Return the metadata in these bytes; callers must not change it. The cache is keyed by content, so never stale.
 
     Raises pyiceberg's errors.
     """
-    with _lock:
-        parsed = _documents.get(data)
-        if parsed is not None:
-            _documents.move_to_end(data)
-            return parsed
-    metadata = TableMetadataUtil.parse_raw(data.decode())
-    remember(data, metadata)
+    metadata = _parsed_metadata.get(data)
+    if metadata is None:
+        metadata = TableMetadataUtil.parse_raw(data.decode())
+        _parsed_metadata.put(data, metadata)
     return metadata
-
-
-def remember(data: bytes, metadata: TableMetadata) -> None:
-    """Cache ``metadata`` for its JSON text ``data``."""
-    with _lock:
-        _documents[data] = metadata
-        while len(_documents) > REMEMBERED:
-            _documents.popitem(last=False)
 
 
 def apply_updates(metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
@@ -127,14 +114,6 @@ class _Shared(list[Any]):
 
 
 # ruff: noqa: ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `Catalog`
-
-
-ATTEMPT_PROPERTY = "streamhouse.attempt"
-"""Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""
-
-FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
-PUT_ATTEMPTS_MAX = 4
-Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,9 +349,7 @@ class FileCatalog(MetastoreCatalog):
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
-        """Do nothing: deletion by the length of the metadata log would free slots. `prune_versions` deletes below a
-        floor.
-        """
+        """Do nothing: deletion by the length of the log would free slots. `prune_versions` deletes below a floor."""
 
     # -- versions -------------------------------------------------------------------------------------------------
 
@@ -400,12 +377,12 @@ class FileCatalog(MetastoreCatalog):
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
-        forget_cached_version()
+        round_cache.forget()
         with self._storage.commit_lock(f"{key}/metadata/.lock"):
             won = self._put_and_read_back(version_key(key, number), data)
         if not won:
             return None
-        remember(data, stored)
+        _parsed_metadata.put(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
         if waited_ms > FLOOR_CHECK_AFTER_MS and newest_floor(self._storage, key) >= number:
             return None  # the slot was free only because its file had been deleted: the new file is void

@@ -29,8 +29,11 @@ from streamhouse_spark.lake.iceberg.scan import require_snapshot
 from streamhouse_spark.lake.iceberg.snapshots import offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.types import COMMIT_USER
+
+SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
+"""Property of a clone's lake table: comma-separated locations in the warehouse whose files belong to other tables."""
 
 
 def require_files(place: IcebergTableBinding) -> None:
@@ -116,22 +119,9 @@ def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, ne
             f"snapshot {snapshot.snapshot_id} of {metadata.location} has no offsets of table {old}, which its log says "
             "that it has: the lake's metadata is another's, or damaged; restore it"
         )
-    absent, absent_without_offsets = offsets.dropped_rows, offsets.dropped_without_offsets
-    text = offsets_text(
-        new,
-        offsets.offsets,
-        offsets.starts,
-        dropped_rows=absent,
-        history=offsets.history,
-        dropped_without_offsets=absent_without_offsets,
-    )
     properties = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
-    summary = Summary(snapshot.summary.operation, **{**properties, OFFSETS_PROPERTY: text})
+    summary = Summary(snapshot.summary.operation, **{**properties, **offsets.to_properties(new)})
     return snapshot.model_copy(update={"parent_snapshot_id": None, "summary": summary})
-
-
-SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
-"""Property of a clone's lake table: comma-separated locations in the warehouse whose files belong to other tables."""
 
 
 def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:
@@ -140,8 +130,6 @@ def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def select_own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping[str, str]) -> list[str]:
-    """Return the locations in the warehouse whose files the table may delete: for a clone, without those it started
-    with.
-    """
+    """Return the locations whose files the table may delete: for a clone, without those it started with."""
     shared = tuple(f"{location}/" for location in shared_locations(properties))
     return [location for location in locations if not files.key_of(location).startswith(shared)]

@@ -1,6 +1,4 @@
-"""One attempt at a snapshot: its manifests on top of the table's, its manifest list, its summary.
-
-Snapshot commits of the package: built from public parts of pyiceberg, validated on every attempt, committed by the
+"""Snapshot commits of the package: built from public parts of pyiceberg, validated on every attempt, committed by the
 catalog.
 
 An attempt loads the latest metadata, validates the change against it, writes manifests, and commits with the
@@ -56,15 +54,29 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, catalog_answers, expect, manifests_of
-from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round, forget_cached_version
+from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.schema import PartitionPaths, partition_record
-from streamhouse_spark.lake.iceberg.snapshots import find_commit
+from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, find_commit, own_offsets
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, USER_PROPERTY, next_snapshot_time_ms
-from streamhouse_spark.lake.types import COMMIT_USER, LakeFile
+from streamhouse_spark.lake.types import COMMIT_USER, LakeFile, LakeSnapshot
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 MANIFESTS_MIN_TO_MERGE = 10
 MANIFEST_BYTES_TARGET = 8 << 20
+
+NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
+"""Table property: rounds planned before this store time must not commit; orphan removal may have their files."""
+OWN_PLACES = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.enabled",
+    "write.location-provider.impl",
+    NOT_BEFORE_PROPERTY,
+)
+"""Properties of a lake table that name its own locations or orphan removal. A table that starts with its files does not
+inherit them."""
+ATTEMPTS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +93,15 @@ class Change:
     removes_all: bool = False
     """Whether the commit removes all data and delete files of the table."""
     summary: Mapping[str, str] = field(default_factory=dict)
-    moves_tag: bool = True
     joins_manifests: bool = False
     """Whether to merge all manifests as `manifest_groups` does, not only runs of small ones."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Properties that the commit sets on the table."""
+
+    @property
+    def moves_tag(self) -> bool:
+        """Whether the package's tag moves to the snapshot: it has offsets."""
+        return bool(self.summary)
 
 
 class SnapshotBuilder:
@@ -393,50 +409,29 @@ def data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
     return data
 
 
-NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
-"""Table property: rounds planned before this store time must not commit, because orphan removal may have deleted their
-files."""
-OWN_PLACES = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.enabled",
-    "write.location-provider.impl",
-    NOT_BEFORE_PROPERTY,
-)
-"""Properties of a lake table that name its own locations or orphan removal. A table that starts with its files does not
-inherit them."""
-
-ATTEMPTS_MAX = 20
-
-
 Validation = Callable[[TableMetadata], Change]
 """Validates the change against this metadata and returns it. Raises the obstacle otherwise."""
 
 
-def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validation, world: World) -> Snapshot:
+def commit_snapshot(place: IcebergTableBinding, validate: Validation) -> LakeSnapshot:
     """Commit the change in one snapshot on top of the latest one.
 
     Raises the errors of ``validate``, `CommitConflictError` if other writers win too often, `CommitStateUnknownError`.
     """
-    commit_uuid = world.ids.new_uuid()
+    commit_uuid, name = place.world.ids.new_uuid(), ".".join(place.identifier)
     for attempt in range(ATTEMPTS_MAX):
-        world.wait_to_retry(attempt)
-        forget_cached_version()
-        with cache_metadata_for_round():
-            snapshot = _attempt(catalog, identifier, validate, commit_uuid, attempt, world)
+        place.world.wait_to_retry(attempt)
+        round_cache.forget()
+        with round_cache.open():
+            snapshot = _attempt(place, validate, commit_uuid, attempt)
         if snapshot is not None:
-            return snapshot
-    raise CommitConflictError(
-        f"lake table {'.'.join(identifier)}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
-    )
+            return describe_snapshot(snapshot, own_offsets(snapshot, place.spec.table_uuid, name))
+    raise CommitConflictError(f"lake table {name}: other writers won {ATTEMPTS_MAX} times in a row; try again later")
 
 
-def _attempt(
-    catalog: Catalog, identifier: Identifier, validate: Validation, commit_uuid: str, attempt: int, world: World
-) -> Snapshot | None:
-    """Try once and return the snapshot, or None if another writer won. The catalog commits on the loaded version or not
-    at all.
-    """
+def _attempt(place: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int) -> Snapshot | None:
+    """Try once, on the loaded version or not at all. Return the snapshot, or None if another writer won."""
+    catalog, identifier = place.catalog, place.identifier
     with catalog_answers(f"{'.'.join(identifier)} was loaded"):
         table = catalog.load_table(identifier)
     landed = find_commit(table.metadata, commit_uuid)
@@ -444,9 +439,9 @@ def _attempt(
         return landed
     change = _validate_change(table, validate)
     try:
-        snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
+        snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, place.world).build()
     except FileNotFoundError as error:
-        forget_cached_version()
+        round_cache.forget()
         _require_overtaken(catalog, table, error)
         return None
     try:
@@ -454,11 +449,11 @@ def _attempt(
     except CommitFailedException:
         return None
     except Exception as error:  # any error of a catalog's client: the table itself shows the outcome
-        forget_cached_version()
-        metadata = _find_committed(catalog, identifier, commit_uuid, error)
-        if metadata is None:
+        round_cache.forget()
+        committed = _find_committed(catalog, identifier, commit_uuid, error)
+        if committed is None:
             raise
-        return metadata
+        return committed
     return snapshot
 
 

@@ -1,9 +1,8 @@
-"""Compaction of Iceberg lakes of log tables: small adjacent files, deleted rows, clusters and manifests.
+"""Compaction of Iceberg lakes: small adjacent files, deleted rows, clusters, manifests, and primary-key tables.
 
-Compaction of a primary-key table: rewrites files of a bucket and partition as few, sorted by key, without deletes.
-
-All files of a bucket and partition are rewritten, or none: so a key that another engine added twice has one row
-afterwards, that of its latest file. The commit fails if the lake has another snapshot than the planned one.
+All files of a bucket and partition of a primary-key table are rewritten, or none: as few, sorted by key, without
+deletes. So a key that another engine added twice has one row afterwards, that of its latest file. The commit fails if
+the lake has another snapshot than the planned one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
 from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot, manifest_groups
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
@@ -56,12 +55,13 @@ from streamhouse_spark.lake.parquet.compaction import (
     merge_group,
     plan_groups,
     rewrite_groups,
+    rewrite_same_rows,
 )
-from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, is_keyed_file
 from streamhouse_spark.lake.parquet.merge_on_read import MergedRows
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_deleted_positions, read_offset_file
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
     CompactReport,
@@ -74,6 +74,13 @@ from streamhouse_spark.lake.types import (
 )
 from streamhouse_spark.lake.validation import warn_of_duplicates
 from streamhouse_spark.storage.base import Storage
+
+SMALL_FILES_MIN = 5
+SMALL_FILES_MAX = 50
+"""Number of small files that are merged even into a large bucket and partition."""
+SMALL_BYTES_SHARE_MIN = 0.1
+FOREIGN_BYTES_MAX = 256 << 20
+"""Bytes of other engines' files of a bucket above which they trigger no compaction: they must be sorted first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +96,16 @@ class RewriteTask(Portable):
         files = FilesAhead(storage, settings, group.splits())
         spec = IcebergFileSpec.from_json(self.context.lake)
         write = merge_group if self.how is None else partial(write_cluster, self.how)
-        written = write(group, self.context, spec, self.projection, files, world.ids)
+        written = write(group, FileOutput(self.context, spec, files, world.ids), self.projection)
         return Rewritten(tuple(written), group.num_rows)
 
 
-def compact(
-    place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
-) -> tuple[CompactReport, int | None]:
-    """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
-    current_plan = find_current(place, dry_run=dry_run)
-    if current_plan is None:
-        return CompactReport(), None
-    table, planned = current_plan
+def compact(place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
+    """Compact a log table as `LakeTable.compact` does."""
+    current = find_current(place, dry_run=dry_run)
+    if current is None:
+        return CompactReport()
+    table, planned = current
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
         if not dry_run:
@@ -109,9 +114,7 @@ def compact(
 
 
 def find_current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
-    """Return the lake table and its latest snapshot, or None. Migrates the lake to the table's schema, except for a dry
-    run.
-    """
+    """Return the lake table and its latest snapshot, or None. Migrates its columns, except for a dry run."""
     if not dry_run:
         place.migrate_columns()
     table = place.find()
@@ -132,8 +135,8 @@ def rewrite(
     *,
     dry_run: bool,
     run: RunGroups | None = None,
-) -> tuple[CompactReport, int | None]:
-    """Rewrite groups of files of a snapshot; returns the report and the id of the new snapshot.
+) -> CompactReport:
+    """Rewrite groups of files of a snapshot.
 
     Writes in this process, or by ``run``. **Commit point:** the lake's metadata version; a crash before it leaves the
     new files as orphans. Raises `CommitConflictError` if rows were deleted or files replaced since the groups were
@@ -144,16 +147,12 @@ def rewrite(
     purged_rows = sum(file.num_deleted for group in groups for file in group.stored)
     if not groups or dry_run:
         num_written = sum(group.num_rows > 0 for group in groups)
-        return CompactReport(len(removed), num_written, rows, purged_rows=purged_rows), None
+        return CompactReport(len(removed), num_written, rows, purged_rows=purged_rows)
     context = write_context(place)
     spec = IcebergFileSpec.from_json(context.lake)
     task = RewriteTask(how, context, own_projection(table.metadata, place.spec))
     run = run or make_local_runner(place.storage, place.settings, place.world)
-    added = list_new_files(rewrite_groups(run, groups, task, table.location()))
-    if sum(file.num_rows for file in added) != rows:
-        raise CommitConflictError(
-            f"lake table {table.location()}: compaction read a different set of rows than planned; try again"
-        )
+    added = rewrite_same_rows(run, groups, task, table.location())
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -161,8 +160,8 @@ def rewrite(
         require_written(place, metadata, added, spec)
         return make_compaction_change(table, planned, groups, added, metadata)
 
-    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return CompactReport(len(removed), len(added), rows, purged_rows=purged_rows), snapshot.snapshot_id
+    snapshot = commit_snapshot(place, validated)
+    return CompactReport(len(removed), len(added), rows, snapshot, purged_rows=purged_rows)
 
 
 def plan_compaction(
@@ -227,24 +226,14 @@ def make_compaction_change(
     summary = carry_offsets(metadata)
     removed = [file.location for group in groups for file in group.stored]
     deletes = sorted({delete for group in groups for file in group.stored for delete in file.own_deletes})
-    return Change(Operation.REPLACE, added, removed, deletes, summary=summary, moves_tag=bool(summary))
+    return Change(Operation.REPLACE, added, removed, deletes, summary=summary)
 
 
 def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
     """Return the summary of a snapshot with the rows of the current one."""
     owner = metadata.properties[TABLE_UUID_PROPERTY]
     offsets = newest_offsets(metadata, owner)
-    if offsets is None:
-        return {}
-    text = offsets_text(
-        owner,
-        offsets.offsets,
-        offsets.starts,
-        dropped_rows=offsets.dropped_rows,
-        history=offsets.history,
-        dropped_without_offsets=offsets.dropped_without_offsets,
-    )
-    return {OFFSETS_PROPERTY: text}
+    return {} if offsets is None else offsets.to_properties(owner)
 
 
 def _has_other_deletes(head: Snapshot, planned: Snapshot, table: Table) -> bool:
@@ -260,21 +249,16 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
 
 
 def cluster(
-    place: IcebergTableBinding,
-    how: Clustering,
-    chosen: Collection[str],
-    *,
-    dry_run: bool,
-    run: RunGroups | None = None,
-) -> tuple[CompactReport, int | None]:
-    """Cluster as `LakeTable.cluster` does; returns the report and the id of the new snapshot.
+    place: IcebergTableBinding, how: Clustering, chosen: Collection[str], *, dry_run: bool, run: RunGroups | None = None
+) -> CompactReport:
+    """Cluster as `RearrangeableFiles.cluster` does.
 
     A dry run reports the work of all following calls, with the planned number of files.
     """
-    newest = find_current(place, dry_run=dry_run)
-    if newest is None:
-        return CompactReport(), None
-    table, planned = newest
+    current = find_current(place, dry_run=dry_run)
+    if current is None:
+        return CompactReport()
+    table, planned = current
     files = place.files_at(data_location(table))
 
     def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
@@ -299,13 +283,13 @@ def cluster(
         plan = plan_clusters(chosen_files, how, group_of)
         groups = list(plan if dry_run else limit_to_budget(plan, None if run is None else SPREAD_BYTES_MAX))
     if dry_run:
-        report, _ = rewrite(place, table, planned, groups, how, dry_run=True)
-        return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows)), None
+        report = rewrite(place, table, planned, groups, how, dry_run=True)
+        return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows))
     return rewrite(place, table, planned, groups, how, dry_run=False, run=run)
 
 
 def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
-    """Rewrite manifests as `LakeTable.rewrite_manifests` does, those of concurrent commits included."""
+    """Rewrite manifests as `RearrangeableFiles.rewrite_manifests` does, those of concurrent commits included."""
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
@@ -321,10 +305,10 @@ def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestR
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
         summary = carry_offsets(metadata)
-        return Change(Operation.REPLACE, summary=summary, moves_tag=bool(summary), joins_manifests=True)
+        return Change(Operation.REPLACE, summary=summary, joins_manifests=True)
 
-    committed = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return ManifestReport(removed, added, committed.snapshot_id)
+    committed = commit_snapshot(place, validated)
+    return ManifestReport(removed, added, committed.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,15 +355,6 @@ def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> t
     positions = read_deleted_positions(files, stored.location, stored.deletes)
     live = own.runs.without(OffsetSet.of(own.runs.offsets()[positions]))
     return replace(own, runs=live), len(positions)
-
-
-SMALL_FILES_MIN = 5
-SMALL_FILES_MAX = 50
-"""Number of small files that are merged even into a large bucket and partition."""
-SMALL_BYTES_SHARE_MIN = 0.1
-FOREIGN_BYTES_MAX = 256 << 20
-"""Bytes of other engines' files in a bucket and partition above which they trigger no compaction, because they must be
-sorted first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +423,8 @@ class KeyedRewriteTask(Portable):
         offsets = OffsetRange(0, self.held.get(group.bucket, 0))
         key_ids = spec.field_ids(context.primary_key)
         rows = MergedRows(files, group.files, self.projection, key_ids, context.key_indexes)
-        files_written = write_rows(context, spec, files, world.ids, group.bucket, offsets, rows.batches())
+        output = FileOutput(context, spec, files, world.ids)
+        files_written = write_rows(output, group.bucket, offsets, rows.batches())
         if sum(file.num_rows for file in files_written) != rows.num_given:
             raise CommitConflictError(
                 f"lake table {self.location}: compaction wrote a different set of rows than it read; try again"
@@ -458,29 +434,17 @@ class KeyedRewriteTask(Portable):
 
 def compact_keyed(
     place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
-) -> tuple[CompactReport, int | None]:
-    """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
-    try:
-        return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
-    except SnapshotExpiredError as error:
-        raise CommitConflictError(f"another process compacted and expired these files; try again ({error})") from error
-
-
-def _compact_keyed(
-    place: IcebergTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool
-) -> tuple[CompactReport, int | None]:
-    if not dry_run:
-        place.migrate_columns()
-    table = place.find()
-    snapshot = table.metadata.current_snapshot() if table else None
-    if table is None or snapshot is None:
-        return CompactReport(), None
-    place.require_owner(table.metadata)
+) -> CompactReport:
+    """Compact a primary-key table as `LakeTable.compact` does."""
+    current = find_current(place, dry_run=dry_run)
+    if current is None:
+        return CompactReport()
+    table, snapshot = current
     plan = plan_keyed_compaction(table, snapshot, place.spec, purge=purge, is_whole=dry_run)
     num_removed = len(plan.removed) + len(plan.removed_deletes)
     if dry_run or not num_removed:
         num_rows = sum(group.num_rows for group in plan.groups)
-        return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted), None
+        return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted)
     context = write_context(place)
     offsets_before = newest_offsets(table.metadata, place.spec.table_uuid)
     offsets = offsets_before.offsets if offsets_before else {}
@@ -498,13 +462,11 @@ def _compact_keyed(
         require_written(place, metadata, added, file_spec)
         summary = carry_offsets(metadata)
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
-        return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary, moves_tag=bool(summary))
+        return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary)
 
-    committed = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    warn_of_duplicates(str(place.spec.path), num_read - num_rows)
-    healed_rows = num_read - num_rows
-    report = CompactReport(num_removed, len(added), num_rows, healed_rows=healed_rows, purged_rows=plan.num_deleted)
-    return report, committed.snapshot_id
+    committed, healed_rows = commit_snapshot(place, validated), num_read - num_rows
+    warn_of_duplicates(str(place.spec.path), healed_rows)
+    return CompactReport(num_removed, len(added), num_rows, committed, healed_rows, plan.num_deleted)
 
 
 def plan_keyed_compaction(

@@ -22,6 +22,7 @@ from pyiceberg.transforms import IdentityTransform
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.compaction import find_current
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import row_deletes_of
@@ -42,14 +43,14 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     retry_until_committed,
     rewrite_partial_files,
 )
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
 
 
 def drop_partitions(
     place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
-) -> tuple[LakeDropReport, int | None]:
-    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
+) -> LakeDropReport:
+    """Drop partitions as `LakeTable.drop_partitions` does."""
     return retry_until_committed(
         place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
     )
@@ -57,22 +58,19 @@ def drop_partitions(
 
 def _drop(
     place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
-) -> tuple[LakeDropReport, int | None]:
-    if not dry_run:
-        place.migrate_columns()
-    table = place.find()
-    planned = table.metadata.current_snapshot() if table else None
-    if table is None or planned is None:
-        return LakeDropReport(), None
-    place.require_owner(table.metadata)
+) -> LakeDropReport:
+    current = find_current(place, dry_run=dry_run)
+    if current is None:
+        return LakeDropReport()
+    table, planned = current
     files_to_drop, deletes = _find_files_to_drop(place, table, planned, chosen, below)
     report = files_to_drop.report()
     if not files_to_drop.files or dry_run:
-        return report, None
+        return report
     context = write_context(place)
-    file_spec, files = IcebergFileSpec.from_json(context.lake), place.files_at(context.lake["data_location"])
-    how = own_projection(table.metadata, place.spec)
-    added = rewrite_partial_files(files_to_drop.cut, context, file_spec, how, place.files_at, files, place.world.ids)
+    file_spec = IcebergFileSpec.from_json(context.lake)
+    output = FileOutput(context, file_spec, place.files_at(file_spec.data_location), place.world.ids)
+    added = rewrite_partial_files(files_to_drop.cut, output, own_projection(table.metadata, place.spec), place.files_at)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -84,8 +82,7 @@ def _drop(
             require_written(place, metadata, added, file_spec)
         return _make_change(place, metadata, files_to_drop, deletes, added)
 
-    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return report, snapshot.snapshot_id
+    return replace(report, snapshot=commit_snapshot(place, validated))
 
 
 def _make_change(
@@ -95,30 +92,14 @@ def _make_change(
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
 ) -> Change:
-    offsets = newest_offsets(metadata, place.spec.table_uuid)
-    summary = {}
-    if offsets is not None:
-        rows, without_offsets = (
-            offsets.dropped_rows + files_to_drop.rows,
-            offsets.dropped_without_offsets + files_to_drop.foreign_rows,
-        )
-        owner, history = place.spec.table_uuid, offsets.history
-        text = offsets_text(
-            owner,
-            offsets.offsets,
-            offsets.starts,
-            dropped_rows=rows,
-            history=history,
-            dropped_without_offsets=without_offsets,
-        )
-        summary = {OFFSETS_PROPERTY: text}
+    table_uuid = place.spec.table_uuid
+    summary = files_to_drop.properties_after(newest_offsets(metadata, table_uuid), table_uuid)
     return Change(
         Operation.OVERWRITE if added else Operation.DELETE,
         added=added,
         removed=sorted(file.file_path for file in files_to_drop.files),
         removed_deletes=sorted(file.file_path for file in deletes),
         summary=summary,
-        moves_tag=bool(summary),
     )
 
 

@@ -280,9 +280,7 @@ def evolve_spec(
 def spec_updates(
     metadata: TableMetadata, spec: PartitionSpec
 ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
-    """Return the updates that make a spec the default, with their requirements; none if it is the lake's
-    current spec.
-    """
+    """Return the updates that make a spec the default, with their requirements; none if it is the default."""
     if spec.spec_id == metadata.default_spec_id:
         return (), ()
     requirements = (

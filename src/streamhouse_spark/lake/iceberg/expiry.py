@@ -1,13 +1,12 @@
-"""Expiry of Iceberg snapshots, and deletion of the files that only they needed.
+"""Expiry of Iceberg snapshots with the files that only they needed, and removal of orphan files.
 
-Removal of orphan files of lost rounds, killed tasks and interrupted expiry.
-
-A slow round could still commit files that look like orphans. So the cleaner first stores the cutoff time, the grace
-period ago, as a property of the lake table. A commit whose round was planned before the cutoff fails its own
-validation. A commit validated before the property was stored fails by the requirement that it did not change
-(`iceberg.commit`). If the catalog does not support that requirement, it fails by the current snapshot, because the
-property is committed with a new snapshot of the same files. Only then are unneeded files older than the cutoff deleted.
-**Commit point:** the property's metadata version; a crash after it leaves fewer orphans for the next run.
+Orphans are left by lost rounds, killed tasks and interrupted expiry. A slow round could still commit files that look
+like orphans. So the cleaner first stores the cutoff time, the grace period ago, as a property of the lake table. A
+commit whose round was planned before the cutoff fails its own validation. A commit validated before the property was
+stored fails by the requirement that it did not change (`iceberg.commit`). If the catalog does not support that
+requirement, it fails by the current snapshot, because the property is committed with a new snapshot of the same files.
+Only then are unneeded files older than the cutoff deleted. **Commit point:** the property's metadata version; a crash
+after it leaves fewer orphans for the next run.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY, Change, c
 from streamhouse_spark.lake.iceberg.commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, commit_answers, expect, lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.metadata_versions import forget_cached_version
+from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshots import iter_ancestor_snapshots, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -50,6 +49,8 @@ from streamhouse_spark.lake.snapshot_properties import effective_times_ms
 from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
+
+GRACE_MS_MIN = 10 * 60 * 1000
 
 
 def expire(
@@ -97,9 +98,7 @@ def expire(
 def find_expirable(
     metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
 ) -> tuple[int, ...]:
-    """Return the snapshots that can expire: not the latest ``keep_last``, not of a tag or branch, not the one with the
-    offsets.
-    """
+    """Return the snapshots that can expire: not the latest ``keep_last``, of a tag or branch, or with the offsets."""
     head = metadata.current_snapshot()
     if head is None:
         return ()
@@ -162,9 +161,7 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
 
 
 def find_unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
-    """Return the files that only removed snapshots needed, data first, so that after a crash the rest can still be
-    found.
-    """
+    """Return the files that only removed snapshots needed, data first, so that the rest is found after a crash."""
     left = {s.snapshot_id for s in after.snapshots}
     expired = [s for s in before.snapshots if s.snapshot_id not in left]
     retained: Mapping[str, None] = list_files(table, after.snapshots)
@@ -185,9 +182,7 @@ def _depth(location: str) -> tuple[bool, bool]:
 
 
 class AssertRefs(ValidatableTableRequirement):
-    """The requirement that the table has exactly these tags and branches. Iceberg's own requirements do not cover new
-    ones.
-    """
+    """The requirement that the table has exactly these tags and branches: Iceberg's own do not cover new ones."""
 
     type: Literal["assert-refs"] = Field(default="assert-refs")
     refs: dict[str, int]
@@ -221,9 +216,6 @@ def _refs(metadata: TableMetadata) -> dict[str, int]:
     return {name: ref.snapshot_id for name, ref in metadata.refs.items()}
 
 
-GRACE_MS_MIN = 10 * 60 * 1000
-
-
 def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
 
@@ -233,7 +225,7 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
     """
     if grace_ms < GRACE_MS_MIN:
         raise InvalidOptionError(
-            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more",
+            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more"
         )
     table = place.find()
     if table is None:
@@ -250,7 +242,7 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
     if dry_run or not any(key not in needed for key in old):
         return [key for key in old if key not in needed]
     _store_not_before(place, table, not_before_ms)
-    forget_cached_version()
+    round_cache.forget()
     needed = _referenced_paths(place.load(), files)  # read again: a round may have committed before the property
     orphans = [key for key in old if key not in needed]
     delete_all(storage, orphans)
@@ -258,9 +250,7 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
 
 
 def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_ms: int) -> list[str]:
-    """Return data files, manifests and manifest lists from before ``not_before_ms``. The catalog deletes metadata
-    versions itself.
-    """
+    """Return data files, manifests and manifest lists from before ``not_before_ms``."""
     base = files.key_of(table.location())
     folders = (f"{base}/data/", f"{base}/metadata/")
     listed = [info for listing in map_with_store_concurrency(storage, storage.list, folders) for info in listing]
@@ -285,7 +275,7 @@ def _store_not_before(place: IcebergTableBinding, table: Table, not_before_ms: i
             place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
         raise CommitConflictError(
-            f"lake table {table.metadata.location} changed during orphan removal; try again",
+            f"lake table {table.metadata.location} changed during orphan removal; try again"
         ) from error
 
 
@@ -297,6 +287,6 @@ def _commit_not_before(place: IcebergTableBinding, moment_ms: int) -> None:
         summary = carry_offsets(metadata)
         properties = {NOT_BEFORE_PROPERTY: str(max(known_not_before_ms(metadata), moment_ms))}
         operation = Operation.REPLACE if metadata.current_snapshot() else Operation.APPEND
-        return Change(operation, summary=summary, properties=properties, moves_tag=bool(summary))
+        return Change(operation, summary=summary, properties=properties)
 
-    commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    commit_snapshot(place, validated)

@@ -1,11 +1,7 @@
-"""Translation of errors of catalog clients: a REST client alone raises dozens of types.
-
-Iceberg metadata of a moved table, with the present locations of its files.
+"""A pyiceberg `FileIO` over the warehouse's `Storage`, with errors of the package, also for a moved table.
 
 Only this module knows which values of metadata, manifest lists and manifests are locations. Readers of a moved
 warehouse read through it, and relocation stores its results.
-
-A pyiceberg `FileIO` over the warehouse's `Storage`.
 """
 
 from __future__ import annotations
@@ -56,6 +52,28 @@ from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurr
 _ANSWERS = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError)
 """Responses of a catalog about the state it found, which callers handle."""
 
+_PATH_ID: Final = 2147483546
+"""Field id of the path column in position deletes."""
+_PATH_PROPERTIES: Final = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AssertionError,
+    SystemError,
+    zlib.error,
+    struct.error,
+    ResolveError,
+)
+"""Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
+
 
 @contextmanager
 def catalog_answers(action: str) -> Iterator[None]:
@@ -75,9 +93,7 @@ def catalog_answers(action: str) -> Iterator[None]:
 
 @contextmanager
 def commit_answers(action: str) -> Iterator[None]:
-    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no response of the catalog: the commit may
-    have happened.
-    """
+    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no response of the catalog."""
     try:
         yield
     except (*_ANSWERS, StreamhouseError):
@@ -93,16 +109,6 @@ def commit_answers(action: str) -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     text = str(error)
     return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
-
-
-_PATH_ID: Final = 2147483546
-"""Field id of the path column in position deletes."""
-_PATH_PROPERTIES: Final = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,21 +193,6 @@ def _drop_path_bounds(bounds: Any, move: Move) -> Any:
 # ruff: noqa: ARG001, ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
 
 
-_DAMAGE = (
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    AssertionError,
-    SystemError,
-    zlib.error,
-    struct.error,
-    ResolveError,
-)
-"""Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
-
-
 def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
     """Read a double in the interpreter. The compiled decoder of pyiceberg 0.12 reads doubles with 32 bits
     (apache/iceberg-python#3808): files would not be found by a partition of doubles, and deletes would be written into
@@ -277,9 +268,7 @@ class StorageFileIO(FileIO):
         self._ahead |= prefetch_metadata(self.files.storage, inside)
 
     def fetch(self, location: str) -> None:
-        """Prefetch one metadata file that is never rewritten, for its next read; only on a remote store. A missing file
-        raises at the read.
-        """
+        """Prefetch a metadata file that is never rewritten, on a remote store. A missing file raises at the read."""
         if self.files.holds(location) and isinstance(self.files.storage, ReadsMany):
             with suppress(ObjectNotFoundError):
                 self._ahead[self.files.key_of(location)] = self.files.storage.read(self.files.key_of(location))

@@ -1,11 +1,7 @@
-"""Metadata tables of an Iceberg table, under pyiceberg's names, with types that Spark supports.
-
-Damaged and missing metadata of an Iceberg table that reads of its latest snapshot do not notice.
-"""
+"""Metadata tables of an Iceberg table, and the damage of its metadata that reads of the latest snapshot miss."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,43 +13,29 @@ from pyiceberg.table.inspect import InspectTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import MapType
 
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, ObjectNotFoundError, StreamhouseError
+from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.metadata_versions import hint_key, parse_version_hint, version_key
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.schema.table_schema import canonical_type
+from streamhouse_spark.lake.metadata_tables import convert_for_spark
 
-METADATA_TABLES: Final = (
-    "all_data_files",
-    "all_delete_files",
-    "all_files",
-    "all_manifests",
-    "data_files",
-    "delete_files",
-    "entries",
-    "files",
-    "history",
-    "manifests",
-    "metadata_log_entries",
-    "partitions",
-    "refs",
-    "snapshots",
+REWRITTEN = "reads go on without it, and the next commit writes it again"
+
+_COUNTS: Final = tuple(
+    place
+    for place, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
+    if isinstance(field.field_type, MapType)
 )
+"""The data file's maps from columns to counts and bounds."""
 
 
 def metadata_table(table: Table, name: str) -> pa.Table:
-    """Return a metadata table. Raises `InvalidNameError` with the existing names."""
-    if name not in METADATA_TABLES:
-        near = difflib.get_close_matches(name, METADATA_TABLES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InvalidNameError(
-            f"no metadata table '{name}' on an Iceberg table; {hint}There are {', '.join(METADATA_TABLES)}"
-        )
+    """Return the metadata table with this name, in types that Spark supports."""
     with lake_metadata(table.location()):
         if name.endswith("files") and not _has_manifests(table, every_snapshot=name.startswith("all_")):
             table = _without_snapshots(table)
         inspect = _InspectEntries if name == "entries" else _Inspect
-        return _convert_for_spark(_read_table(inspect(table), name))
+        return convert_for_spark(_read_table(inspect(table), name))
 
 
 def _read_table(tables: InspectTable, name: str) -> pa.Table:
@@ -67,9 +49,7 @@ def _read_table(tables: InspectTable, name: str) -> pa.Table:
 
 
 def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
-    """Return whether there are manifests. A snapshot whose changes cancel out has none, which pyiceberg's file tables
-    do not handle.
-    """
+    """Return whether there are manifests: pyiceberg's file tables do not handle a snapshot without any."""
     head = table.metadata.current_snapshot()
     snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
     return any(manifests_of(table.io, snapshot) for snapshot in snapshots)
@@ -122,55 +102,8 @@ class _CountingManifest(ManifestFile):
         return entries
 
 
-_COUNTS: Final = tuple(
-    place
-    for place, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
-    if isinstance(field.field_type, MapType)
-)
-"""The data file's maps from columns to counts and bounds."""
-
-
-def _convert_for_spark(table: pa.Table) -> pa.Table:
-    columns, fields = [], []
-    for field, chunks in zip(table.schema, table.columns, strict=True):
-        if _is_empty_struct(field.type):
-            continue
-        column = _drop_empty_structs(chunks.combine_chunks())
-        spark_type = _spark_type(column.type, field.name)
-        columns.append(column if column.type.equals(spark_type) else column.cast(spark_type))
-        fields.append(pa.field(field.name, spark_type, nullable=field.nullable))
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _is_empty_struct(data_type: pa.DataType) -> bool:
-    """Return whether the type is an empty struct, which Spark does not support: the partition of an unpartitioned
-    table, and metrics of nested columns.
-    """
-    return bool(pa.types.is_struct(data_type) and data_type.num_fields == 0)
-
-
-def _drop_empty_structs(column: pa.Array) -> pa.Array:
-    if not pa.types.is_struct(column.type):
-        return column
-    non_empty = [(f, column.field(i)) for i, f in enumerate(column.type) if not _is_empty_struct(f.type)]
-    children = [_drop_empty_structs(child) for _, child in non_empty]
-    fields = [pa.field(f.name, child.type) for (f, _), child in zip(non_empty, children, strict=True)]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
-
-
-def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
-    if pa.types.is_timestamp(data_type):
-        return pa.timestamp("us", tz="UTC")  # pyiceberg returns UTC without a time zone
-    return canonical_type(data_type, column=column)
-
-
-REWRITTEN = "reads go on without it, and the next commit writes it again"
-
-
 def find_metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
-    """Describe problems as `LakeTable.metadata_problems` does. Ignores snapshots that another engine expires
-    concurrently.
-    """
+    """Describe problems as `LakeTable.metadata_problems` does, without those of snapshots that expire meanwhile."""
     table = place.find()
     if table is None:
         return

@@ -8,23 +8,19 @@ versions are deleted only a day after a floor above them was stored.
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
+from streamhouse_spark.lake.metadata_cache import RecentValues, RoundCache
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, map_with_store_concurrency
 from streamhouse_spark.storage.sequence_search import find_last_result
 
 DROPPED: Final = 10**20 - 1
 FLOOR_CHECK_AFTER_MS: Final = 60_000
-_KNOWN_MAX: Final = 1024
 _STEPS_AHEAD: Final = 5
 """Versions after a known one that are requested before the hint is followed."""
 _VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
@@ -49,12 +45,17 @@ class _KnownVersion:
     """Whether the hint has named this or a later version."""
 
 
+round_cache: RoundCache[LatestVersion] = RoundCache()
+_known_versions: RecentValues[tuple[str, str], _KnownVersion] = RecentValues(1024)
+"""The latest version that this process has read, by table."""
+
+
 def newest_version(storage: Storage, world: World, key: str, *, from_number: int | None = None) -> LatestVersion | None:
     """Return the latest version of a table, even if the hint is wrong, or None without a table.
 
     ``from_number`` is a known version: then the hint is not read.
     """
-    prefetched = _cache.get(storage, key)
+    prefetched = round_cache.get(storage, key)
     if prefetched is not None and (
         from_number is None or (from_number == prefetched.number and isinstance(storage, ReadsMany))
     ):
@@ -62,7 +63,7 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
     started_ms = world.clock.boot_ms()
     if from_number is not None:
         cached: _KnownVersion | None = _KnownVersion(from_number, is_hinted=True)
-    elif (cached := _version_cache.get(storage, key)) is None:
+    elif (cached := _known_versions.get((storage.url, key))) is None:
         cached = _read_hinted(storage, key)
     start = cached.number if cached is not None else 1
     while True:
@@ -72,53 +73,20 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
         if number_and_data is not None and floor <= number_and_data[0]:
             break
         start = max(floor, 1)
-        if _version_cache.forget(storage, key) and (cached := _read_hinted(storage, key)) is not None:
+        if _known_versions.pop((storage.url, key)) and (cached := _read_hinted(storage, key)) is not None:
             start = max(start, cached.number)
     is_hinted = cached is not None and cached.is_hinted and cached.number == number_and_data[0]
     if from_number is None:
-        _version_cache.note(storage, key, _KnownVersion(number_and_data[0], is_hinted))
+        _note_version(storage, key, _KnownVersion(number_and_data[0], is_hinted))
     newest = LatestVersion(*number_and_data, from_number is None and not is_hinted, started_ms)
     if from_number is None:
-        _cache.note(storage, key, newest)
+        round_cache.put(storage, key, newest)
     return newest
 
 
-@contextmanager
-def cache_metadata_for_round() -> Iterator[None]:
-    """Let this thread reuse the first version that it reads for the rest of a round.
-
-    A commit writes the successor of that version, and fails if the table changed. On a local store nothing is cached.
-    """
-    if _cache.versions is not None:
-        yield
-        return
-    _cache.versions = {}
-    try:
-        yield
-    finally:
-        _cache.versions = None
-
-
-def forget_cached_version() -> None:
-    """Make the next step within `cache_metadata_for_round` read the version itself."""
-    if _cache.versions:
-        _cache.versions.clear()
-
-
-class _LookupCache(threading.local):
-    """The latest versions that this thread has read within `cache_metadata_for_round`, by table."""
-
-    versions: dict[tuple[str, str], LatestVersion] | None = None
-
-    def get(self, storage: Storage, key: str) -> LatestVersion | None:
-        return self.versions.get((storage.url, key)) if self.versions else None
-
-    def note(self, storage: Storage, key: str, newest: LatestVersion) -> None:
-        if self.versions is not None:
-            self.versions[storage.url, key] = newest
-
-
-_cache = _LookupCache()
+def _note_version(storage: Storage, key: str, version: _KnownVersion) -> None:
+    if isinstance(storage, ReadsMany):  # elsewhere reading the hint is cheap
+        _known_versions.put((storage.url, key), version)
 
 
 def _read_hinted(storage: Storage, key: str) -> _KnownVersion | None:
@@ -138,7 +106,7 @@ def parse_version_hint(storage: Storage, key: str) -> int | None:
 def put_hint(storage: Storage, key: str, number: int) -> None:
     """Point the hint to a version."""
     storage.put(hint_key(key), str(number).encode())
-    _version_cache.note(storage, key, _KnownVersion(number, is_hinted=True))
+    _note_version(storage, key, _KnownVersion(number, is_hinted=True))
 
 
 def repair_hint(storage: Storage, key: str, number: int) -> None:
@@ -146,7 +114,7 @@ def repair_hint(storage: Storage, key: str, number: int) -> None:
     if (parse_version_hint(storage, key) or 0) < number:
         put_hint(storage, key, number)
     else:
-        _version_cache.note(storage, key, _KnownVersion(number, is_hinted=True))
+        _note_version(storage, key, _KnownVersion(number, is_hinted=True))
 
 
 def newest_floor(storage: Storage, key: str) -> int:
@@ -204,35 +172,6 @@ def _find_newest_from(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes
 
     data = read(start)
     return None if data is None else find_last_result(read, start, data)
-
-
-class _KnownVersions:
-    """The latest version that this process has read, by table."""
-
-    def __init__(self) -> None:
-        self._versions: OrderedDict[tuple[str, str], _KnownVersion] = OrderedDict()
-        self._lock = new_lock()
-
-    def get(self, storage: Storage, key: str) -> _KnownVersion | None:
-        with self._lock:
-            return self._versions.get((storage.url, key))
-
-    def forget(self, storage: Storage, key: str) -> bool:
-        """Forget the version of a table that no longer exists. Returns whether one was cached."""
-        with self._lock:
-            return self._versions.pop((storage.url, key), None) is not None
-
-    def note(self, storage: Storage, key: str, version: _KnownVersion) -> None:
-        if not isinstance(storage, ReadsMany):  # reading the hint is cheap
-            return
-        with self._lock:
-            self._versions[storage.url, key] = version
-            self._versions.move_to_end((storage.url, key))
-            while len(self._versions) > _KNOWN_MAX:
-                self._versions.popitem(last=False)
-
-
-_version_cache = _KnownVersions()
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------

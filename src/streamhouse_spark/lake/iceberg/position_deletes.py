@@ -1,14 +1,9 @@
-"""Position delete files, one per data file: every reader of Iceberg v2 applies them.
+"""Position delete files, one per data file, and the rounds of a primary-key table, which write them.
 
-Lookup of rows by key in the data files of a lake.
-
-Data files of a snapshot by bucket, and the selection of those that may hold given keys.
-
-A tiering task of a primary-key table: turns a range of changes into rows and deletes.
-
-The range is compacted by key, and the remaining rows are written in key order. Every older row of a changed key is
-searched in the bucket's data files and deleted by position, even if the range starts with an insert of the key. So a
-bucket is repaired if another engine added a key twice or deleted rows.
+Every reader of Iceberg v2 applies position deletes. A round compacts a range of changes by key and writes the remaining
+rows in key order. Every older row of a changed key is searched in the bucket's data files and deleted by position, even
+if the range starts with an insert of the key. So a bucket is repaired if another engine added a key twice or deleted
+rows.
 """
 
 from __future__ import annotations
@@ -39,14 +34,10 @@ from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.column_mapping import map_by_name
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.scan import decode_bound, is_only_of, plan_tasks, position_deletes, projection
-from streamhouse_spark.lake.iceberg.schema import (
-    PATH_ID,
-    bucket_of,
-    bucket_source,
-    partition_types,
-)
+from streamhouse_spark.lake.iceberg.schema import PATH_ID, bucket_of, bucket_source, partition_types
 from streamhouse_spark.lake.parquet.bucket_writer import write_rows
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, DELETED_KEY, FilesAt, read_deleted_positions
@@ -66,11 +57,21 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 
+DELETES_WRITER_OPTIONS: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "use_dictionary": ["file_path"],
+    "column_encoding": {"pos": "DELTA_BINARY_PACKED"},
+    "store_schema": False,
+    "write_page_checksum": True,
+}
+Positions = npt.NDArray[np.int64]
+_NONE: Positions = np.zeros(0, np.int64)
+PROBE_VALUES_MAX = 50_000
+"""Arrow hashes the values again for each batch. With more values, a search for whole keys is as fast."""
+
 
 def write_deletes(
-    spec: IcebergFileSpec,
-    files: FileAccess,
-    ids: Ids,
+    output: FileOutput,
     bucket: int,
     offsets: OffsetRange,
     file: LiveFile,
@@ -84,11 +85,12 @@ def write_deletes(
 
     Its bounds name the data file, so that readers of other files need not open it. It is durable on return.
     """
-    directory = spec.directory(file.partition, bucket) if file.spec_id == spec.spec.spec_id else spec.data_location
-    location = f"{directory}/{bucket:05d}-deletes-{ids.new_uuid()}.parquet"
+    spec = output.spec
+    directory = spec.directory(file.partition, bucket) if file.spec_id == spec.spec_id else spec.data_location
+    location = f"{directory}/{bucket:05d}-deletes-{output.ids.new_uuid()}.parquet"
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([file.location]))
     table = pa.Table.from_arrays([paths, pa.array(positions)], schema=_SCHEMA)
-    with parquet_sink(files, location) as sink:
+    with parquet_sink(output.files, location) as sink:
         with pq.ParquetWriter(sink, _SCHEMA, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=table.num_rows)
             close_with_checksum(writer, sink, {DELETED_KEY: str(len(positions))})
@@ -99,7 +101,7 @@ def write_deletes(
         offsets=offsets,
         num_rows=len(positions),
         size_bytes=size_bytes,
-        schema_id=spec.schema.schema_id,
+        schema_id=spec.schema_id,
         spec_id=file.spec_id,
         partition=file.partition,
         columns=_statistics(file.location, positions),
@@ -112,15 +114,6 @@ def has_own_name(location: str) -> bool:
     return _NAME.search(location) is not None
 
 
-DELETES_WRITER_OPTIONS: Final[dict[str, Any]] = {
-    "compression": "zstd",
-    "use_dictionary": ["file_path"],
-    "column_encoding": {"pos": "DELTA_BINARY_PACKED"},
-    "store_schema": False,
-    "write_page_checksum": True,
-}
-
-
 def _statistics(location: str, positions: npt.NDArray[np.int64]) -> dict[str, dict[int, Any]]:
     path = location.encode()
     first, last = (int(position).to_bytes(8, "little") for position in (positions[0], positions[-1]))
@@ -130,12 +123,6 @@ def _statistics(location: str, positions: npt.NDArray[np.int64]) -> dict[str, di
         "lower_bounds": {PATH_ID: path, POSITION_ID: first},
         "upper_bounds": {PATH_ID: path, POSITION_ID: last},
     }
-
-
-Positions = npt.NDArray[np.int64]
-_NONE: Positions = np.zeros(0, np.int64)
-PROBE_VALUES_MAX = 50_000
-"""Arrow hashes the values again for each batch. With more values, a search for whole keys is as fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,9 +332,8 @@ def write_changes(
     tail = MergedChangelog.of(
         _collect_keys(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
     )
-    files = files_at(spec.data_location)
-    rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
-    written = write_rows(context, spec, files, ids, bucket, offsets, rows)
+    output = FileOutput(context, spec, files_at(spec.data_location), ids)
+    written = write_rows(output, bucket, offsets, tail.rows.to_batches(max_chunksize=BATCH_ROWS))
     how = key_projection(context, spec)
     candidates = [file for file in live if chosen.may_contain_keys(file, tail.keys)]
     probe = chosen.probe()
@@ -356,14 +342,7 @@ def write_changes(
     is_matched = np.zeros(len(tail.keys), np.bool_)
     deletes = [
         write_deletes(
-            spec,
-            files,
-            ids,
-            bucket,
-            offsets,
-            f.file,
-            f.deleted,
-            num_duplicates=_count_duplicates(f.key_indexes, is_matched),
+            output, bucket, offsets, f.file, f.deleted, num_duplicates=_count_duplicates(f.key_indexes, is_matched)
         )
         for f in hits
         if f is not None
@@ -372,9 +351,7 @@ def write_changes(
 
 
 def _count_duplicates(key_indexes: npt.NDArray[np.int64], is_matched: npt.NDArray[np.bool_]) -> int:
-    """Return the number of rows that are not the first of their key. ``is_matched`` marks keys that had a row, and is
-    updated.
-    """
+    """Return the number of rows that are not the first of their key; marks keys with a row in ``is_matched``."""
     distinct = np.unique(key_indexes)
     num_first = int(np.count_nonzero(~is_matched[distinct]))
     is_matched[distinct] = True

@@ -1,11 +1,6 @@
-"""Partition pruning of an Iceberg table, to skip manifests that cannot match a filter.
+"""Scans of an Iceberg table's snapshots: pruned manifests and files, with their columns and statistics.
 
-Scan planning of an Iceberg table: the files of a snapshot and their columns.
-
-Iceberg data files for planners: decoded statistics, partitions by column, and columns that need no ids.
-
-Reads of an Iceberg table's snapshots; see `LakeTable`. They load Iceberg's library, which the latest snapshot alone
-does not need.
+They load Iceberg's library, which the latest snapshot alone does not need.
 """
 
 from __future__ import annotations
@@ -42,10 +37,10 @@ from streamhouse_spark.lake.iceberg.schema import (
 )
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.reader import column_bounds, file_may_match, identity_projection, projection_of
+from streamhouse_spark.lake.reader import SnapshotScan, column_bounds, file_may_match, projection_of
 from streamhouse_spark.lake.snapshot_properties import latest_ms
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.lake.types import ColumnStatistics, LakePlan, LakeProjection, LakeScan, LakeSnapshot, ScanFile
+from streamhouse_spark.lake.types import ColumnStatistics, LakeProjection, LakeSnapshot, ScanFile
 from streamhouse_spark.schema.evolution import has_same_storage
 from streamhouse_spark.schema.partitioning import PartitionField
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -350,9 +345,7 @@ def _own_deletes(task: FileScanTask) -> tuple[tuple[str, int], ...]:
 
 
 def _num_deleted(task: FileScanTask) -> int | None:
-    """Return the number of deleted rows. None if a delete file covers several data files, or several files may name a
-    position twice.
-    """
+    """Return the number of deleted rows. None if delete files cover other data files, or a position twice."""
     if not task.delete_files:
         return 0
     delete, *row_deletes = task.delete_files
@@ -415,13 +408,11 @@ def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any
     return is_column and "fixed" not in plain_type(field.field_type) and is_stored_as(arrow, field.field_type)
 
 
-def snapshot(place: IcebergTableBinding, snapshot_id: int) -> LakeSnapshot:
-    metadata = _metadata_with_snapshots(place)
+def snapshot(place: IcebergTableBinding, metadata: TableMetadata, snapshot_id: int) -> LakeSnapshot:
     return _describe_snapshot(place, metadata, require_snapshot(metadata, snapshot_id))
 
 
-def snapshot_by_name(place: IcebergTableBinding, name: str) -> LakeSnapshot:
-    metadata = _metadata_with_snapshots(place)
+def snapshot_by_name(place: IcebergTableBinding, metadata: TableMetadata, name: str) -> LakeSnapshot:
     snapshot = metadata.snapshot_by_name(name)
     if snapshot is None:
         raise SnapshotExpiredError(
@@ -430,8 +421,7 @@ def snapshot_by_name(place: IcebergTableBinding, name: str) -> LakeSnapshot:
     return _describe_snapshot(place, metadata, snapshot)
 
 
-def snapshot_as_of(place: IcebergTableBinding, timestamp_ms: int) -> LakeSnapshot:
-    metadata = _metadata_with_snapshots(place)
+def snapshot_as_of(place: IcebergTableBinding, metadata: TableMetadata, timestamp_ms: int) -> LakeSnapshot:
     times_ms = latest_ms([log_time_ms(metadata, entry) for entry in metadata.snapshot_log])
     entries = [e for e, time_ms in zip(metadata.snapshot_log, times_ms, strict=True) if time_ms <= timestamp_ms]
     if not entries:
@@ -444,65 +434,37 @@ def snapshot_as_of(place: IcebergTableBinding, timestamp_ms: int) -> LakeSnapsho
     return _describe_snapshot(place, metadata, require_snapshot(metadata, entries[-1].snapshot_id))
 
 
-def _metadata_with_snapshots(place: IcebergTableBinding) -> TableMetadata:
-    table = place.find()
-    if table is None:
-        raise _no_table(place, "no snapshots")
-    return table.metadata
+class IcebergScan(SnapshotScan):
+    """The scan of a snapshot: the one with an id, or the current one by the current schema."""
 
+    def __init__(self, place: IcebergTableBinding, table: Table, snapshot_id: int | None) -> None:
+        metadata = table.metadata
+        self._place = place
+        self._table = table
+        self._snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
+        if self._snapshot is None or snapshot_id is None:
+            self._schema = metadata.schema()
+        else:
+            self._schema = snapshot_schema(metadata, self._snapshot)
+        self._mapping = iceberg_columns(metadata, place.spec)
 
-def plan_read(
-    place: IcebergTableBinding,
-    snapshot_id: int | None,
-    columns: Sequence[str] | None,
-    node: Node,
-    schema: TableSchema | None,
-) -> LakePlan:
-    table = place.find()
-    if table is None and snapshot_id is None:
-        return LakePlan(None, identity_projection(schema or place.spec.schema, columns), ())
-    if table is None:
-        raise _no_table(place, f"no snapshot {snapshot_id}")
-    metadata = table.metadata
-    snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
-    lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
-    mapping = iceberg_columns(metadata, place.spec)
-    how = projection(lake, mapping, place.spec.schema, columns, schema)
-    if snapshot is None:
-        return LakePlan(None, how, ())
-    every = projection(lake, mapping, place.spec.schema, None, schema)
-    files = scan_files(table, snapshot, every, place.spec.num_buckets, node=node)
-    splits = tuple(split for file in files for split in file.splits())
-    return LakePlan(_describe_snapshot(place, metadata, snapshot), how, splits)
+    def describe(self) -> LakeSnapshot | None:
+        return None if self._snapshot is None else _describe_snapshot(self._place, self._table.metadata, self._snapshot)
 
+    def projection(self, columns: Sequence[str] | None, schema: TableSchema | None) -> LakeProjection:
+        return projection(self._schema, self._mapping, self._place.spec.schema, columns, schema)
 
-def scan_snapshot(
-    place: IcebergTableBinding,
-    snapshot_id: int,
-    columns: Sequence[str],
-    schema: TableSchema,
-    statistics_of: Sequence[str],
-    node: Node,
-    buckets: Collection[int] | None,
-) -> LakeScan:
-    table = place.find()
-    if table is None:
-        raise _no_table(place, f"no snapshot {snapshot_id}")
-    snapshot = require_snapshot(table.metadata, snapshot_id)
-    lake = snapshot_schema(table.metadata, snapshot)
-    mapping = iceberg_columns(table.metadata, place.spec)
-    how = projection(lake, mapping, place.spec.schema, columns, schema)
-    every = projection(lake, mapping, place.spec.schema, None, schema)
-    files = scan_files(table, snapshot, every, place.spec.num_buckets, statistics_of, node, buckets)
-    same = columns_same_by_name(table.metadata, how, place.spec.schemas)
-    return LakeScan(_describe_snapshot(place, table.metadata, snapshot), how, files, same)
+    def files(
+        self, every: LakeProjection, statistics_of: Sequence[str], node: Node, buckets: Collection[int] | None
+    ) -> tuple[ScanFile, ...]:
+        if self._snapshot is None:
+            return ()
+        return scan_files(
+            self._table, self._snapshot, every, self._place.spec.num_buckets, statistics_of, node, buckets
+        )
 
-
-def _no_table(place: IcebergTableBinding, consequence: str) -> SnapshotExpiredError:
-    return SnapshotExpiredError(
-        f"{place.spec.path} has no lake table, so {consequence}: there is no {place.missing_metadata(0)}; "
-        "tier it first, or if it was tiered, restore that"
-    )
+    def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
+        return columns_same_by_name(self._table.metadata, how, self._place.spec.schemas)
 
 
 def _describe_snapshot(place: IcebergTableBinding, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:

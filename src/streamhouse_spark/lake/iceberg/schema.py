@@ -65,6 +65,14 @@ _TO_ARROW: dict[type[ice.IcebergType], pa.DataType] = {
     ice.TimestamptzType: pa.timestamp("us", tz="UTC"),
 }
 
+_TIMES: dict[type[IcebergTransform[Any, Any]], own.Transform] = {
+    YearTransform: "years",
+    MonthTransform: "months",
+    DayTransform: "days",
+    HourTransform: "hours",
+}
+_OF_TIMES = {transform: kind for kind, transform in _TIMES.items()}
+
 
 def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Schema:
     """Return the Iceberg schema of a new lake table: the same columns in the same order, identified by the primary key.
@@ -146,9 +154,7 @@ def lake_schema(schema: Schema) -> TableSchema:
 
 
 def is_stored_as(arrow: pa.DataType, field_type: ice.IcebergType) -> bool:
-    """Return whether the lake stores a column of the Arrow type as this Iceberg type; tinyint and smallint are int
-    there.
-    """
+    """Return whether the lake stores a column of the Arrow type so; tinyint and smallint are int there."""
     return plain_type(iceberg_type(arrow, itertools.count())) == plain_type(field_type)
 
 
@@ -207,15 +213,6 @@ def _file_type(field_type: ice.IcebergType) -> pa.DataType:
 # -- partition specs --------------------------------------------------------------------------------------------------
 
 
-_TIMES: dict[type[IcebergTransform[Any, Any]], own.Transform] = {
-    YearTransform: "years",
-    MonthTransform: "months",
-    DayTransform: "days",
-    HourTransform: "hours",
-}
-_OF_TIMES = {transform: kind for kind, transform in _TIMES.items()}
-
-
 def partition_spec(
     schema: Schema, layout: Sequence[own.PartitionField], bucket_key: str | None, num_buckets: int
 ) -> PartitionSpec:
@@ -266,9 +263,7 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> list[ice.PrimitiveTy
 
 @dataclass(frozen=True, slots=True)
 class PartitionPaths:
-    """Partition paths as pyiceberg's `PartitionSpec` gives them, also for dates and times that Python cannot
-    represent.
-    """
+    """Partition paths as pyiceberg's `PartitionSpec` has them, also for dates and times outside Python's range."""
 
     spec: PartitionSpec
 
@@ -294,17 +289,13 @@ def partition_record(spec: PartitionSpec, schema: Schema, values: Sequence[bytes
 
 
 def bucket_source(metadata: TableMetadata, num_buckets: int) -> int | None:
-    """Return the source column of ``num_buckets`` buckets in new partitions, or None. Files of another spec may use
-    another column.
-    """
+    """Return the source column of ``num_buckets`` buckets in new partitions, or None."""
     fields = (field for field in metadata.spec().fields if _truncates(field, num_buckets))
     return next((field.source_id for field in fields), None)
 
 
 def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int, source_id: int | None) -> int | None:
-    """Return the bucket of all rows of a file, by the column of `bucket_source`, or None if its partition does not
-    determine it.
-    """
+    """Return the bucket of a file, by the column of `bucket_source`, or None if its partition does not determine it."""
     for position, field in enumerate(spec.fields):
         if field.source_id == source_id and _truncates(field, num_buckets):
             value = partition[position]

@@ -1,28 +1,26 @@
-"""Snapshots in a table's metadata, as far as log offsets need them, parsed without Iceberg's library.
+"""The snapshots of an Iceberg table and their log offsets, read without Iceberg's library.
 
-`ParsedSnapshots` has these parts of the library's metadata under the same names, so that `offsets` works with both.
-
-Log offsets of a lake table: in the summaries of the package's snapshots, found along the parent chain.
-
-The summary is authoritative. The tag `COMMIT_USER` moves in the same commit, so that no engine expires the latest
-snapshot with offsets. It is used only if an expiry cut the chain before any offsets.
+`ParsedSnapshots` has the needed parts of the library's metadata under the same names, so that all functions work with
+both. The offsets are in the summaries of the package's snapshots, found along the parent chain. The summary is
+authoritative. The tag `COMMIT_USER` moves in the same commit, so that no engine expires the latest snapshot with
+offsets. It is used only if an expiry cut the chain before any offsets.
 """
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import LakeRolledBackError
+from streamhouse_spark.lake.metadata_cache import RecentValues
 from streamhouse_spark.lake.snapshot_properties import (
     COMMIT_PROPERTY,
     OFFSETS_PROPERTY,
     USER_PROPERTY,
     LakeOffsets,
+    make_lake_snapshot,
     own_ms,
     parse_offsets,
 )
@@ -32,9 +30,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
-
-_REMEMBERED: Final = 8
 _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+_parsed: RecentValues[bytes, ParsedSnapshots] = RecentValues(8)
 
 
 class AnySnapshot(Protocol):
@@ -125,29 +123,19 @@ class ParsedSnapshots:
         return next((snapshot for snapshot in self.snapshots if snapshot.snapshot_id == snapshot_id), None)
 
 
-_parsed: OrderedDict[bytes, ParsedSnapshots] = OrderedDict()
-_lock = new_lock()
-
-
 def read_snapshots(data: bytes) -> ParsedSnapshots | None:
     """Parse metadata of format version 2, or return None for other versions and damage, which Iceberg's library
     reports.
 
     The cache is keyed by content, so never stale.
     """
-    with _lock:
-        snapshots = _parsed.get(data)
-        if snapshots is not None:
-            _parsed.move_to_end(data)
-            return snapshots
+    if (snapshots := _parsed.get(data)) is not None:
+        return snapshots
     try:
         snapshots = _parse_snapshots(json.loads(data))
     except _DAMAGE:
         return None
-    with _lock:
-        _parsed[data] = snapshots
-        while len(_parsed) > _REMEMBERED:
-            _parsed.popitem(last=False)
+    _parsed.put(data, snapshots)
     return snapshots
 
 
@@ -302,8 +290,4 @@ def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
 
 def describe_snapshot(snapshot: AnySnapshot, lake_offsets: LakeOffsets | None) -> LakeSnapshot:
     """Return the snapshot with its offsets."""
-    if lake_offsets is None:
-        return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
-    offsets, starts = dict(lake_offsets.offsets), dict(lake_offsets.starts)
-    counts = lake_offsets.dropped_rows, lake_offsets.history, lake_offsets.dropped_without_offsets
-    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *counts)
+    return make_lake_snapshot(snapshot.snapshot_id, snapshot.timestamp_ms, lake_offsets)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round
+from streamhouse_spark.lake.base import LakeTable, RearrangeableFiles
+from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshots import (
     describe_snapshot,
     iter_ancestors,
@@ -26,6 +24,7 @@ from streamhouse_spark.lake.iceberg.snapshots import (
     retains_external_files,
 )
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.reader import SnapshotScan
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
     NO_PENDING_DELETES,
@@ -35,8 +34,6 @@ from streamhouse_spark.lake.types import (
     ExpiryRules,
     LakeDropReport,
     LakeFile,
-    LakePlan,
-    LakeScan,
     LakeSnapshot,
     LakeValidators,
     LakeVersion,
@@ -46,11 +43,10 @@ from streamhouse_spark.lake.types import (
     WriteContext,
 )
 from streamhouse_spark.lake.validation import LogRange
-from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
     from streamhouse_spark.lake.parquet.clustering import Clustering
     from streamhouse_spark.lake.parquet.compaction import RunGroups
@@ -59,20 +55,28 @@ if TYPE_CHECKING:
 __all__ = ["IcebergLake", "LakeTableSpec"]
 
 
-class IcebergLake(LakeTable):
+class IcebergLake(LakeTable, RearrangeableFiles):
     """The `LakeTable` of Iceberg."""
 
-    has_file_names = True
-
-    def __init__(
-        self,
-        storage: Storage,
-        spec: LakeTableSpec,
-        *,
-        settings: Mapping[str, str] | None = None,
-        world: World | None = None,
-    ) -> None:
-        self.place: IcebergTableBinding = IcebergTableBinding(storage, spec, settings=settings, world=world)
+    place: IcebergTableBinding
+    binding = IcebergTableBinding
+    kind = "an Iceberg"
+    metadata_tables = (
+        "all_data_files",
+        "all_delete_files",
+        "all_files",
+        "all_manifests",
+        "data_files",
+        "delete_files",
+        "entries",
+        "files",
+        "history",
+        "manifests",
+        "metadata_log_entries",
+        "partitions",
+        "refs",
+        "snapshots",
+    )
 
     def relocation(self) -> IcebergRelocation | None:
         from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
@@ -82,7 +86,7 @@ class IcebergLake(LakeTable):
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def cache_metadata_for_round(self) -> AbstractContextManager[None]:
-        return cache_metadata_for_round()
+        return round_cache.open()
 
     def newest(self) -> LakeSnapshot | None:
         metadata = self.place.snapshots()
@@ -103,18 +107,18 @@ class IcebergLake(LakeTable):
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         from streamhouse_spark.lake.iceberg.scan import snapshot
 
-        return snapshot(self.place, snapshot_id)
+        return snapshot(self.place, self._require_table("no snapshots").metadata, snapshot_id)
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` with the existing names."""
         from streamhouse_spark.lake.iceberg.scan import snapshot_by_name
 
-        return snapshot_by_name(self.place, name)
+        return snapshot_by_name(self.place, self._require_table("no snapshots").metadata, name)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         from streamhouse_spark.lake.iceberg.scan import snapshot_as_of
 
-        return snapshot_as_of(self.place, timestamp_ms)
+        return snapshot_as_of(self.place, self._require_table("no snapshots").metadata, timestamp_ms)
 
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
         table = self.place.require()
@@ -161,8 +165,7 @@ class IcebergLake(LakeTable):
     def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
         from streamhouse_spark.lake.iceberg.drop_partition import drop_partitions
 
-        report, snapshot_id = drop_partitions(self.place, chosen, below, dry_run=dry_run)
-        return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
+        return drop_partitions(self.place, chosen, below, dry_run=dry_run)
 
     # -- clones ---------------------------------------------------------------------------------------------------
 
@@ -179,31 +182,10 @@ class IcebergLake(LakeTable):
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def plan_read(
-        self,
-        *,
-        snapshot_id: int | None = None,
-        columns: Sequence[str] | None = None,
-        node: Node = ALWAYS_TRUE,
-        schema: TableSchema | None = None,
-    ) -> LakePlan:
-        from streamhouse_spark.lake.iceberg.scan import plan_read
+    def _open_scan(self, table: Table, snapshot_id: int | None) -> SnapshotScan:
+        from streamhouse_spark.lake.iceberg.scan import IcebergScan
 
-        return plan_read(self.place, snapshot_id, columns, node, schema)
-
-    def scan_files(
-        self,
-        *,
-        snapshot_id: int,
-        columns: Sequence[str],
-        schema: TableSchema,
-        statistics_of: Sequence[str] = (),
-        node: Node = ALWAYS_TRUE,
-        buckets: Collection[int] | None = None,
-    ) -> LakeScan:
-        from streamhouse_spark.lake.iceberg.scan import scan_snapshot
-
-        return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node, buckets)
+        return IcebergScan(self.place, table, snapshot_id)
 
     def list_named_files(self, snapshot_id: int) -> Sequence[str]:
         from streamhouse_spark.lake.iceberg.row_deletes import list_data_files
@@ -229,20 +211,10 @@ class IcebergLake(LakeTable):
 
         return find_metadata_problems(self.place)
 
-    def metadata_table(self, name: str) -> pa.Table:
+    def _metadata_table(self, table: Table, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_inspection import metadata_table
 
-        table = self.place.find()
-        if table is not None:
-            return metadata_table(table, name)
-        binding = IcebergTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
-        binding.create_or_evolve()
-        return metadata_table(binding.require(), name).slice(0, 0)
-
-    def metadata_table_names(self) -> tuple[str, ...]:
-        from streamhouse_spark.lake.iceberg.metadata_inspection import METADATA_TABLES
-
-        return METADATA_TABLES
+        return metadata_table(table, name)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
@@ -250,18 +222,15 @@ class IcebergLake(LakeTable):
         from streamhouse_spark.lake.iceberg.compaction import compact, compact_keyed
 
         work = compact_keyed if self.place.spec.primary_key else compact
-        report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run, run=run)
-        return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
+        return work(self.place, purge=purge, dry_run=dry_run, run=run)
 
-    def _cluster(
-        self, how: Clustering, files: Collection[str], *, dry_run: bool, run: RunGroups | None
-    ) -> CompactReport | None:
+    def cluster(
+        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
+    ) -> CompactReport:
         from streamhouse_spark.lake.iceberg.compaction import cluster
 
-        if self.place.spec.primary_key:
-            return None
-        report, snapshot_id = cluster(self.place, how, files, dry_run=dry_run, run=run)
-        return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
+        self._require_home_unless(dry_run, "clustering")
+        return cluster(self.place, how, files, dry_run=dry_run, run=run)
 
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None

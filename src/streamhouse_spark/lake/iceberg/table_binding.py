@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import LAKE_PREFIX, find_recorded_root, is_same_place
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
-from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, map_by_name
-from streamhouse_spark.lake.file_access import CATALOG_SETTINGS, catalog_properties, lake_files
+from streamhouse_spark.lake.base import LakeTableBinding
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, map_by_name
+from streamhouse_spark.lake.file_access import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
     floor_key,
@@ -19,11 +20,10 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     version_key,
 )
 from streamhouse_spark.lake.iceberg.snapshots import AnySnapshot, AnySnapshots, read_snapshots
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import TARGET_FILE_BYTES, LakeTableSpec
 from streamhouse_spark.lake.types import LakeValidators
-from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ TABLE_PROPERTIES: Mapping[str, str] = {
 }
 
 
-class IcebergTableBinding:
-    """The location of one lake table. It holds no table state: `load` reads the latest metadata.
+class IcebergTableBinding(LakeTableBinding["Table"]):
+    """The location of one lake table in a catalog.
 
     Iceberg's library is slow to load, so methods import it when needed. The latest snapshots do not need it.
     """
@@ -68,29 +68,16 @@ class IcebergTableBinding:
                 f"table {spec.path} has {len(spec.bucket_key)} bucket keys ({', '.join(spec.bucket_key)}), Iceberg "
                 "buckets by one column; choose one, or disable the lake with table.datalake.enabled=false"
             )
-        self.storage = storage
-        self.spec = spec
-        self.settings = dict(settings or {})
-        self.world = world or World()
+        super().__init__(storage, spec, settings=settings, world=world)
         self._catalog_opened: Catalog | None = None
-        self._home = WarehouseIdentity(storage)
 
-    def require_home(self, doing: str) -> None:
-        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`,
-        and `InvalidOptionError` for a branch.
-        """
-        self.spec.require_own(doing)
-        self._home.require(f"{doing} of {self.spec.path}")
+    def owner_of(self, table: Table) -> str | None:
+        return table.properties.get(TABLE_UUID_PROPERTY)
 
-    def exists(self) -> bool:
-        return self.find() is not None
+    def columns_of(self, table: Table) -> ColumnMap:
+        from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 
-    def with_spec(self, spec: LakeTableSpec) -> IcebergTableBinding:
-        """Return the same location for the table with other columns."""
-        place = IcebergTableBinding(self.storage, spec, settings=self.settings, world=self.world)
-        place._catalog_opened = self._catalog_opened
-        place._home = self._home
-        return place
+        return iceberg_columns(table.metadata, self.spec)
 
     def create_or_evolve(self) -> None:
         """Create or migrate the table as `LakeTable.create_or_evolve` does. A new table gets its column map at once."""
@@ -181,17 +168,6 @@ class IcebergTableBinding:
         with commit_answers(f"lake table {table.location()}"), table.transaction() as transaction:
             transaction.set_properties(self._identity(table.schema()))
 
-    def migrate_columns(self) -> None:
-        """Migrate the lake table, if it exists, to the table's columns before its files are rewritten."""
-        table = self.find()
-        if table is None or table.properties.get(TABLE_UUID_PROPERTY) != self.spec.table_uuid:
-            return
-        from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
-
-        schema_id = iceberg_columns(table.metadata, self.spec).schema_id
-        if schema_id is None or schema_id < self.spec.schema_id:
-            self.create_or_evolve()
-
     def drop(self, *, purge: bool) -> None:
         """Drop the lake table if it is this table's. Another table's lake at the location stays."""
         from pyiceberg.exceptions import NoSuchTableError
@@ -254,9 +230,7 @@ class IcebergTableBinding:
         return StorageFiles(self.storage).location_of(self.spec.location)
 
     def load(self) -> Table:
-        """Read the latest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`,
-        `CorruptDataError`.
-        """
+        """Read the latest state. Raises pyiceberg's `NoSuchTableError`, `StorageError`, `CorruptDataError`."""
         from streamhouse_spark.lake.iceberg.file_io import catalog_answers
 
         name = ".".join(self.identifier)
@@ -330,18 +304,6 @@ class IcebergTableBinding:
     def _key(self) -> str | None:
         """Return the folder of the table in a `FileCatalog`, or None in another catalog."""
         return self.spec.location if self.uses_files else None
-
-    def require(self) -> Table:
-        """Return the result of `load` for a table that must exist. Raises `LakeMismatchError`."""
-        table = self.find()
-        if table is None:
-            raise LakeMismatchError(
-                f"{self.spec.path} has no lake table at {self.spec.location}: dropped, or not tiered yet; tier it"
-            )
-        return table
-
-    def files_at(self, location: str) -> FileAccess:
-        return lake_files(self.storage, self.settings, location)
 
     def _external_table_error(self, location: str, owner: str | None) -> LakeMismatchError:
         return LakeMismatchError(

@@ -16,12 +16,14 @@ from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot, not_b
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import find_live_files, write_deletes
-from streamhouse_spark.lake.iceberg.snapshots import newest_offsets, own_offsets
+from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_offset_file
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, RewrittenRows, WriteContext, same_offsets
-from streamhouse_spark.lake.validation import LogRange, require_dense, require_offsets, require_present
+from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
+
+_NONE = OffsetSet.dense(0, 0)
 
 
 def write_context(place: IcebergTableBinding) -> WriteContext:
@@ -61,11 +63,7 @@ def plan_data_files(
 
 
 def commit_round(
-    place: IcebergTableBinding,
-    files: Sequence[LakeFile],
-    expected: LogRange,
-    new: LogRange,
-    context: WriteContext,
+    place: IcebergTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
     """Commit a round as `LakeTable.commit` does."""
     is_truncated = not same_offsets(expected.starts, new.starts)
@@ -85,15 +83,8 @@ def commit_round(
         require_shape(metadata, file_spec)
         offsets = newest_offsets(metadata, place.spec.table_uuid)
         require_offsets(metadata.location, offsets, expected)
-        rows, without_offsets = (
-            (offsets.dropped_rows, offsets.dropped_without_offsets) if offsets and not is_truncated else (0, 0)
-        )
-        owner, absent = place.spec.table_uuid, num_deleted + rows
-        history = place.spec.history
-        text = offsets_text(
-            owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_without_offsets=without_offsets
-        )
-        summary = {OFFSETS_PROPERTY: text}
+        moved = next_offsets(offsets, expected, new, num_deleted, place.spec.history)
+        summary = moved.to_properties(place.spec.table_uuid)
         if is_keyed or has_deletes:
             require_snapshot_as_planned(metadata, file_spec.snapshot_id)
         require_written(place, metadata, files, file_spec)
@@ -103,14 +94,7 @@ def commit_round(
         operation = Operation.OVERWRITE if files else Operation.DELETE
         return Change(operation, added=files, removes_all=True, summary=summary)
 
-    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    snapshot_offsets = own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier))
-    counts = (
-        (snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_without_offsets)
-        if snapshot_offsets is not None
-        else ()
-    )
-    return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts), *counts)
+    return commit_snapshot(place, validated)
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
@@ -147,8 +131,6 @@ def require_written(
 
 # -- deleted rows of a table without a primary key -----------------------------------------------------------------
 
-_NONE = OffsetSet.dense(0, 0)
-
 
 def write_row_deletes(
     place: IcebergTableBinding,
@@ -165,7 +147,7 @@ def write_row_deletes(
     already deleted there stay deleted and are not counted again.
     """
     spec = IcebergFileSpec.from_json(context.lake)
-    files = place.files_at(spec.data_location)
+    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
     left = dict(rows)
     foreign: str | None = None
     written: list[LakeFile] = []
@@ -183,8 +165,7 @@ def write_row_deletes(
         if len(newly_deleted):
             deleted_before: npt.NDArray[np.int64] = read_deleted_positions(access, file.location, file.own_deletes)
             positions, num_dropped = np.union1d(deleted_before, newly_deleted), len(newly_deleted)
-            ids, bucket = place.world.ids, own.bucket
-            written.append(write_deletes(spec, files, ids, bucket, hit.range, file, positions, num_dropped=num_dropped))
+            written.append(write_deletes(output, own.bucket, hit.range, file, positions, num_dropped=num_dropped))
     moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
     return written, RewrittenRows(moved, foreign)
 

@@ -26,7 +26,7 @@ from streamhouse_spark.lake.file_access import CATALOG_SETTINGS
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.file_io import commit_answers
-from streamhouse_spark.lake.iceberg.metadata_versions import forget_cached_version
+from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -79,7 +79,7 @@ class VirtualTable(IcebergLake):
         at = StorageFiles(place.storage).location_of(self.location)
         with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {place.spec.path}"):
             catalog.create_from_metadata(place.identifier, _place_snapshot_log(metadata, at, place.spec.table_uuid))
-        forget_cached_version()
+        round_cache.forget()
 
     def _empty(self) -> TableMetadata:
         """Return the metadata of a lake table before its first round."""
@@ -109,9 +109,7 @@ def make_virtual_identity(storage: Storage, state: TableState, real: IcebergMeta
 
 
 def read_latest_metadata(lake: IcebergLake) -> IcebergMetadata | None:
-    """Return the latest version of the lake table, or None before the first. Raises `LakeMismatchError` for another
-    table's.
-    """
+    """Return the latest version, or None before the first. Raises `LakeMismatchError` for another table's."""
     table = lake.place.find()
     if table is None:
         return None
@@ -124,9 +122,7 @@ def _read_document(table: Table, num_rounds: int) -> IcebergMetadata:
 
 
 def _place_snapshot_log(metadata: TableMetadata, location: str, table_uuid: str) -> TableMetadata:
-    """Return the metadata with its own identity and location: an engine that cleans up by it never reaches the lake's
-    files.
-    """
+    """Return the metadata with its own identity and location, so that no clean-up by it reaches the lake's files."""
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     older, newer = metadata.snapshots[:-SNAPSHOTS_MAX], metadata.snapshots[-SNAPSHOTS_MAX:]
     snapshots = [*(snapshot for snapshot in older if snapshot.snapshot_id in named), *newer]

@@ -46,7 +46,7 @@ from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTable
 from streamhouse_spark.lake.paimon.tiering_commit import seal_snapshot
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.lake.parquet.reader import read_split
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY, LakeOffsets
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.log.bucketing import row_buckets
@@ -58,6 +58,11 @@ _KEPT_BY_RELEASE = "write-only"
 
 SEQUENCE_MAX = 1 << 62
 """Largest sequence number of a table to adopt: rows tiered later take 64-bit numbers above it."""
+
+_POSTPONED_BUCKETS = -2
+_EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type": "table", "branch": "main"}
+"""Option → its default, the only value supported."""
+_REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +121,7 @@ class PaimonAdoption:
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Rejects two rows with one sequence number, and rows in another bucket than their
-        key's.
-        """
+        """Read the rows by bucket. Rejects rows with one sequence number or in another bucket than their key's."""
         place = self._place(spec)
         table = place.require()
         _require_unchanged(table, examined)
@@ -159,7 +162,7 @@ class PaimonAdoption:
                 raise _schema_changed_error(table.location)
             if _version(table.snapshot) != examined.version:
                 raise _schema_changed_error(table.location)
-            properties = {OFFSETS_PROPERTY: offsets_text(spec.table_uuid, offsets)}
+            properties = LakeOffsets(offsets).to_properties(spec.table_uuid)
             return Change(is_compaction=table.snapshot is not None, properties=properties)
 
         snapshot = commit_snapshot(place, validated)
@@ -193,14 +196,7 @@ def _make_spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSch
     """Return the spec of the lake table as if it were created for a table with its columns."""
     key = tuple(lake.primary_keys)
     return LakeTableSpec(
-        "",
-        path,
-        place,
-        schema,
-        tuple(lake.partition_keys),
-        layout.bucket_key,
-        layout.num_buckets,
-        primary_key=key,
+        "", path, place, schema, tuple(lake.partition_keys), layout.bucket_key, layout.num_buckets, primary_key=key
     )
 
 
@@ -315,12 +311,6 @@ def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, ro
         )
 
 
-_POSTPONED_BUCKETS = -2
-_EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type": "table", "branch": "main"}
-"""Option → its default, the only value supported."""
-_REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     bucket: int
@@ -335,9 +325,7 @@ class Layout:
 
 
 def read_layout(lake: PaimonSchema) -> Layout:
-    """Return the layout. Without ``bucket-key``, a primary-key table is bucketed by the key columns outside the
-    partition.
-    """
+    """Return the layout. Without ``bucket-key``, the key columns outside the partition determine the bucket."""
     text = lake.options.get("bucket", str(UNAWARE_BUCKETS)).strip()
     bucket = int(text) if text.lstrip("-").isdigit() else 0
     option = lake.options.get("bucket-key", "")

@@ -30,7 +30,7 @@ from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field
 from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader, key_of
 from streamhouse_spark.lake.paimon.merge_tree import describe_keyed_file
-from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, round_cache
 from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, next_snapshot_time_ms
 from streamhouse_spark.lake.types import COMMIT_USER, LakeFile
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
@@ -68,9 +68,7 @@ Validation = Callable[[PaimonTable], Change]
 
 
 def files_not_before_ms(place: PaimonTableBinding, snapshot: Snapshot | None) -> int:
-    """Return the orphan cutoff of the nearest snapshot of the package, which each repeats; 0 if there was no orphan
-    removal.
-    """
+    """Return the orphan cutoff of the package's nearest snapshot, which each repeats; 0 without orphan removal."""
     own = place.snapshots.newest_own(snapshot)
     return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
 
@@ -84,7 +82,7 @@ def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot
     commit_uuid = place.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
         place.world.wait_to_retry(attempt)
-        place.forget_cached_table()
+        round_cache.forget()
         table = place.require()
         change = _validate_change(place, table, validate)
         try:
@@ -94,7 +92,7 @@ def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot
             continue
         _write_metadata(place, written)
         if place.snapshots.put(snapshot):
-            place.forget_cached_table()
+            round_cache.forget()
             _publish(place, snapshot)
             return snapshot
     raise CommitConflictError(

@@ -1,12 +1,10 @@
-"""Compaction of a Paimon lake of a log table: merges adjacent small files of a bucket and partition.
+"""Compaction of Paimon lakes: adjacent small files of a log table, all files of a bucket of a primary-key table.
 
-Compaction of a primary-key Paimon table: merges all files of a bucket and partition into one sorted run.
-
-Its files are at the last level, with unique keys and no deletes, so that readers which do not merge read them
-correctly. All files of a bucket and partition are rewritten, or none: only then may deletes be left out.
+The latter become one sorted run at the last level, with unique keys and no deletes, so that readers which do not merge
+read it correctly. All files of a bucket and partition are rewritten, or none: only then may deletes be left out.
 
 **Commit point:** the snapshot file, as of a round. Every attempt validates that the removed files are still live, and
-that no other file has rows that may be older than theirs.
+with a primary key that no other file has rows that may be older than theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
@@ -58,15 +56,14 @@ from streamhouse_spark.lake.parquet.compaction import (
     merge_group,
     plan_groups,
     rewrite_groups,
+    rewrite_same_rows,
 )
-from streamhouse_spark.lake.parquet.file_writer import PartitionKey
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.lake.types import (
     CompactReport,
     FieldNames,
-    LakeFile,
     LakeProjection,
-    LakeSnapshot,
     LakeSplit,
     MergedFile,
     MergedFiles,
@@ -74,6 +71,11 @@ from streamhouse_spark.lake.types import (
 )
 from streamhouse_spark.lake.validation import require_present
 from streamhouse_spark.storage.base import Storage
+
+UNMERGED_SHARE_MIN = 0.1
+"""Share of a bucket and partition's rows in unmerged files that triggers a merge; below it, reads cost little more."""
+UNMERGED_FILES_MAX = 50
+"""Number of unmerged files that are merged even into a large bucket and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +88,36 @@ class RewriteTask(Portable):
     def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
         files = FilesAhead(storage, settings, group.splits())
         spec = PaimonFileSpec.from_json(self.context.lake)
-        files_written = merge_group(group, self.context, spec, self.projection, files, world.ids)
+        files_written = merge_group(group, FileOutput(self.context, spec, files, world.ids), self.projection)
         return Rewritten(tuple(files_written), group.num_rows)
 
 
-def compact_log(
-    place: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None = None
-) -> tuple[CompactReport, Snapshot | None]:
-    """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
+def find_current(place: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
+    """Return the lake table and its latest snapshot, or None. Migrates its columns, except for a dry run."""
+    if not dry_run:
+        place.migrate_columns()
+    table = place.find()
+    if table is None or table.snapshot is None:
+        return None
+    place.require_owner(table)
+    return table, table.snapshot
+
+
+def compact(place: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
+    """Compact a log table as `LakeTable.compact` does.
 
     **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
     repeats the offsets. Every attempt validates that all removed files are live, the schema is unchanged, and no rows
     were deleted.
     """
-    if not dry_run:
-        place.migrate_columns()
-    table = place.find()
-    if table is None or table.snapshot is None:
-        return CompactReport(), None
-    place.require_owner(table)
-    if table.snapshot.index_manifest is not None:
-        return CompactReport(), None  # rows that another engine deleted could return
+    current = find_current(place, dry_run=dry_run)
+    if current is None or current[1].index_manifest is not None:  # rows that another engine deleted could return
+        return CompactReport()
+    table, planned = current
     num_buckets = PaimonFileSpec(table.schema, table.location, place.storage.now_ms()).num_buckets
     reader = MetadataReader(table, PaimonFiles(place.files))
     entries = {
-        reader.location(entry): entry
-        for entry in reader.live_entries(table.snapshot)
-        if entry.total_buckets == num_buckets
+        reader.location(entry): entry for entry in reader.live_entries(planned) if entry.total_buckets == num_buckets
     }
 
     stored = [_stored_file(location, entry) for location, entry in entries.items()]
@@ -124,27 +129,13 @@ def compact_log(
     removed = [entries[file.location] for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
-        return CompactReport(len(removed), len(groups), rows), None
+        return CompactReport(len(removed), len(groups), rows)
     context = write_context(place)
     spec = PaimonFileSpec.from_json(context.lake)
     task = RewriteTask(context, own_projection(table, place.spec))
     run = run or make_local_runner(place.storage, place.settings, place.world)
-    added = list_new_files(rewrite_groups(run, groups, task, table.location))
-    if sum(file.num_rows for file in added) != rows:
-        raise CommitConflictError(
-            f"lake table {table.location}: compaction read a different set of rows than planned; try again"
-        )
-    snapshot = _commit(place, spec, removed, added)
-    return CompactReport(len(removed), len(added), rows), snapshot
+    added = rewrite_same_rows(run, groups, task, table.location)
 
-
-def _stored_file(location: str, entry: ManifestEntry) -> StoredFile:
-    return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
-
-
-def _commit(
-    place: PaimonTableBinding, spec: PaimonFileSpec, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
-) -> Snapshot:
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
         require_shape(place, table, spec)
@@ -155,13 +146,12 @@ def _commit(
             )
         return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, table.snapshot))
 
-    return commit_snapshot(place, validated)
+    snapshot = describe_snapshot(place, commit_snapshot(place, validated))
+    return CompactReport(len(removed), len(added), rows, snapshot)
 
 
-UNMERGED_SHARE_MIN = 0.1
-"""Share of a bucket and partition's rows in unmerged files that triggers a merge; below it, reads cost little more."""
-UNMERGED_FILES_MAX = 50
-"""Number of unmerged files that are merged even into a large bucket and partition."""
+def _stored_file(location: str, entry: ManifestEntry) -> StoredFile:
+    return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,19 +214,15 @@ class KeyedRewriteTask(Portable):
     """The lake's offsets."""
 
     def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the rows that were
-        planned.
-        """
+        """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the planned rows."""
         spec = KeyValueFileSpec.from_json(self.context.lake)
         location = group.merge.files[0].location
         split = LakeSplit(location, group.size_bytes, group.num_rows, merge=group.merge)
         files = files_of_group(storage, settings, [split], group.size_bytes, spec.data_location)
         rows = NewestRows(files, group.merge, self.projection)
         offsets = OffsetRange(0, self.held.get(group.bucket, 0))
-        batches, ids = rows.batches(), world.ids
-        files_written = write_key_values(
-            self.context, spec, files, ids, group.bucket, offsets, batches, level=LEVEL_MAX
-        )
+        output = FileOutput(self.context, spec, files, world.ids)
+        files_written = write_key_values(output, group.bucket, offsets, rows.batches(), level=LEVEL_MAX)
         if rows.num_read != group.num_rows or any(file.partition != group.partition for file in files_written):
             raise CommitConflictError(
                 f"lake table {spec.data_location}: {rows.num_read} rows were read of a bucket and partition that has "
@@ -248,14 +234,7 @@ class KeyedRewriteTask(Portable):
 def compact_keyed(
     place: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
-    """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if the files changed concurrently."""
-    try:
-        return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
-    except SnapshotExpiredError as error:
-        raise CommitConflictError(f"another process compacted and expired these files; try again ({error})") from error
-
-
-def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool) -> CompactReport:
+    """Compact a primary-key table as `LakeTable.compact` does."""
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport()
@@ -284,8 +263,7 @@ def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: b
         require_present(place.files_at, added)
         return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, newest.snapshot))
 
-    snapshot = commit_snapshot(place, validated)
-    committed: LakeSnapshot = describe_snapshot(place, snapshot)
+    committed = describe_snapshot(place, commit_snapshot(place, validated))
     num_rows = sum(file.num_rows for file in added)
     purged_rows = sum(group.num_rows for group in chosen) - num_rows
     return CompactReport(len(removed), len(added), num_rows, committed, purged_rows=purged_rows)

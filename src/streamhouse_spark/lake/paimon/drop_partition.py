@@ -9,6 +9,7 @@ later rows, after concurrent tiering or compaction, is rewritten with these rows
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
@@ -17,13 +18,14 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import to_plan_value
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.compaction import find_current
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import own_projection
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import (
-    carry_offsets,
+    describe_snapshot,
     offsets_at,
     require_shape,
     seal_snapshot,
@@ -36,14 +38,15 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     retry_until_committed,
     rewrite_partial_files,
 )
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.types import LakeDropReport, LakeSplit
 from streamhouse_spark.lake.validation import require_present
 
 
 def drop_partitions(
     place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
-) -> tuple[LakeDropReport, Snapshot | None]:
-    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the new snapshot."""
+) -> LakeDropReport:
+    """Drop partitions as `LakeTable.drop_partitions` does."""
     return retry_until_committed(
         place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
     )
@@ -51,22 +54,19 @@ def drop_partitions(
 
 def _drop(
     place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
-) -> tuple[LakeDropReport, Snapshot | None]:
-    if not dry_run:
-        place.migrate_columns()
-    table = place.find()
-    if table is None or table.snapshot is None:
-        return LakeDropReport(), None
-    place.require_owner(table)
-    planned = table.snapshot
+) -> LakeDropReport:
+    current = find_current(place, dry_run=dry_run)
+    if current is None:
+        return LakeDropReport()
+    table, planned = current
     files_to_drop = _find_files_to_drop(place, table, planned, chosen, below)
     report = files_to_drop.report()
     if not files_to_drop.files or dry_run:
-        return report, None
+        return report
     context = write_context(place)
-    spec, files = PaimonFileSpec.from_json(context.lake), place.files_at(table.location)
-    how = own_projection(table, place.spec)
-    added = rewrite_partial_files(files_to_drop.cut, context, spec, how, place.files_at, files, place.world.ids)
+    spec = PaimonFileSpec.from_json(context.lake)
+    output = FileOutput(context, spec, place.files_at(table.location), place.world.ids)
+    added = rewrite_partial_files(files_to_drop.cut, output, own_projection(table, place.spec), place.files_at)
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
@@ -76,14 +76,11 @@ def _drop(
         if added:
             require_shape(place, newest, spec)
             require_present(place.files_at, added)
-        # Files of other engines have no offsets: if the lake has none, there is nothing to count.
-        rows, without_offsets = files_to_drop.rows, files_to_drop.foreign_rows
-        carried = carry_offsets(place, newest.snapshot, dropped_rows=rows, dropped_without_offsets=without_offsets)
-        return Change(
-            added, removed=files_to_drop.files, is_overwrite=True, properties=carried if offsets is not None else {}
-        )
+        properties = files_to_drop.properties_after(offsets, place.spec.table_uuid)
+        return Change(added, removed=files_to_drop.files, is_overwrite=True, properties=properties)
 
-    return report, seal_snapshot(place, commit_snapshot(place, validated))
+    sealed = seal_snapshot(place, commit_snapshot(place, validated))
+    return replace(report, snapshot=describe_snapshot(place, sealed))
 
 
 def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:

@@ -15,14 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pypaimon.schema.data_types import (
-    ArrayType,
-    DataField,
-    DataType,
-    MapType,
-    RowType,
-    current_highest_field_id,
-)
+from pypaimon.schema.data_types import ArrayType, DataField, DataType, MapType, RowType, current_highest_field_id
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 
 from streamhouse_spark.core.lazy_dataclass import dataclass

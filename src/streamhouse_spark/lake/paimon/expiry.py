@@ -1,21 +1,17 @@
-"""Files of a Paimon table that a snapshot, tag or branch still needs.
+"""Expiry of Paimon snapshots with the files that only they needed, and removal of orphan files.
 
-Tags and branches can only be found by listing, by any engine. Snapshots too, but the latest ones are read one by one
-downwards, so that a stale listing hides none of them.
+Tags and branches, which need files too, can only be found by listing, by any engine. Snapshots too, but the latest ones
+are read one by one downwards, so that a stale listing hides none of them.
 
-Expiry of snapshots of a Paimon table, and deletion of the files that only they needed.
+**Commit point** of expiry, for each snapshot: the deletion of its file, oldest first. So a crash leaves contiguous
+snapshots, as every reader of Paimon expects, and orphan files. The files of expired snapshots are deleted after the
+snapshots, data first, so that no visible snapshot misses one.
 
-**Commit point** for each snapshot: the deletion of its file, oldest first. So a crash leaves contiguous snapshots, as
-every reader of Paimon expects, and orphan files. The files of expired snapshots are deleted after the snapshots, data
-first, so that no visible snapshot misses one.
-
-Removal of orphan files of a Paimon table, left by lost rounds, killed tasks and interrupted expiry.
-
-A slow round could still commit files that look like orphans. So the cleaner first commits an empty snapshot with the
-cutoff time, the grace period ago, and every later snapshot of the package repeats it. A commit whose round was planned
-before the cutoff fails its own validation. A commit validated before loses the number to this snapshot. Only then are
-unneeded files older than the cutoff deleted. **Commit point:** that snapshot; a crash after it leaves fewer orphans for
-the next run.
+Orphans are left by lost rounds, killed tasks and interrupted expiry. A slow round could still commit files that look
+like orphans. So the cleaner first commits an empty snapshot with the cutoff time, the grace period ago, and every later
+snapshot of the package repeats it. A commit whose round was planned before the cutoff fails its own validation. A
+commit validated before loses the number to this snapshot. Only then are unneeded files older than the cutoff deleted.
+**Commit point:** that snapshot; a crash after it leaves fewer orphans for the next run.
 """
 
 from __future__ import annotations
@@ -45,11 +41,14 @@ from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, co
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, own_time_ms
-from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, round_cache
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
 from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, effective_times_ms
 from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
 from streamhouse_spark.storage.prefetch import ReadsMany, delete_all, map_with_store_concurrency
+
+GRACE_MS_MIN = 10 * 60 * 1000
+_METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
 
 def list_history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
@@ -104,9 +103,7 @@ class ReachableFiles:
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """Return the needed files. Raises `CommitConflictError` if a snapshot expired concurrently, `CorruptDataError`
-        for damage.
-        """
+        """Return the needed files. Raises `CommitConflictError` if a snapshot expired meanwhile, `CorruptDataError`."""
         names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
@@ -290,9 +287,7 @@ def next_consumer_snapshots(place: PaimonTableBinding) -> list[int]:
 
 
 def _deletion_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
-    """Sort data files first, then manifests, then their lists. Leaves out files outside the warehouse, which belong to
-    other engines.
-    """
+    """Sort data files first, then manifests, then their lists, without other engines' files outside the warehouse."""
     inside = [location for location in locations if place.files.holds(location)]
     return sorted(inside, key=lambda file: (*_depth(place, file), file))
 
@@ -300,10 +295,6 @@ def _deletion_order(place: PaimonTableBinding, locations: set[str]) -> list[str]
 def _depth(place: PaimonTableBinding, file: str) -> tuple[bool, bool]:
     """Rank data files before manifests before their lists: each is named by files of the next kind."""
     return file.startswith(f"{place.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file
-
-
-GRACE_MS_MIN = 10 * 60 * 1000
-_METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
 
 def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
@@ -330,7 +321,7 @@ def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -
     if dry_run or not orphans:
         return orphans
     _commit_not_before(place, not_before_ms)
-    place.forget_cached_table()
+    round_cache.forget()
     table = place.require()
     if files_not_before_ms(place, table.snapshot) < not_before_ms:
         raise CommitConflictError(

@@ -1,6 +1,4 @@
-"""Properties of the Paimon table that a task needs to write its data files, and Paimon's binary form of single
-values.
-"""
+"""Properties of a Paimon table that a task needs to write its files, and Paimon's binary form of single values."""
 
 from __future__ import annotations
 
@@ -198,9 +196,7 @@ def _shorten(part: str) -> str:
 
 
 def _bounds(footer: pq.FileMetaData, place: int, field: DataField) -> tuple[Any, Any, int] | None:
-    """Return lowest value, highest value and number of nulls of a column, or None if the file does not have
-    them all.
-    """
+    """Return lowest value, highest value and number of nulls of a column, or None without all of them."""
     if not str(field.type).startswith(("TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIMESTAMP", "STRING")):
         return None
     lows, highs, null_count = [], [], 0

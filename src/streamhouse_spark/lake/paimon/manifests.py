@@ -1,7 +1,4 @@
-"""Partition pruning of a Paimon table, to skip manifests that cannot match a filter.
-
-Manifest entries of a Paimon snapshot: the live data files and their locations.
-"""
+"""Manifest entries of a Paimon snapshot: the live data files and their locations, in the partitions that can match."""
 
 from __future__ import annotations
 
@@ -35,6 +32,11 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
+
+ADD: Final = 0
+DELETE: Final = 1
+FileKey = tuple[tuple[object, ...], int, str]
+"""Partition, bucket and name of a data file."""
 
 
 class PartitionFilter:
@@ -82,17 +84,8 @@ class PartitionFilter:
 
 
 def _are_reliable(column: Column, low: Any, high: Any) -> bool:
-    """Return whether bounds hold for all values. pypaimon's may not hold next to NaN, and missing ones say too
-    little.
-    """
+    """Return whether bounds hold for all values: pypaimon's may not hold next to NaN."""
     return low is not None and high is not None and not pa.types.is_floating(column.type)
-
-
-ADD: Final = 0
-DELETE: Final = 1
-
-FileKey = tuple[tuple[object, ...], int, str]
-"""Partition, bucket and name of a data file."""
 
 
 def key_of(entry: ManifestEntry) -> FileKey:
@@ -141,9 +134,7 @@ class MetadataReader:
         return lists
 
     def live_entries(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
-        """Return the data files of a snapshot, with their statistics. Raises `LakeMismatchError` for
-        unsupported kinds.
-        """
+        """Return the data files of a snapshot with statistics. Raises `LakeMismatchError` for unsupported kinds."""
         chosen, manifests = self._chosen, self.manifests(snapshot)
         entries = self.remaining_entries([m for m in manifests if chosen is None or chosen.may_match_manifest(m)])
         for entry in entries:

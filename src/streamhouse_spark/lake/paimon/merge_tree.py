@@ -1,17 +1,13 @@
-"""Sections of a primary-key Paimon table: files that a read must merge, and files that it can read directly.
-
-Data files of a primary-key Paimon table: rows sorted by key, each with its sequence number and kind.
+"""Data files of a primary-key Paimon table: rows sorted by key, each with its sequence number and kind.
 
 Such a file is part of a sorted run of Paimon's merge tree. Besides the table's columns it has a copy of the key
 columns, and a number that identifies the latest row of a key. A round writes level 0: other files may have its keys
-too.
+too. Files that share keys form a *section*, which a read must merge.
 
-A tiering task of a primary-key Paimon table: turns a range of changes into sorted files.
-
-Writes only the last change of each key in the range, deletions included. Older files are not searched: readers merge,
-and take the row with the largest sequence number. That number is the change's offset in its log bucket, so it only
-grows, and a truncation never reuses one. A foreign writer takes the numbers after the largest that it finds, which are
-offsets of later changes: then all later numbers of the bucket are shifted above its.
+A round writes only the last change of each key in its range, deletions included. Older files are not searched: readers
+merge, and take the row with the largest sequence number. That number is the change's offset in its log bucket, so it
+only grows, and a truncation never reuses one. A foreign writer takes the numbers after the largest that it finds, which
+are offsets of later changes: then all later numbers of the bucket are shifted above its.
 """
 
 from __future__ import annotations
@@ -43,8 +39,7 @@ from streamhouse_spark.keys.changelog_merge import LatestChanges
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field, encoded_scalar
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
-from streamhouse_spark.lake.parquet.file_writer import PartitionFile, PartitionKey, is_keyed_file
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionFile, PartitionKey, is_keyed_file
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, FilesAt
 from streamhouse_spark.lake.types import (
     ColumnStatistics,
@@ -59,6 +54,14 @@ from streamhouse_spark.lake.types import (
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 OWN_PREFIX = "data-"
+
+KEY_PREFIX: Final = "_KEY_"
+SEQUENCE: Final = SpecialFields.SEQUENCE_NUMBER
+KIND: Final = SpecialFields.VALUE_KIND
+LEVEL_MAX: Final = 5
+"""Level of files that are merged with all others: the last of Paimon's default of six levels."""
+_COMPACTED: Final = 1
+"""``file_source`` of a file that compaction made."""
 
 
 def is_own_keyed_name(name: str) -> bool:
@@ -138,15 +141,6 @@ def _merge_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
     )
 
 
-KEY_PREFIX: Final = "_KEY_"
-SEQUENCE: Final = SpecialFields.SEQUENCE_NUMBER
-KIND: Final = SpecialFields.VALUE_KIND
-LEVEL_MAX: Final = 5
-"""Level of files that are merged with all others: the last of Paimon's default of six levels."""
-_COMPACTED: Final = 1
-"""``file_source`` of a file that compaction made."""
-
-
 def key_fields(schema: PaimonSchema) -> list[DataField]:
     """Return the columns that identify rows within a partition, in key order."""
     by_name = {field.name: field for field in schema.fields}
@@ -180,15 +174,7 @@ class KeyValueFileSpec(PaimonFileSpec):
 
 
 def write_key_values(
-    context: WriteContext,
-    spec: KeyValueFileSpec,
-    files: FileAccess,
-    ids: Ids,
-    bucket: int,
-    offsets: OffsetRange,
-    batches: Iterable[pa.RecordBatch],
-    *,
-    level: int,
+    output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[pa.RecordBatch], *, level: int
 ) -> list[LakeFile]:
     """Write rows of one bucket; they are durable on return.
 
@@ -196,17 +182,19 @@ def write_key_values(
     over all batches. ``offsets`` are those of the underlying changes. Memory is bounded by a batch and a row group.
     Raises `LakeMismatchError` for a key that Paimon's libraries do not support.
     """
+    spec = output.spec
+    assert isinstance(spec, KeyValueFileSpec)
     splitter: PartitionSplitter | None = None
     written: list[LakeFile] = []
     writer: _RunWriter | None = None
     try:
         for batch in batches:
-            extended = _add_keys(batch, spec)
-            splitter = splitter or PartitionSplitter(spec, extended.schema, bucket)
+            extended = _add_keys(batch, spec.key_fields)
+            splitter = splitter or PartitionSplitter(spec, extended.schema.names, bucket)
             for key, rows, _ in splitter.split(extended):
                 if writer is None or writer.key != key:
                     written += writer.close() if writer is not None else ()
-                    writer = _RunWriter(context, spec, files, ids, bucket, key, offsets, level)
+                    writer = _RunWriter(output, spec.key_fields, bucket, key, offsets, level)
                 writer.add(rows)
         return written + (writer.close() if writer is not None else [])
     except BaseException as error:
@@ -220,20 +208,19 @@ class _RunWriter:
 
     def __init__(
         self,
-        context: WriteContext,
-        spec: KeyValueFileSpec,
-        files: FileAccess,
-        ids: Ids,
+        output: FileOutput,
+        key_fields: Sequence[DataField],
         bucket: int,
         key: PartitionKey,
         offsets: OffsetRange,
         level: int,
     ) -> None:
-        self._context, self._spec, self._files, self._ids = context, spec, files, ids
+        self._output = output
+        self._key_fields = key_fields
         self._bucket, self._offsets, self._level = bucket, offsets, level
         self.key = key
         self._file: PartitionFile | None = None
-        self._statistics = _RunStatistics(spec)
+        self._statistics = _RunStatistics(key_fields)
         self._written: list[LakeFile] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -244,7 +231,7 @@ class _RunWriter:
             file.add(part, None)
             if file.row_group_is_full:
                 file.write_row_group()
-                if file.size_bytes >= self._context.target_file_bytes:
+                if file.size_bytes >= self._output.context.target_file_bytes:
                     self._close()
 
     def close(self) -> list[LakeFile]:
@@ -257,24 +244,22 @@ class _RunWriter:
 
     def _open(self) -> PartitionFile:
         if self._file is None:
-            suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}"
-            self._file = PartitionFile(
-                self._context, self._spec, self._files, self._bucket, self.key, self._offsets, suffix
-            )
+            suffix = f"{self._offsets.end:020d}-{self._output.ids.new_uuid()}"
+            self._file = PartitionFile(self._output, self._bucket, self.key, self._offsets, suffix)
         return self._file
 
     def _close(self) -> None:
         if self._file is not None:
             keys = self._statistics.describe(self._level)
-            file, self._file, self._statistics = self._file, None, _RunStatistics(self._spec)
+            file, self._file, self._statistics = self._file, None, _RunStatistics(self._key_fields)
             self._written.append(replace(file.close(), keys=keys))
 
 
 class _RunStatistics:
     """Statistics of the rows of a file, collected while they are written."""
 
-    def __init__(self, spec: KeyValueFileSpec) -> None:
-        self._fields = spec.key_fields
+    def __init__(self, key_fields: Sequence[DataField]) -> None:
+        self._fields = key_fields
         self._first: list[Any] | None = None
         self._last: list[Any] = []
         self._bounds: list[tuple[Any, Any]] = []
@@ -350,9 +335,9 @@ def add_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: npt
     return with_numbers.append_column(_file_field(KIND, pa.int8()), pa.array(kinds))
 
 
-def _add_keys(batch: pa.RecordBatch, spec: KeyValueFileSpec) -> pa.RecordBatch:
+def _add_keys(batch: pa.RecordBatch, key_fields: Sequence[DataField]) -> pa.RecordBatch:
     fields, arrays = list(batch.schema), list(batch.columns)
-    for field in spec.key_fields:
+    for field in key_fields:
         place = batch.schema.get_field_index(field.name)
         fields.append(batch.schema.field(place).with_name(KEY_PREFIX + field.name))
         arrays.append(batch.column(place))
@@ -385,9 +370,8 @@ def write_changes(
     last = LatestChanges.of(changes, context.schema.arrow, context.key_indexes)
     sequences = last.places.astype(np.int64) + (offsets.start + spec.sequence_shifts.get(bucket, 0))
     rows = add_sequences(last.rows, sequences, last.deleted)
-    files = files_at(spec.data_location)
-    batches = combine_small_chunks(rows).to_batches()
-    return write_key_values(context, spec, files, ids, bucket, offsets, batches, level=0)
+    output = FileOutput(context, spec, files_at(spec.data_location), ids)
+    return write_key_values(output, bucket, offsets, combine_small_chunks(rows).to_batches(), level=0)
 
 
 def sequence_shifts(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]) -> Mapping[int, int]:

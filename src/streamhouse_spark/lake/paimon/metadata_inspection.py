@@ -1,71 +1,34 @@
-"""Metadata tables of a Paimon table, under pypaimon's names, with types that Spark supports.
-
-Damaged and missing metadata of a Paimon table that reads of its latest snapshot do not notice.
-"""
+"""Metadata tables of a Paimon table, and the damage of its metadata that reads of the latest snapshot miss."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
-from typing import Final
 
 import pyarrow as pa
 from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.system import system_table_loader
 
-from streamhouse_spark.errors import InvalidNameError, StreamhouseError
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.lake.metadata_tables import convert_for_spark
 from streamhouse_spark.lake.paimon.expiry import next_consumer_snapshots
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.types import COMMIT_USER
-from streamhouse_spark.schema.table_schema import canonical_type
-
-METADATA_TABLES: Final = (
-    "buckets",
-    "consumers",
-    "files",
-    "manifests",
-    "options",
-    "partitions",
-    "schemas",
-    "snapshots",
-    "tags",
-)
-
-
-def metadata_table(place: PaimonTableBinding, table: PaimonTable, name: str) -> pa.Table:
-    """Return a metadata table. Raises `InvalidNameError` with the existing names."""
-    if name not in METADATA_TABLES:
-        near = difflib.get_close_matches(name, METADATA_TABLES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InvalidNameError(
-            f"no metadata table '{name}' on a Paimon table; {hint}There are {', '.join(METADATA_TABLES)}"
-        )
-    with paimon_metadata(table.location):
-        builder = system_table_loader.load(name, table.store(PaimonFiles(place.files))).new_read_builder()
-        return _convert_for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
-
-
-def _convert_for_spark(table: pa.Table) -> pa.Table:
-    columns, fields = [], []
-    for field, column in zip(table.schema, table.columns, strict=True):
-        spark_type = canonical_type(field.type, column=field.name)
-        if pa.types.is_timestamp(spark_type):
-            spark_type = pa.timestamp("us", tz="UTC")  # Paimon returns UTC without a time zone
-        columns.append(column if field.type.equals(spark_type) else column.cast(spark_type))
-        fields.append(pa.field(field.name, spark_type, nullable=field.nullable))
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
 
 REWRITTEN = "reads go on without it, and the next round writes it again"
 
 
+def metadata_table(place: PaimonTableBinding, table: PaimonTable, name: str) -> pa.Table:
+    """Return the metadata table with this name, in types that Spark supports."""
+    with paimon_metadata(table.location):
+        builder = system_table_loader.load(name, table.store(PaimonFiles(place.files))).new_read_builder()
+        return convert_for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
+
+
 def find_metadata_problems(place: PaimonTableBinding) -> Iterator[str]:
-    """Describe problems as `LakeTable.metadata_problems` does. Ignores snapshots that another engine expires
-    concurrently.
-    """
+    """Describe problems as `LakeTable.metadata_problems` does, without those of snapshots that expire meanwhile."""
     table = place.find()
     if table is None or table.snapshot is None:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,10 +35,11 @@ from streamhouse_spark.lake.paimon.schema import (
     nested_field_paths,
 )
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.tiering_commit import describe_past_snapshot, describe_snapshot
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
-from streamhouse_spark.lake.reader import file_may_match, projection_of
+from streamhouse_spark.lake.reader import SnapshotScan, file_may_match, projection_of
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.lake.types import ColumnStatistics, FieldNames, LakeProjection, ScanFile
+from streamhouse_spark.lake.types import ColumnStatistics, FieldNames, LakeProjection, LakeSnapshot, ScanFile
 from streamhouse_spark.schema.nested_fields import join_path
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -141,12 +142,7 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
     return [
         (
             field,
-            ColumnStatistics(
-                _bound(stats.min_values, i),
-                _bound(stats.max_values, i),
-                nulls[i],
-                entry.file.row_count,
-            ),
+            ColumnStatistics(_bound(stats.min_values, i), _bound(stats.max_values, i), nulls[i], entry.file.row_count),
         )
         for i, field in enumerate(fields)
     ]
@@ -178,6 +174,38 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
     if inside:
         names += [(i, join_path((f.name, *path))) for f in fields for path, i in nested_field_paths(f.type)]
     return tuple(names)
+
+
+class PaimonScan(SnapshotScan):
+    """The scan of a snapshot: the one with an id, or the latest one by the latest schema."""
+
+    def __init__(self, place: PaimonTableBinding, table: PaimonTable, snapshot_id: int | None) -> None:
+        self._place = place
+        self._table = table
+        self._is_newest = snapshot_id is None
+        self._snapshot = table.snapshot if snapshot_id is None else place.snapshots.require(snapshot_id, table.snapshot)
+        is_newest = self._snapshot is None or snapshot_id is None
+        self._schema = table.schema if is_newest else table.schema_of(self._snapshot)
+        self._mapping = paimon_columns(table.schema, place.spec, table.schemas)
+
+    def describe(self) -> LakeSnapshot | None:
+        if self._snapshot is None:
+            return None
+        return (describe_snapshot if self._is_newest else describe_past_snapshot)(self._place, self._snapshot)
+
+    def projection(self, columns: Sequence[str] | None, schema: TableSchema | None) -> LakeProjection:
+        return projection(self._schema, self._mapping, self._place.spec.schema, columns, schema)
+
+    def files(
+        self, every: LakeProjection, statistics_of: Sequence[str], node: Node, buckets: Collection[int] | None
+    ) -> tuple[ScanFile, ...]:
+        if self._snapshot is None:
+            return ()
+        files = scan_files(self._place, self._table, self._snapshot, self._schema, every, statistics_of, node)
+        return tuple(file for file in files if buckets is None or file.bucket is None or file.bucket in buckets)
+
+    def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
+        return columns_same_by_name(self._table, how)
 
 
 def columns_same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:

@@ -159,16 +159,7 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
     """
     try:
         return TableSchema(
-            tuple(
-                Column(
-                    f.id,
-                    f.name,
-                    arrow_type(f.type, f.name),
-                    f.type.nullable,
-                    f.description,
-                )
-                for f in lake.fields
-            )
+            tuple(Column(f.id, f.name, arrow_type(f.type, f.name), f.type.nullable, f.description) for f in lake.fields)
         )
     except (SchemaMismatchError, ValueError) as error:
         raise LakeMismatchError(
@@ -177,9 +168,7 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
 
 
 def arrow_type(data_type: DataType, column: str) -> pa.DataType:
-    """Return the table type of a lake column. Raises `SchemaMismatchError`, or ``ValueError``, for a type that a table
-    cannot have.
-    """
+    """Return the table type of a lake column. Raises `SchemaMismatchError` or ``ValueError`` if there is none."""
     if is_variant(data_type):
         return VARIANT
     if _contains_variant(data_type):

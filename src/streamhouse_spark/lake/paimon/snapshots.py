@@ -12,15 +12,12 @@ it: a put counts only if the snapshot below it still exists, or none is newer.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -29,6 +26,7 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StorageError,
 )
+from streamhouse_spark.lake.metadata_cache import RecentValues
 from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, own_ms
 from streamhouse_spark.lake.types import COMMIT_USER
 from streamhouse_spark.storage.base import Storage
@@ -36,31 +34,10 @@ from streamhouse_spark.storage.prefetch import Prefetch, map_with_store_concurre
 from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, Slot
 from streamhouse_spark.storage.sequence_search import find_last_result
 
-_SEEN_MAX: Final = 1024
 SNAPSHOT_PREFIX = "snapshot-"
 TAG_PREFIX = "tag-"
-
-
-class _SeenSnapshots:
-    """The number of the latest snapshot that this process read, by table: a guess of the hint."""
-
-    def __init__(self) -> None:
-        self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._lock = new_lock()
-
-    def get(self, url: str, table_key: str) -> int | None:
-        with self._lock:
-            return self._numbers.get((url, table_key))
-
-    def note(self, url: str, table_key: str, number: int) -> None:
-        with self._lock:
-            self._numbers[url, table_key] = number
-            self._numbers.move_to_end((url, table_key))
-            while len(self._numbers) > _SEEN_MAX:
-                self._numbers.popitem(last=False)
-
-
-_snapshot_cache = _SeenSnapshots()
+_newest_seen: RecentValues[tuple[str, str], int] = RecentValues(1024)
+"""The number of the latest snapshot that this process read, by table: a guess of the hint."""
 
 
 class SnapshotManager:
@@ -90,14 +67,12 @@ class SnapshotManager:
             current = self._newest_listed() or find(1)
         newest = None if current is None else find_last_result(find, current.id, current)
         if newest is not None:
-            _snapshot_cache.note(self._storage.url, self._table_key, newest.id)
+            _newest_seen.put((self._storage.url, self._table_key), newest.id)
         return newest
 
     def likely_keys(self) -> list[str]:
-        """Return the keys of the latest snapshot that this process read, and of the next, to prefetch with the hint.
-        Empty if it read none.
-        """
-        last_seen = _snapshot_cache.get(self._storage.url, self._table_key)
+        """Return the keys of the latest snapshot that this process read, and of the next, to prefetch with the hint."""
+        last_seen = _newest_seen.get((self._storage.url, self._table_key))
         return [] if last_seen is None else [self.key_of(last_seen), self.key_of(last_seen + 1)]
 
     def keys_of(self, snapshot: Snapshot) -> tuple[str, str]:
@@ -109,9 +84,7 @@ class SnapshotManager:
         return self._read(self.key_of(snapshot_id)) if snapshot_id > 0 else None
 
     def require(self, snapshot_id: int, newest: Snapshot | None = None) -> Snapshot:
-        """Return the snapshot, even if only a tag retains it. It may be ``newest``, which was just read. Raises
-        `SnapshotExpiredError`.
-        """
+        """Return the snapshot, which may be ``newest`` or retained by a tag only. Raises `SnapshotExpiredError`."""
         match = newest if newest is not None and newest.id == snapshot_id else self.find(snapshot_id)
         if match is None:
             tagged = (self.snapshot_of_tag(name) for name in self.tags())
@@ -202,7 +175,7 @@ class SnapshotManager:
         if not put.won():
             return False
         self._require_counts(snapshot)
-        _snapshot_cache.note(self._storage.url, self._table_key, snapshot.id)
+        _newest_seen.put((self._storage.url, self._table_key), snapshot.id)
         return True
 
     def require_not_replaced(self, snapshot: Snapshot) -> None:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import pyarrow as pa
-from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
-from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.paimon.compaction import compact_keyed, compact_log
+from streamhouse_spark.lake.base import LakeTable, ReplaceableSnapshots
+from streamhouse_spark.lake.paimon.compaction import compact, compact_keyed
 from streamhouse_spark.lake.paimon.drop_partition import drop_partitions
-from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.expiry import expire, remove_orphans
-from streamhouse_spark.lake.paimon.metadata_inspection import METADATA_TABLES, find_metadata_problems, metadata_table
+from streamhouse_spark.lake.paimon.metadata_inspection import find_metadata_problems, metadata_table
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
 from streamhouse_spark.lake.paimon.row_deletes import (
     adds_only_own_files,
@@ -29,9 +24,9 @@ from streamhouse_spark.lake.paimon.row_deletes import (
     rewrite_files_without,
     snapshot_mark,
 )
-from streamhouse_spark.lake.paimon.scan import columns_same_by_name, projection, scan_files
+from streamhouse_spark.lake.paimon.scan import PaimonScan
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parse_snapshot, snapshot_text
-from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, cache_metadata_for_round
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, round_cache
 from streamhouse_spark.lake.paimon.tiering_commit import (
     commit_round,
     describe_past_snapshot,
@@ -43,8 +38,6 @@ from streamhouse_spark.lake.paimon.tiering_commit import (
     write_context,
 )
 from streamhouse_spark.lake.parquet.compaction import RunGroups
-from streamhouse_spark.lake.reader import identity_projection
-from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
     NO_PENDING_DELETES,
     Claim,
@@ -53,34 +46,33 @@ from streamhouse_spark.lake.types import (
     ExpiryRules,
     LakeDropReport,
     LakeFile,
-    LakePlan,
-    LakeScan,
     LakeSnapshot,
     LakeVersion,
     PendingDeletes,
     WriteContext,
 )
 from streamhouse_spark.lake.validation import LogRange
-from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.memory import MemoryStorage
 
 
-class PaimonLake(LakeTable):
+class PaimonLake(LakeTable, ReplaceableSnapshots):
     """The `LakeTable` of Paimon."""
 
-    has_file_names = True
-    leaves_out_deleted = True
+    place: PaimonTableBinding
+    binding = PaimonTableBinding
+    kind = "a Paimon"
+    metadata_tables = (
+        "buckets",
+        "consumers",
+        "files",
+        "manifests",
+        "options",
+        "partitions",
+        "schemas",
+        "snapshots",
+        "tags",
+    )
 
-    def __init__(
-        self,
-        storage: Storage,
-        spec: LakeTableSpec,
-        *,
-        settings: Mapping[str, str] | None = None,
-        world: World | None = None,
-    ) -> None:
-        self.place: PaimonTableBinding = PaimonTableBinding(storage, spec, settings=settings, world=world)
+    leaves_out_deleted = True
 
     def relocation(self) -> PaimonRelocation:
         return PaimonRelocation(self.place)
@@ -88,7 +80,7 @@ class PaimonLake(LakeTable):
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def cache_metadata_for_round(self) -> AbstractContextManager[None]:
-        return cache_metadata_for_round()
+        return round_cache.open()
 
     def newest(self) -> LakeSnapshot | None:
         table = self.place.find()
@@ -156,15 +148,6 @@ class PaimonLake(LakeTable):
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
         return iter_ancestors(self.place, snapshot_id)
 
-    def _require_table(self, consequence: str) -> PaimonTable:
-        table = self.place.find()
-        if table is None:
-            raise SnapshotExpiredError(
-                f"{self.place.spec.path} has no lake table, so {consequence}: there is no "
-                f"{self.place.schema_key(0)}; tier it first, or if it was tiered, restore the file"
-            )
-        return table
-
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _write_context(self) -> WriteContext:
@@ -200,53 +183,12 @@ class PaimonLake(LakeTable):
         return commit_round(self.place, files, before, after, context)
 
     def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
-        report, snapshot = drop_partitions(self.place, chosen, below, dry_run=dry_run)
-        return report if snapshot is None else replace(report, snapshot=describe_snapshot(self.place, snapshot))
+        return drop_partitions(self.place, chosen, below, dry_run=dry_run)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def plan_read(
-        self,
-        *,
-        snapshot_id: int | None = None,
-        columns: Sequence[str] | None = None,
-        node: Node = ALWAYS_TRUE,
-        schema: TableSchema | None = None,
-    ) -> LakePlan:
-        table = self.place.find()
-        if table is None and snapshot_id is None:
-            return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
-        table = table or self._require_table(f"no snapshot {snapshot_id}")
-        newest = table.snapshot
-        snapshot = newest if snapshot_id is None else self.place.snapshots.require(snapshot_id, newest)
-        lake = table.schema if snapshot is None or snapshot_id is None else table.schema_of(snapshot)
-        mapping = paimon_columns(table.schema, self.place.spec, table.schemas)
-        how = projection(lake, mapping, self.place.spec.schema, columns, schema)
-        if snapshot is None:
-            return LakePlan(None, how, ())
-        every = projection(lake, mapping, self.place.spec.schema, None, schema)
-        files = scan_files(self.place, table, snapshot, lake, every, node=node)
-        read_snapshot = (describe_snapshot if snapshot_id is None else describe_past_snapshot)(self.place, snapshot)
-        return LakePlan(read_snapshot, how, tuple(s for file in files for s in file.splits()))
-
-    def scan_files(
-        self,
-        *,
-        snapshot_id: int,
-        columns: Sequence[str],
-        schema: TableSchema,
-        statistics_of: Sequence[str] = (),
-        node: Node = ALWAYS_TRUE,
-        buckets: Collection[int] | None = None,  # noqa: ARG002 - the caller leaves files of others out
-    ) -> LakeScan:
-        table = self._require_table(f"no snapshot {snapshot_id}")
-        snapshot: Snapshot = self.place.snapshots.require(snapshot_id, table.snapshot)
-        lake = table.schema_of(snapshot)
-        mapping = paimon_columns(table.schema, self.place.spec, table.schemas)
-        how = projection(lake, mapping, self.place.spec.schema, columns, schema)
-        every = projection(lake, mapping, self.place.spec.schema, None, schema)
-        files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)
-        return LakeScan(describe_past_snapshot(self.place, snapshot), how, files, columns_same_by_name(table, how))
+    def _open_scan(self, table: PaimonTable, snapshot_id: int | None) -> PaimonScan:
+        return PaimonScan(self.place, table, snapshot_id)
 
     def list_named_files(self, snapshot_id: int) -> Sequence[str]:
         return list_data_files(self.place, self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
@@ -254,24 +196,15 @@ class PaimonLake(LakeTable):
     def snapshot_mark(self, snapshot_id: int) -> str | None:
         return snapshot_mark(self.place, snapshot_id)
 
-    def metadata_table(self, name: str) -> pa.Table:
-        table = self.place.find()
-        if table is not None:
-            return metadata_table(self.place, table, name)
-        binding = PaimonTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
-        binding.create_or_evolve()
-        return metadata_table(binding, binding.require(), name).slice(0, 0)
-
-    def metadata_table_names(self) -> tuple[str, ...]:
-        return METADATA_TABLES
+    def _metadata_table(self, table: PaimonTable, name: str) -> pa.Table:
+        return metadata_table(self.place, table, name)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport:
         if self.place.spec.primary_key:
             return compact_keyed(self.place, purge=purge, dry_run=dry_run, run=run)
-        report, snapshot = compact_log(self.place, dry_run=dry_run, run=run)
-        return report if snapshot is None else replace(report, snapshot=describe_snapshot(self.place, snapshot))
+        return compact(self.place, dry_run=dry_run, run=run)
 
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None

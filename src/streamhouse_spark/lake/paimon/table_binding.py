@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from pypaimon.common.identifier import Identifier
 from pypaimon.common.json_util import JSON
@@ -13,24 +11,17 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.file_store_table import FileStoreTable
 
-from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    CorruptDataError,
-    LakeMismatchError,
-    ObjectNotFoundError,
-)
-from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, ObjectNotFoundError
+from streamhouse_spark.lake.base import LakeTableBinding
+from streamhouse_spark.lake.column_mapping import ColumnMap
+from streamhouse_spark.lake.metadata_cache import RoundCache
 from streamhouse_spark.lake.paimon.evolution import evolve_lake, paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.schema import find_differences, paimon_schema
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, consumer_text
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.catalog.names import WarehouseIdentity
-from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch
 from streamhouse_spark.storage.put_if_absent import slot_for_bytes
 
@@ -79,60 +70,29 @@ def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> 
     return FileStoreTable(files, Identifier.create("lake", "table"), location, schema)
 
 
-class _TableCache(threading.local):
-    """The states that this thread has read within `cache_metadata_for_round`, by table; None outside of it."""
-
-    tables: dict[tuple[str, str], PaimonTable] | None = None
+round_cache: RoundCache[PaimonTable] = RoundCache()
 
 
-_cache = _TableCache()
+class PaimonTableBinding(LakeTableBinding[PaimonTable]):
+    """The location of one lake table in the warehouse."""
 
+    @property
+    def files(self) -> StorageFiles:
+        return StorageFiles(self.storage)
 
-@contextmanager
-def cache_metadata_for_round() -> Iterator[None]:
-    """Let this thread reuse the first state that it reads for the rest of a round."""
-    before, _cache.tables = _cache.tables, _cache.tables or {}
-    try:
-        yield
-    finally:
-        _cache.tables = before
-
-
-class PaimonTableBinding:
-    """The location of one lake table. It holds no table state: `find` reads the latest metadata."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        spec: LakeTableSpec,
-        *,
-        settings: Mapping[str, str] | None = None,
-        world: World | None = None,
-    ) -> None:
-        self.storage = storage
-        self.spec = spec
-        self.settings = dict(settings or {})
-        self.world = world or World()
-        self.files = StorageFiles(storage)
-        self.snapshots = SnapshotManager(storage, spec.location)
-        self._home = WarehouseIdentity(storage)
-
-    def require_home(self, doing: str) -> None:
-        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`,
-        and `InvalidOptionError` for a branch.
-        """
-        self.spec.require_own(doing)
-        self._home.require(f"{doing} of {self.spec.path}")
+    @property
+    def snapshots(self) -> SnapshotManager:
+        return SnapshotManager(self.storage, self.spec.location)
 
     @property
     def location(self) -> str:
         return self.files.location_of(self.spec.location)
 
-    def with_spec(self, spec: LakeTableSpec) -> PaimonTableBinding:
-        """Return the same location for the table with other columns."""
-        place = PaimonTableBinding(self.storage, spec, settings=self.settings, world=self.world)
-        place._home = self._home
-        return place
+    def owner_of(self, table: PaimonTable) -> str | None:
+        return table.owner
+
+    def columns_of(self, table: PaimonTable) -> ColumnMap:
+        return paimon_columns(table.schema, self.spec)
 
     def exists(self) -> bool:
         try:
@@ -142,21 +102,13 @@ class PaimonTableBinding:
         return True
 
     def find(self) -> PaimonTable | None:
-        """Return the latest state, or None if there is no lake table. Within `cache_metadata_for_round` returns the
-        first state read. Raises `CorruptDataError`.
+        """Return the latest state, or None if there is no lake table. Within `LakeTable.cache_metadata_for_round`
+        returns the first state read. Raises `CorruptDataError`.
         """
-        key = (self.storage.url, self.spec.location)
-        if _cache.tables is not None and key in _cache.tables:
-            return _cache.tables[key]
-        table = self._find()
-        if _cache.tables is not None and table is not None:
-            _cache.tables[key] = table
+        table = round_cache.get(self.storage, self.spec.location)
+        if table is None and (table := self._find()) is not None:
+            round_cache.put(self.storage, self.spec.location, table)
         return table
-
-    def forget_cached_table(self) -> None:
-        """Make the next step within `cache_metadata_for_round` read the state itself."""
-        if _cache.tables is not None:
-            _cache.tables.pop((self.storage.url, self.spec.location), None)
 
     def _find(self) -> PaimonTable | None:
         schemas: dict[int, PaimonSchema] = {}
@@ -178,19 +130,8 @@ class PaimonTableBinding:
             schemas[schema.id] = schema
         return PaimonTable(self.location, schemas, newest)
 
-    def require(self) -> PaimonTable:
-        """Return the result of `find` for a table that must exist. Raises `LakeMismatchError`."""
-        table = self.find()
-        if table is None:
-            raise LakeMismatchError(
-                f"{self.spec.path} has no lake table at {self.spec.location}: dropped, or not tiered yet; tier it"
-            )
-        return table
-
     def create_or_evolve(self) -> None:
-        """Create or migrate the table. **Commit point:** put-if-absent of the schema file, the first or one with other
-        columns.
-        """
+        """Create or migrate the table. **Commit point:** put-if-absent of the first or next schema file."""
         for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:
@@ -212,15 +153,6 @@ class PaimonTableBinding:
         raise CommitConflictError(
             f"the Paimon table at {self.location} was changed by others {ATTEMPTS_MAX} times; try again"
         )
-
-    def migrate_columns(self) -> None:
-        """Migrate the lake table, if it exists, to the table's columns before its files are rewritten."""
-        table = self.find()
-        if table is None or table.owner != self.spec.table_uuid:
-            return
-        schema_id = paimon_columns(table.schema, self.spec).schema_id
-        if schema_id is None or schema_id < self.spec.schema_id:
-            self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:
         """Drop the lake table if it is this table's. The owner's mark is deleted last, so that a failed drop can be
@@ -250,9 +182,6 @@ class PaimonTableBinding:
                 "another place (streamhouse retier)"
             )
 
-    def files_at(self, location: str) -> FileAccess:
-        return lake_files(self.storage, self.settings, location)
-
     def _require_free(self) -> None:
         if self.snapshots.newest() is not None:
             raise LakeMismatchError(
@@ -262,7 +191,7 @@ class PaimonTableBinding:
 
     def put_schema(self, schema: PaimonSchema) -> None:
         """Store the ``schema`` under its id, unless another has that id: the next read shows which one it was."""
-        self.forget_cached_table()
+        round_cache.forget()
         data = JSON.to_json(schema, indent=2).encode()
         slot_for_bytes(self.storage, self.schema_key(schema.id), data).take(data).won()
 

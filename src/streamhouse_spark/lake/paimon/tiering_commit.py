@@ -1,23 +1,23 @@
-"""One tiering round in a Paimon lake: the context of its tasks, and the commit fenced by offsets.
-
-Races of Paimon's own writers against the package's snapshots, and the guarantees in spite of them.
+"""One tiering round in a Paimon lake: the context of its tasks, its commit fenced by offsets, and what becomes of it.
 
 Paimon commits by an existence check followed by a rename to the snapshot's number. A writer that sleeps between the two
 replaces a snapshot that the package has put meanwhile, and its own does not have these rows. The package never
-replaces a snapshot: put-if-absent does not overwrite. So the file of a number changes at most once, from the package's
-to the writer's, and:
+replaces a snapshot: put-if-absent does not overwrite. So a snapshot of the package is in one of three states::
 
-* **A snapshot of ours with a successor cannot lose its rows.** Every later commit is planned on it, and none takes its
-  number or a lower one. `find_durable` returns such a snapshot, and the log is trimmed no further: rows that a renaming
-  writer may still remove from the lake stay in the log.
-* **The log forgets individually deleted rows** only after such a snapshot has dropped them (`wait_until_durable`).
-* **A replaced latest snapshot of ours is noticed**, because the lake then holds less than the log has recorded. If no
-  file of the lake has the missing rows, they are tiered again (`is_replaced`).
+    put ──► LATEST ──► DURABLE     a successor was put: it was planned on this snapshot, and so is all above it
+                └────► REPLACED    a Paimon writer renamed its own snapshot over this one
+
+* **The log is trimmed** up to a durable snapshot (`find_durable`): rows that a renaming writer may still remove from
+  the lake stay in the log.
+* **The log forgets individually deleted rows** only after a durable snapshot has dropped them (`wait_until_durable`).
+* **A replaced snapshot is noticed**, because the lake then holds less than the log has recorded. If no file of the lake
+  has the missing rows, they are tiered again (`was_replaced`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
 from typing import Final
 
 from pypaimon.common.json_util import JSON
@@ -34,9 +34,9 @@ from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.file_writer import parse_file_end
 from streamhouse_spark.lake.parquet.reader import owner_of
-from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, LakeOffsets, offsets_text, parse_offsets
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, LakeOffsets, make_lake_snapshot, parse_offsets
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, WriteContext, same_offsets
-from streamhouse_spark.lake.validation import LogRange, require_dense, require_offsets, require_present
+from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
 FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
 """In a snapshot of the package that removes files: all of them had offsets."""
@@ -96,20 +96,13 @@ def commit_round(
                 )
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, added)
-        rows, without_offsets = (
-            (offsets.dropped_rows, offsets.dropped_without_offsets) if offsets and not is_truncated else (0, 0)
-        )
-        owner, absent = place.spec.table_uuid, num_deleted + rows
-        history = place.spec.history
-        text = offsets_text(
-            owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_without_offsets=without_offsets
-        )
+        moved = next_offsets(offsets, expected, new, num_deleted, place.spec.history)
         return Change(
             added,
             removes_all=is_truncated and table.snapshot is not None,
             removed_at=[file.location for file in row_deletes],
             is_overwrite=bool(row_deletes),
-            properties={OFFSETS_PROPERTY: text, **retention},
+            properties={**moved.to_properties(place.spec.table_uuid), **retention},
         )
 
     return describe_snapshot(place, commit_snapshot(place, validated))
@@ -135,38 +128,18 @@ def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | N
     )
 
 
-def carry_offsets(
-    place: PaimonTableBinding, snapshot: Snapshot | None, *, dropped_rows: int = 0, dropped_without_offsets: int = 0
-) -> dict[str, str]:
-    """Return the properties of a snapshot with the rows of this one, which may be another engine's.
-
-    ``dropped_rows`` counts newly missing rows, ``dropped_without_offsets`` those of them without offsets. Raises as
-    `offsets_at` does.
-    """
+def carry_offsets(place: PaimonTableBinding, snapshot: Snapshot | None) -> dict[str, str]:
+    """Return the properties of a snapshot with the rows of this one, perhaps another engine's, by `offsets_at`."""
     offsets = offsets_at(place, snapshot) if snapshot is not None else None
-    ranges = (offsets.offsets, offsets.starts) if offsets else ({}, {})
-    dropped_rows += offsets.dropped_rows if offsets else 0
-    without_offsets = dropped_without_offsets + (offsets.dropped_without_offsets if offsets else 0)
-    history, owner = offsets.history if offsets else None, place.spec.table_uuid
-    text = offsets_text(
-        owner, *ranges, dropped_rows=dropped_rows, history=history, dropped_without_offsets=without_offsets
-    )
-    return {OFFSETS_PROPERTY: text}
+    return (offsets or LakeOffsets({})).to_properties(place.spec.table_uuid)
 
 
 def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
-    snapshot_offsets = offsets_at(place, snapshot)
-    if snapshot_offsets is None:
-        return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
-    offsets, starts = dict(snapshot_offsets.offsets), dict(snapshot_offsets.starts)
-    counts = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_without_offsets
-    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *counts)
+    return make_lake_snapshot(snapshot.id, snapshot.time_millis, offsets_at(place, snapshot))
 
 
 def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:
-    """Return a snapshot and those below it with their offsets, as far as they are retained. Raises as `offsets_at`
-    does.
-    """
+    """Return a snapshot and those below it, as far as they are retained, with their offsets by `offsets_at`."""
     snapshot = place.snapshots.find(snapshot_id)
     while snapshot is not None:
         yield describe_snapshot(place, snapshot)
@@ -182,7 +155,7 @@ def describe_past_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Lak
     try:
         return describe_snapshot(place, snapshot)
     except (LakeRolledBackError, LakeMismatchError):
-        return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
+        return make_lake_snapshot(snapshot.id, snapshot.time_millis, None)
 
 
 def require_shape(place: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
@@ -204,72 +177,82 @@ def require_shape(place: PaimonTableBinding, table: PaimonTable, file_spec: Paim
         )
 
 
-def find_durable(place: PaimonTableBinding) -> LakeSnapshot | None:
-    """Return a durable snapshot as `LakeTable.find_durable` does. Commits an empty snapshot if the latest one holds
-    rows that are not durable yet.
-    """
-    table = _find_own_table(place)
-    if table is None or table.snapshot is None:
-        return None
-    newest, below = describe_snapshot(place, table.snapshot), _find_predecessor(place, table.snapshot)
-    if below is not None and _covers_predecessor(newest, below):
-        return below
+class SnapshotState(Enum):
+    """The state of a snapshot that the package has put; see the module."""
 
-    def seal(table: PaimonTable) -> Change:
-        place.require_owner(table)
-        return Change(is_compaction=True, properties=carry_offsets(place, table.snapshot))
+    LATEST = auto()
+    DURABLE = auto()
+    REPLACED = auto()
 
-    return _find_predecessor(place, commit_snapshot(place, seal))
+
+def state_of(place: PaimonTableBinding, snapshot: Snapshot) -> SnapshotState:
+    # Read the successor first: if the snapshot is still ours afterwards, the successor was built on it.
+    successor = place.snapshots.find(snapshot.id + 1)
+    if not _is_stored(place, snapshot):
+        return SnapshotState.REPLACED
+    return SnapshotState.LATEST if successor is None else SnapshotState.DURABLE
+
+
+def _is_stored(place: PaimonTableBinding, snapshot: Snapshot) -> bool:
+    stored = place.snapshots.find(snapshot.id)
+    return stored is not None and commit_of(stored) == commit_of(snapshot)
 
 
 def seal_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
-    """Commit an empty snapshot above ``snapshot``, or return ``snapshot`` if it already has a successor.
+    """Make a snapshot durable by an empty one above it. Returns the latter, or ``snapshot`` if it was durable already.
 
-    A slow Paimon writer could still rename its own snapshot over the latest one, and undo it without a trace in the
-    offsets. A snapshot with a successor is safe, because the successor builds on it. Raises `CommitConflictError` if
-    ``snapshot`` is lost; retry.
+    Raises `CommitConflictError` if ``snapshot`` is replaced; retry.
     """
 
-    def is_latest() -> bool:
-        stored = place.snapshots.find(snapshot.id)
-        return stored is not None and commit_of(stored) == commit_of(snapshot)
-
-    def seal(newest: PaimonTable) -> Change:
-        place.require_owner(newest)
-        if not is_latest():
-            raise CommitConflictError(
-                f"lake table {newest.location}: another engine put its own snapshot in the place of {snapshot.id}; "
-                "try again"
-            )
-        return Change(is_compaction=True, properties=carry_offsets(place, newest.snapshot))
+    def require_stored(newest: PaimonTable) -> None:
+        if not _is_stored(place, snapshot):
+            raise _replaced_error(newest.location, snapshot.id)
 
     try:
-        return commit_snapshot(place, seal)
+        return _commit_empty(place, require_stored)
     except CommitConflictError:
-        if place.snapshots.find(snapshot.id + 1) is None or not is_latest():
+        if state_of(place, snapshot) is not SnapshotState.DURABLE:
             raise
         return snapshot
 
 
-def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
-    """Wait as `LakeTable.wait_until_durable` does. Commits an empty snapshot unless there is one, or another
-    successor.
+def _commit_empty(place: PaimonTableBinding, validate: Callable[[PaimonTable], None] = lambda _: None) -> Snapshot:
+    """Commit a snapshot with the rows of the one below, which is durable then."""
+
+    def validated(newest: PaimonTable) -> Change:
+        place.require_owner(newest)
+        validate(newest)
+        return Change(is_compaction=True, properties=carry_offsets(place, newest.snapshot))
+
+    return commit_snapshot(place, validated)
+
+
+def find_durable(place: PaimonTableBinding) -> LakeSnapshot | None:
+    """Return a durable snapshot as `ReplaceableSnapshots.find_durable` does. Commits an empty snapshot if the latest
+    one holds rows that are not durable yet.
     """
-    # Read the successor first: if the snapshot is still ours afterwards, the successor was built on it.
-    above = place.snapshots.find(snapshot.id + 1)
+    table = _find_own_table(place)
+    if table is None or table.snapshot is None:
+        return None
+    durable = _find_durable_with_rows_of(place, table.snapshot, describe_snapshot(place, table.snapshot))
+    return durable or _find_predecessor(place, _commit_empty(place))
+
+
+def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
+    """Wait as `ReplaceableSnapshots.wait_until_durable` does. Commits an empty snapshot unless the snapshot is durable,
+    or the one below has the same rows.
+    """
+    successor = place.snapshots.find(snapshot.id + 1)  # read first, as in `state_of`
     stored = place.snapshots.find(snapshot.id)
     if stored is None or describe_snapshot(place, stored) != snapshot:
-        raise CommitConflictError(
-            f"lake table {place.location}: another engine put its own snapshot in the place of {snapshot.id}; try again"
-        )
-    below = _find_predecessor(place, stored) if above is None else None
-    if above is not None or (below is not None and _covers_predecessor(snapshot, below)):
+        raise _replaced_error(place.location, snapshot.id)
+    if successor is not None or _find_durable_with_rows_of(place, stored, snapshot) is not None:
         return snapshot
     return describe_snapshot(place, seal_snapshot(place, stored))
 
 
 def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
-    """Decide as `LakeTable.is_replaced` does."""
+    """Decide as `ReplaceableSnapshots.is_replaced` does."""
     table = _find_own_table(place)
     if table is None or table.snapshot is None:
         return False
@@ -279,11 +262,8 @@ def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
     lake_offsets = offsets_at(place, table.snapshot)
     offsets = lake_offsets.offsets if lake_offsets else {}
     reader = MetadataReader(table, PaimonFiles(place.files))
-    live = (
-        reader.location(entry)
-        for entry in reader.remaining_entries(reader.manifests(table.snapshot))
-        if entry.kind == ADD
-    )
+    entries = reader.remaining_entries(reader.manifests(table.snapshot))
+    live = (reader.location(entry) for entry in entries if entry.kind == ADD)
     beyond = (location for location in live if _is_beyond(location, offsets))
     # A former owner of this lake has other offsets.
     return all(owner_of(place.files_at(location), location) not in place.spec.writers for location in beyond)
@@ -295,17 +275,19 @@ def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
     return file_end is not None and file_end[1] > offsets.get(file_end[0], 0)
 
 
-def _covers_predecessor(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
-    """Return whether the latest snapshot has the same rows and deletions as the one below, which has a successor."""
-    return (
-        same_offsets(below.offsets, newest.offsets)
-        and same_offsets(below.starts, newest.starts)
-        and below.dropped_rows == newest.dropped_rows
-    )
+def _find_durable_with_rows_of(
+    place: PaimonTableBinding, stored: Snapshot, snapshot: LakeSnapshot
+) -> LakeSnapshot | None:
+    """Return the durable snapshot below ``stored`` with the rows and deletions of ``snapshot``, its description."""
+    below = _find_predecessor(place, stored)
+    if below is None or not same_offsets(below.offsets, snapshot.offsets):
+        return None
+    is_same = same_offsets(below.starts, snapshot.starts) and below.dropped_rows == snapshot.dropped_rows
+    return below if is_same else None
 
 
 def _find_predecessor(place: PaimonTableBinding, newest: Snapshot) -> LakeSnapshot | None:
-    """Return the nearest snapshot of the package that has a successor."""
+    """Return the nearest snapshot of the package below, which is durable."""
     own = place.snapshots.newest_own(place.snapshots.find(newest.id - 1))
     return describe_snapshot(place, own) if own is not None else None
 
@@ -315,3 +297,9 @@ def _find_own_table(place: PaimonTableBinding) -> PaimonTable | None:
     if table is not None:
         place.require_owner(table)
     return table
+
+
+def _replaced_error(location: str, snapshot_id: int) -> CommitConflictError:
+    return CommitConflictError(
+        f"lake table {location}: another engine put its own snapshot in the place of {snapshot_id}; try again"
+    )

@@ -6,7 +6,7 @@ primary key are sorted by key instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -14,12 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core import arrow_rows
-from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, FileSpec, PartitionFile, PartitionKey
 from streamhouse_spark.lake.parquet.reader import OffsetFile
 from streamhouse_spark.lake.types import LakeFile, WriteContext
 
@@ -37,10 +35,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 def write_files(
-    context: WriteContext,
-    spec: FileSpec,
-    files: FileAccess,
-    ids: Ids,
+    output: FileOutput,
     bucket: int,
     offsets: OffsetRange,
     batches: Iterable[tuple[int, pa.RecordBatch]],
@@ -48,19 +43,19 @@ def write_files(
 ) -> list[LakeFile]:
     """Write a log range of a bucket, (base offset, rows) in offset order, as data files. They are durable on return.
 
-    Leaves out the rows at the ``deleted`` offsets. ``spec`` is the lake's part of ``context``. Raises
+    Leaves out the rows at the ``deleted`` offsets. Raises
     `CorruptDataError` if the batches do not cover the range.
     """
-    splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
-    with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
+    splitter = PartitionSplitter(output.spec, output.context.schema.names, bucket)
+    with _BucketWriter(output, bucket, offsets) as writer:
         next_offset = offsets.start
         for base_offset, batch in batches:
-            _require_next(context, bucket, next_offset, base_offset)
+            _require_next(output.context, bucket, next_offset, base_offset)
             next_offset += batch.num_rows
             live, live_offsets = _exclude_deleted(batch, OffsetRange(base_offset, next_offset), deleted)
             for key, rows, positions in splitter.split(live):
                 writer.add(key, rows, OffsetSet.of(live_offsets if positions is None else live_offsets[positions]))
-        _require_next(context, bucket, offsets.end, next_offset)
+        _require_next(output.context, bucket, offsets.end, next_offset)
         return writer.close()
 
 
@@ -77,21 +72,15 @@ def _exclude_deleted(
 
 
 def rewrite_files(
-    context: WriteContext,
-    spec: FileSpec,
-    files: FileAccess,
-    ids: Ids,
-    bucket: int,
-    offsets: OffsetRange,
-    batches: Iterable[tuple[OffsetFile, pa.RecordBatch]],
+    output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[tuple[OffsetFile, pa.RecordBatch]]
 ) -> list[LakeFile]:
     """Rewrite rows of several files of one partition, each batch with its source file, in row order.
 
     ``offsets`` is a range that covers all of theirs.
     """
-    splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
+    splitter = PartitionSplitter(output.spec, output.context.schema.names, bucket)
     done: dict[str, int] = {}
-    with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
+    with _BucketWriter(output, bucket, offsets) as writer:
         for file, batch in batches:
             position = done.get(file.location, 0)
             done[file.location] = position + batch.num_rows
@@ -102,17 +91,11 @@ def rewrite_files(
 
 
 def write_rows(
-    context: WriteContext,
-    spec: FileSpec,
-    files: FileAccess,
-    ids: Ids,
-    bucket: int,
-    offsets: OffsetRange,
-    batches: Iterable[pa.RecordBatch],
+    output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[pa.RecordBatch]
 ) -> list[LakeFile]:
     """Write rows of one bucket, sorted by primary key. ``offsets`` are those of the underlying changes."""
-    splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
-    with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
+    splitter = PartitionSplitter(output.spec, output.context.schema.names, bucket)
+    with _BucketWriter(output, bucket, offsets) as writer:
         for batch in batches:
             for key, rows, _ in splitter.split(batch):
                 writer.add(key, rows, None)
@@ -120,10 +103,7 @@ def write_rows(
 
 
 def write_lanes(
-    context: WriteContext,
-    spec: FileSpec,
-    files: FileAccess,
-    ids: Ids,
+    output: FileOutput,
     bucket: int,
     offsets: OffsetRange,
     name_mark: str,
@@ -132,8 +112,8 @@ def write_lanes(
     """Write rows of one bucket in offset order, each batch with the offset and lane of every row. A partition has one
     file per lane, at most `LANES_MAX`. File names end with ``name_mark``.
     """
-    splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
-    with _BucketWriter(context, spec, files, ids, bucket, offsets, name_mark) as writer:
+    splitter = PartitionSplitter(output.spec, output.context.schema.names, bucket)
+    with _BucketWriter(output, bucket, offsets, name_mark) as writer:
         for batch, row_offsets, lanes in batches:
             for key, rows, positions in splitter.split(batch):
                 own, their = (row_offsets, lanes) if positions is None else (row_offsets[positions], lanes[positions])
@@ -162,10 +142,10 @@ def _require_next(context: WriteContext, bucket: int, expected: int, actual: int
 class PartitionSplitter:
     """Splits batches by partition value and casts them to the types of the data files."""
 
-    def __init__(self, spec: FileSpec, table_schema: pa.Schema, bucket: int) -> None:
+    def __init__(self, spec: FileSpec, column_names: Collection[str], bucket: int) -> None:
         self._spec = spec
         self._bucket = bucket
-        self._missing_columns = [name for name in spec.file_schema.names if name not in set(table_schema.names)]
+        self._missing_columns = [name for name in spec.file_schema.names if name not in set(column_names)]
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch, Any]]:
         """Yield (partition, rows, their positions in the batch or None for all), each partition once."""
@@ -230,20 +210,8 @@ class _BucketWriter:
     Buffers rows until a row group is large enough. A file is created with its first row group.
     """
 
-    def __init__(
-        self,
-        context: WriteContext,
-        spec: FileSpec,
-        files: FileAccess,
-        ids: Ids,
-        bucket: int,
-        offsets: OffsetRange,
-        name_mark: str = "",
-    ) -> None:
-        self._context = context
-        self._spec = spec
-        self._files = files
-        self._ids = ids
+    def __init__(self, output: FileOutput, bucket: int, offsets: OffsetRange, name_mark: str = "") -> None:
+        self._output = output
         self._bucket = bucket
         self._offsets = offsets
         self._name_mark = name_mark
@@ -279,8 +247,8 @@ class _BucketWriter:
         return self._written
 
     def _open(self, key: PartitionKey, lane: int) -> PartitionFile:
-        suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}{self._name_mark}"
-        return PartitionFile(self._context, self._spec, self._files, self._bucket, key, self._offsets, suffix, lane)
+        suffix = f"{self._offsets.end:020d}-{self._output.ids.new_uuid()}{self._name_mark}"
+        return PartitionFile(self._output, self._bucket, key, self._offsets, suffix, lane)
 
     def _free_memory(self) -> None:
         """Write the largest row groups until half of the buffer is free."""
@@ -295,7 +263,7 @@ class _BucketWriter:
                 self._close(next(key for key, other in self._waiting.items() if other.is_open))
             self._num_open += 1
         self._buffered_bytes -= file.write_row_group()
-        if file.size_bytes >= self._context.target_file_bytes:
+        if file.size_bytes >= self._output.context.target_file_bytes:
             self._close((file.key, file.lane))
 
     def _close(self, key: _Lane) -> None:

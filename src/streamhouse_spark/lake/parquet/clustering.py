@@ -1,15 +1,14 @@
-"""Sort order of `optimize`: columns in sequence, or interleaved as ``zorder(a, b)``.
-
-Each value becomes the number of cut points not above it. A row's numbers are concatenated for columns, and interleaved
-bitwise for a z-order (Morton, 1966). Cut points come from a sample of the rows and divide them evenly, whatever their
-distribution. Null ranks with the lowest values, NaN with the highest.
-
-Clustering of a log table's lake, in any format: files that each hold a range of a sort order.
+"""Clustering of a log table's lake, in any format: files that each hold a range of a sort order.
 
 Rewrites files of a bucket and partition, each as the rows between two cut points of a `SortOrder`, so that their bounds
 allow data skipping. Within a file rows keep their offset order, and the footer holds their offsets. Files written
 together are a *cluster*: their names end with the marks of the order and the cluster. A cluster is rewritten only with
 about as many new bytes, so that a row is rewritten a few times in its life.
+
+The order has columns in sequence, or interleaved as ``zorder(a, b)``. Each value becomes the number of cut points not
+above it. A row's numbers are concatenated for columns, and interleaved bitwise for a z-order (Morton, 1966). Cut points
+come from a sample of the rows and divide them evenly, whatever their distribution. Null ranks with the lowest values,
+NaN with the highest.
 """
 
 from __future__ import annotations
@@ -21,22 +20,20 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.arrow_rows import combine_small_chunks, take_rows
-from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_lanes
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_cluster_mark, parse_file_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split
-from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.partitioning import split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -47,7 +44,16 @@ _BITS_MAX: Final = 12
 _ZORDER: Final = re.compile(r"\s*zorder\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _PLAIN: Final = re.compile(r"\w+")
 
-_RankArray = npt.NDArray[np.int64]
+
+CLUSTERED_FILE_BYTES: Final = 32 << 20
+"""Target size of a clustered file. It is small, because tight bounds matter more than length."""
+CLUSTER_BYTES_MAX: Final = 1 << 30
+CLUSTER_ROWS_MAX: Final = 1 << 25
+"""Row limit of a cluster: their offsets are in memory while it is written."""
+_SAMPLE_ROWS: Final = 1 << 18
+_GROWTH: Final = 2
+"""A cluster is rewritten together with at least half its bytes."""
+_WINDOW_OFFSETS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ class ZOrderRanks:
         self._bits = min(_BITS_MAX, 62 // len(order.columns))
         self._cuts = {name: _cut_points(sample[name], (1 << self._bits) - 1) for name in order.columns}
 
-    def of(self, rows: pa.RecordBatch | pa.Table) -> _RankArray:
+    def of(self, rows: pa.RecordBatch | pa.Table) -> Int64Array:
         """Return the rank of each row."""
         z_values = np.zeros(rows.num_rows, dtype=np.int64)
         for term in self._order.terms:
@@ -123,12 +129,12 @@ class ZOrderRanks:
             z_values = (z_values << (self._bits * len(term))) | _interleave_bits(ranks, self._bits)
         return z_values
 
-    def _rank(self, name: str, rows: pa.RecordBatch | pa.Table) -> _RankArray:
+    def _rank(self, name: str, rows: pa.RecordBatch | pa.Table) -> Int64Array:
         """Return ranks below 2 ** bits. Their first bit halves the cut points, as a z-order needs."""
         cuts = self._cuts[name]
         return _count_cuts_below(cuts, rows.column(name)) << (self._bits - len(cuts).bit_length())
 
-    def lane_bounds(self, sample: pa.Table, num_lanes: int) -> _RankArray:
+    def lane_bounds(self, sample: pa.Table, num_lanes: int) -> Int64Array:
         """Return at most ``num_lanes`` - 1 ascending ranks that divide the sample's rows about evenly."""
         numbers = np.sort(self.of(sample))
         at = (np.arange(1, num_lanes) * len(numbers)) // num_lanes
@@ -146,7 +152,7 @@ def _cut_points(values: pa.ChunkedArray, cuts_max: int) -> pa.Array:
     return cuts.take(pc.sort_indices(cuts))
 
 
-def _count_cuts_below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> _RankArray:
+def _count_cuts_below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
     """Return the number of cut points not above each value, 0 for null; for any type with an order."""
     column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     with_cuts = pa.concat_arrays([cuts, column.cast(cuts.type)])
@@ -158,7 +164,7 @@ def _count_cuts_below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> _Ra
     return ranks[len(cuts) :]
 
 
-def _interleave_bits(ranks: Sequence[_RankArray], bits: int) -> _RankArray:
+def _interleave_bits(ranks: Sequence[Int64Array], bits: int) -> Int64Array:
     if len(ranks) == 1:
         return ranks[0]
     interleaved = np.zeros(len(ranks[0]), dtype=np.int64)
@@ -166,17 +172,6 @@ def _interleave_bits(ranks: Sequence[_RankArray], bits: int) -> _RankArray:
         for rank in ranks:
             interleaved = (interleaved << 1) | ((rank >> bit) & 1)
     return interleaved
-
-
-CLUSTERED_FILE_BYTES: Final = 32 << 20
-"""Target size of a clustered file. It is small, because tight bounds matter more than length."""
-CLUSTER_BYTES_MAX: Final = 1 << 30
-CLUSTER_ROWS_MAX: Final = 1 << 25
-"""Row limit of a cluster: their offsets are in memory while it is written."""
-_SAMPLE_ROWS: Final = 1 << 18
-_GROWTH: Final = 2
-"""A cluster is rewritten together with at least half its bytes."""
-_WINDOW_OFFSETS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +254,7 @@ def _total_bytes(files: Sequence[StoredFile]) -> int:
 
 
 def write_cluster(
-    how: Clustering,
-    group: CompactGroup,
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files: FileAccess,
-    ids: Ids,
+    how: Clustering, group: CompactGroup, output: FileOutput, projection: LakeProjection
 ) -> list[LakeFile]:
     """Write the group's rows as files of one range of the order each, with their offsets in the footers.
 
@@ -274,20 +263,20 @@ def write_cluster(
     """
     if not group.num_rows:
         return []
-    sample = _sample_rows(group, projection.of_columns(how.order.columns), files)
+    sample = _sample_rows(group, projection.of_columns(how.order.columns), output.files)
     ranks = ZOrderRanks(how.order, sample)
     cuts = ranks.lane_bounds(sample, how.num_lanes(group.size_bytes))
 
     def batches() -> Iterator[tuple[pa.RecordBatch, Int64Array, Int64Array]]:
-        for rows, offsets in _sort_by_offset(group, projection, files):
+        for rows, offsets in _sort_by_offset(group, projection, output.files):
             yield rows, offsets, np.searchsorted(cuts, ranks.of(rows), side="right")
 
     ranges = [file.runs.range for file in group.files if file.runs]
     offsets = OffsetRange(min(r.start for r in ranges), max(r.end for r in ranges))
     # A file may exceed the target somewhat, so that no small remainder is left.
-    roomy = replace(context, target_file_bytes=2 * how.file_bytes)
-    mark = f"_{how.mark}_{ids.new_uuid()[:8]}"
-    return write_lanes(roomy, spec, files, ids, group.bucket, offsets, mark, batches())
+    roomy = replace(output, context=replace(output.context, target_file_bytes=2 * how.file_bytes))
+    mark = f"_{how.mark}_{output.ids.new_uuid()[:8]}"
+    return write_lanes(roomy, group.bucket, offsets, mark, batches())
 
 
 def _sample_rows(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:

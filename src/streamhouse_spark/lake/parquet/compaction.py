@@ -12,17 +12,16 @@ from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
-from streamhouse_spark.core.clock import Ids, World
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_cluster_mark
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
-from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
@@ -36,6 +35,10 @@ COMPACT_BYTES_MAX = 1 << 30
 SPREAD_BYTES_MAX: Final = 16 << 30
 """The same if several processes write the groups of a call in parallel."""
 
+R = TypeVar("R")
+Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
+"""Returns the offsets of files in order, and None for a file of another engine, which is skipped."""
+
 
 class SizedFile(Protocol):
     @property
@@ -43,7 +46,6 @@ class SizedFile(Protocol):
 
 
 G = TypeVar("G", bound=SizedFile)
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +110,10 @@ class GroupWriter(Protocol):
 RunGroups = Callable[[Sequence[SizedFile], GroupWriter], Sequence[Rewritten]]
 """Rewrites groups and returns each once, in any order. A failed attempt may be repeated: only the returned files are
 committed, others are orphans."""
-Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
-"""Returns the offsets of files in order, and None for a file of another engine, which is skipped."""
 
 
 def plan_groups(
-    stored: Sequence[StoredFile],
-    footers: Footers,
-    *,
-    target_bytes: int,
-    files_min: int,
+    stored: Sequence[StoredFile], footers: Footers, *, target_bytes: int, files_min: int
 ) -> list[CompactGroup]:
     """Return runs of at least ``files_min`` small files with adjacent offset ranges.
 
@@ -196,9 +192,7 @@ def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R])
 
 
 def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
-    """Rewrite groups. Raises `CommitConflictError` if one is missing from the result, because its rows would be
-    lost.
-    """
+    """Rewrite groups. Raises `CommitConflictError` if one is missing from the result: its rows would be lost."""
     rewrites = list(run(groups, writer))
     if len(rewrites) != len(groups):
         raise CommitConflictError(
@@ -207,19 +201,24 @@ def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWri
     return rewrites
 
 
+def rewrite_same_rows(
+    run: RunGroups, groups: Sequence[CompactGroup], writer: GroupWriter, location: str
+) -> list[LakeFile]:
+    """Rewrite groups of a log table, and return the new files. Raises `CommitConflictError` if they have other rows."""
+    files = list_new_files(rewrite_groups(run, groups, writer, location))
+    if sum(file.num_rows for file in files) != sum(group.num_rows for group in groups):
+        raise CommitConflictError(
+            f"lake table {location}: compaction read a different set of rows than planned; try again"
+        )
+    return files
+
+
 def list_new_files(rewrites: Iterable[Rewritten]) -> list[LakeFile]:
     return [file for rewrite in rewrites for file in rewrite.files]
 
 
-def merge_group(
-    group: CompactGroup,
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files: FileAccess,
-    ids: Ids,
-) -> list[LakeFile]:
-    """Write the group's rows in offset order, with their offsets in the footer. ``spec`` is the context's own.
+def merge_group(group: CompactGroup, output: FileOutput, projection: LakeProjection) -> list[LakeFile]:
+    """Write the group's rows in offset order, with their offsets in the footer.
 
     Returns no file for a group whose rows are all deleted.
     """
@@ -228,8 +227,8 @@ def merge_group(
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         for file, split in zip(group.files, group.splits(), strict=True):
-            for batch in read_split(files, split, projection):
+            for batch in read_split(output.files, split, projection):
                 yield file, batch
 
     offsets = OffsetRange(group.files[0].runs.range.start, group.files[-1].runs.range.end)
-    return rewrite_files(context, spec, files, ids, group.bucket, offsets, batches())
+    return rewrite_files(output, group.bucket, offsets, batches())

@@ -1,7 +1,4 @@
-"""Rewrites of a data file of the table, or of another engine, without some of its rows, in any format.
-
-Partition drops in a log table's lake, in any format: retries, and the rows of a file that stay.
-"""
+"""Rewrites of data files without some of their rows, in any format: single rows, or the rows of a dropped partition."""
 
 from __future__ import annotations
 
@@ -12,15 +9,14 @@ from typing import Final, Generic, TypeVar
 import pyarrow as pa
 
 from streamhouse_spark.core.arrow_rows import copy_live_rows
-from streamhouse_spark.core.clock import Ids, World
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter, rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey, parse_file_offsets
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionFile, PartitionKey, parse_file_offsets
 from streamhouse_spark.lake.parquet.reader import (
     FilesAt,
     OffsetFile,
@@ -28,7 +24,11 @@ from streamhouse_spark.lake.parquet.reader import (
     read_offset_file,
     read_split,
 )
-from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.snapshot_properties import LakeOffsets
+from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeProjection, LakeSplit
+
+ATTEMPTS_MAX: Final = 20
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,7 @@ class FileRewrite:
         return self.offsets.runs.without(self.removed_offsets)
 
 
-def rewrite_without_rows(
-    file: FileRewrite, context: WriteContext, spec: FileSpec, projection: LakeProjection, files: FileAccess, ids: Ids
-) -> list[LakeFile]:
+def rewrite_without_rows(file: FileRewrite, output: FileOutput, projection: LakeProjection) -> list[LakeFile]:
     """Write the remaining rows of a file, in order and with their offsets, to new files. They are durable on return.
 
     If no row remains, reads and writes nothing. Memory is bounded by one row group. Raises `CommitConflictError` if the
@@ -63,12 +61,12 @@ def rewrite_without_rows(
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
-        for batch in read_split(files, file.split, projection):
+        for batch in read_split(output.files, file.split, projection):
             deleted = deleted_places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
             yield remaining, copy_live_rows(batch, deleted)
 
-    written = rewrite_files(context, spec, files, ids, remaining.bucket, remaining.runs.range, batches())
+    written = rewrite_files(output, remaining.bucket, remaining.runs.range, batches())
     if sum(written_file.num_rows for written_file in written) != remaining.runs.num_rows:
         raise CommitConflictError(
             f"lake file {file.split.location} had other rows than its footer says; no row was deleted there, run "
@@ -99,12 +97,7 @@ class ExternalFileRewrite:
 
 
 def rewrite_without_positions(
-    file: ExternalFileRewrite,
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files_at: FilesAt,
-    ids: Ids,
+    file: ExternalFileRewrite, output: FileOutput, projection: LakeProjection, files_at: FilesAt
 ) -> LakeFile | None:
     """Write the remaining rows of a file, in order, to a file without offsets. Returns None if no row remains.
 
@@ -113,9 +106,9 @@ def rewrite_without_positions(
     """
     if not file.num_kept:
         return None
-    numbers, splitter = file.removed_positions.offsets(), PartitionSplitter(spec, context.schema.arrow, file.bucket)
-    files, where = files_at(spec.data_location), file.split.location
-    written = PartitionFile(context, spec, files, file.bucket, file.partition, file.sequences, ids.new_uuid())
+    numbers, where = file.removed_positions.offsets(), file.split.location
+    splitter = PartitionSplitter(output.spec, output.context.schema.names, file.bucket)
+    written = PartitionFile(output, file.bucket, file.partition, file.sequences, output.ids.new_uuid())
     try:
         position = 0
         for batch in read_split(files_at(where), file.split, projection):
@@ -133,11 +126,6 @@ def rewrite_without_positions(
             f"lake file {where} had other rows than its manifest says; no row was deleted there, run streamhouse verify"
         )
     return written_file
-
-
-ATTEMPTS_MAX: Final = 20
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +166,13 @@ class FilesToDrop(Generic[T]):
 
     def report(self) -> LakeDropReport:
         return LakeDropReport(len(self.files), self.rows, self.kept_rows)
+
+    def properties_after(self, offsets: LakeOffsets | None, table_uuid: str) -> dict[str, str]:
+        """Return the properties of the snapshot without the files, on top of one with these offsets.
+
+        Files of other engines have no offsets: if the lake has none, there is nothing to count.
+        """
+        return {} if offsets is None else offsets.with_dropped(self.rows, self.foreign_rows).to_properties(table_uuid)
 
 
 def find_files_to_drop(
@@ -238,28 +233,14 @@ def has_external_name(location: str) -> bool:
 
 
 def rewrite_partial_files(
-    cuts: Iterable[PartialFile],
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files_at: FilesAt,
-    files: FileAccess,
-    ids: Ids,
+    cuts: Iterable[PartialFile], output: FileOutput, projection: LakeProjection, files_at: FilesAt
 ) -> list[LakeFile]:
-    """Write the remaining rows of partly dropped files, with their offsets, to new files that ``files`` can reach."""
-    return [
-        file for cut in cuts for file in _rewrite_partial_file(cut, context, spec, projection, files_at, files, ids)
-    ]
+    """Write the remaining rows of partly dropped files, with their offsets, to new files."""
+    return [file for cut in cuts for file in _rewrite_partial_file(cut, output, projection, files_at)]
 
 
 def _rewrite_partial_file(
-    cut: PartialFile,
-    context: WriteContext,
-    spec: FileSpec,
-    projection: LakeProjection,
-    files_at: FilesAt,
-    files: FileAccess,
-    ids: Ids,
+    cut: PartialFile, output: FileOutput, projection: LakeProjection, files_at: FilesAt
 ) -> list[LakeFile]:
     remaining = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_retained, cut.offsets.runs.num_rows))
 
@@ -271,7 +252,7 @@ def _rewrite_partial_file(
             if skipped < batch.num_rows:
                 yield remaining, batch.slice(skipped)
 
-    written = rewrite_files(context, spec, files, ids, remaining.bucket, remaining.runs.range, batches())
+    written = rewrite_files(output, remaining.bucket, remaining.runs.range, batches())
     if sum(f.num_rows for f in written) != remaining.runs.num_rows:
         raise CommitConflictError(
             f"lake file {cut.split.location} had other rows than its footer says; nothing was dropped, run "

@@ -10,16 +10,14 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
 from streamhouse_spark.lake.parquet.parquet_io import CountingWriter, FileAccess, parquet_sink
-from streamhouse_spark.lake.parquet.reader import (
-    BUCKET_KEY,
-    OFFSETS_KEY,
-    SORTED_BY_KEY,
-)
+from streamhouse_spark.lake.parquet.reader import BUCKET_KEY, OFFSETS_KEY, SORTED_BY_KEY
 from streamhouse_spark.lake.types import LakeFile, WriteContext
 from streamhouse_spark.schema.variant import without_null_parts
 
@@ -45,9 +43,7 @@ class PartitionPart(Protocol):
 
     @property
     def is_bucket(self) -> bool:
-        """Whether the value is the rows' bucket, null for a null column. Otherwise it derives from the column's
-        value.
-        """
+        """Whether the value is the rows' bucket, null for a null column, instead of derived from the column."""
 
     def derived(self, column: pa.Array) -> pa.Array:
         """Return the value of each row, from the column of the data files."""
@@ -141,9 +137,7 @@ def _name_parts(name: str) -> list[str]:
 
 
 def parse_file_end(location: str) -> tuple[int, int] | None:
-    """Return the bucket of a file of this package and the end of its offset range, from its name. None for
-    other files.
-    """
+    """Return the bucket of a file of the package and the end of its offset range by its name, else None."""
     parts = _name_parts(location.rpartition("/")[2])
     numbers = [int(part) for part in parts[:-1] if part.isdigit()]
     is_own = len(numbers) == len(parts) - 1 and len(numbers) in (2, 3)
@@ -161,6 +155,17 @@ def parse_cluster_mark(location: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
+@dataclass(frozen=True, slots=True)
+class FileOutput:
+    """Where a task writes data files of a table, and in what form."""
+
+    context: WriteContext
+    spec: FileSpec
+    """The lake's part of the context."""
+    files: FileAccess
+    ids: Ids
+
+
 class PartitionFile:
     """A data file of one partition value, created with its first row group.
 
@@ -171,20 +176,12 @@ class PartitionFile:
     """
 
     def __init__(
-        self,
-        context: WriteContext,
-        spec: FileSpec,
-        files: FileAccess,
-        bucket: int,
-        key: PartitionKey,
-        offsets: OffsetRange,
-        name_suffix: str,
-        lane: int = 0,
+        self, output: FileOutput, bucket: int, key: PartitionKey, offsets: OffsetRange, name_suffix: str, lane: int = 0
     ) -> None:
         self._offsets = offsets
-        self._context = context
-        self._spec = spec
-        self._files = files
+        self._context = output.context
+        self._spec = output.spec
+        self._files = output.files
         self._bucket = bucket
         self.key = key
         self.lane = lane
@@ -291,10 +288,7 @@ class PartitionFile:
             self._location = f"{self._spec.directory(self.key, self._bucket)}/{name}"
             self._sink = self._stack.enter_context(parquet_sink(self._files, self._location))
             self._writer = pq.ParquetWriter(
-                self._sink,
-                self._spec.file_schema,
-                metadata_collector=self._footers,
-                **self._spec.writer_options,
+                self._sink, self._spec.file_schema, metadata_collector=self._footers, **self._spec.writer_options
             )
         return self._writer
 

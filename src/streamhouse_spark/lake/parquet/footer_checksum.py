@@ -55,9 +55,7 @@ class FooterChecksum:
 
 
 def close_with_checksum(writer: pq.ParquetWriter, sink: CountingWriter, described: Mapping[str, str]) -> None:
-    """Finish a Parquet file whose rows are all written to the sink. Its footer holds ``described`` and the
-    checksums.
-    """
+    """Finish a Parquet file whose rows are all written. Its footer holds ``described`` and the checksums."""
     start = sink.size_bytes
     writer.add_key_value_metadata({**described, KEY: _format_value(b"", b"", start)})
     with sink.buffer_and_change(lambda written: _add_checksums(written, start)):
@@ -127,9 +125,7 @@ def is_whole(source: pa.NativeFile, location: str) -> bool:
 
 
 def _is_own(location: str) -> bool:
-    """Return whether the name in lake metadata is the package's. Another engine may have copied the entry into its own
-    file.
-    """
+    """Return whether the name is the package's. Another engine may have copied the entry into its own file."""
     return _OWN_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 

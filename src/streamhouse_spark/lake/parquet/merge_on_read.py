@@ -1,7 +1,5 @@
-"""Merge of primary-key files into one sequence in key order, each key once.
-
-Reads of any split of a lake: a plain data file, or primary-key files merged while they are read.
-"""
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""Reads of any split of a lake: a plain data file, or primary-key files merged into one sequence, each key once."""
 
 from __future__ import annotations
 
@@ -26,6 +24,9 @@ from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, NO_POSITIONS, Posi
 from streamhouse_spark.lake.types import Filter, LakeProjection, LakeSplit, LiveFile, MergedFile, MergedFiles
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
+RUN_BYTES_MAX = 128 << 20
+"""Bytes in memory sorted at once."""
+
 
 class MergedRows:
     """The live rows of several files. For rows with equal keys, which only other engines write, the latest file's row
@@ -43,9 +44,7 @@ class MergedRows:
         key_ids: Sequence[int],
         key_indexes: Sequence[int],
     ) -> None:
-        """Take files, oldest first. ``key_indexes`` are the indexes in the projection of the key columns, which have
-        the ids ``key_ids``.
-        """
+        """Take files, oldest first. ``key_indexes`` are the places of the columns ``key_ids`` in the projection."""
         self._files = files
         self._oldest_first = oldest_first
         self._projection = projection
@@ -155,10 +154,6 @@ def _is_ascending(keys: pa.BinaryArray) -> bool:
     return pc.all(is_larger).as_py() is not False
 
 
-RUN_BYTES_MAX = 128 << 20
-"""Bytes in memory sorted at once."""
-
-
 def split_into_sorted_runs(
     batches: Iterable[pa.RecordBatch],
     sort: Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch],
@@ -206,9 +201,6 @@ def _map_file(path: Path) -> Iterator[pa.RecordBatch]:
             yield reader.get_batch(position)
 
 
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-
-
 def read_split(
     files: FileAccess,
     split: LakeSplit,
@@ -217,16 +209,19 @@ def read_split(
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
     deleted: Positions = NO_POSITIONS,
+    threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split, with exactly the projection's columns and types.
 
     Rows come in file order, or in key order without duplicates for merged files. A plain file is pruned by ``node``,
-    the tree of a filter, and by its positions ``deleted``. Merged files are not: a row that does not match the filter
-    may still replace an older one. Memory is bounded by a batch, for merged files by one row group of each. Raises
-    `SnapshotExpiredError` if a file is missing, `CorruptDataError` if it cannot be read.
+    the tree of a filter, and by its positions ``deleted``, and decoded by ``threads``. Merged files are not: a row that
+    does not match the filter may still replace an older one. Memory is bounded by a batch, for merged files by one row
+    group of each. Raises `SnapshotExpiredError` if a file is missing, `CorruptDataError` if it cannot be read.
     """
     if split.merge is None:
-        yield from parquet_read.read_split(files, split, projection, filter=filter, node=node, deleted=deleted)
+        yield from parquet_read.read_split(
+            files, split, projection, filter=filter, node=node, deleted=deleted, threads=threads
+        )
         return
     merged = NewestRows(files, split.merge, projection)
     for rows in merged.batches():
@@ -236,21 +231,6 @@ def read_split(
             yield from select_matching_rows(pa.Table.from_batches([columns]), filter).to_batches()
         elif columns.num_rows:
             yield columns
-
-
-def read_whole(
-    files: FileAccess,
-    split: LakeSplit,
-    projection: LakeProjection,
-    *,
-    filter: Filter = None,
-    node: Node = ALWAYS_TRUE,
-    deleted: Positions = NO_POSITIONS,
-) -> pa.Table:
-    """Read the rows of `read_split` at once; a plain file with all of Arrow's threads."""
-    if split.merge is None:
-        return parquet_read.read_whole(files, split, projection, filter=filter, node=node, deleted=deleted)
-    return pa.Table.from_batches(read_split(files, split, projection, filter=filter), schema=projection.schema.arrow)
 
 
 class NewestRows:

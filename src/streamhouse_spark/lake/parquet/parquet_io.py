@@ -60,7 +60,7 @@ class StorageFiles:
         if key is None or ".." in key.split("/"):
             raise LakeMismatchError(
                 f"lake file {location} lies outside the warehouse {self.storage.url}; "
-                "move the lake table into the warehouse, or name its catalog with lake.iceberg.catalog.* settings",
+                "move the lake table into the warehouse, or name its catalog with lake.iceberg.catalog.* settings"
             )
         return key
 
@@ -202,9 +202,7 @@ class CountingWriter:
 
     @contextmanager
     def buffer_and_change(self, change: Callable[[bytes], bytes]) -> Iterator[None]:
-        """Buffer everything written in the context, then store what ``change`` returns for it, which has the same
-        length.
-        """
+        """Buffer all that is written in the context, then store what ``change`` returns for it, of the same length."""
         self._held = bytearray()
         yield
         buffered, self._held = bytes(self._held), None

@@ -1,8 +1,7 @@
-"""Selection of the row groups that can match a read's filter, by the file's footer.
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""Reads of data files with Arrow: row groups that can match, columns by field id, position deletes, offsets.
 
-The rows of the selected groups are read as one sequence. `RowGroups` maps places in it to row numbers of the file.
-
-Reads of data files with Arrow: columns by field id, casts to the table's types, position deletes, offsets.
+The rows of the selected row groups are read as one sequence. `RowGroups` maps places in it to row numbers of the file.
 """
 
 from __future__ import annotations
@@ -23,12 +22,7 @@ from streamhouse_spark.core.arrow_rows import combine_small_chunks, take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import (
-    CorruptDataError,
-    ObjectNotFoundError,
-    OffsetsTrimmedError,
-    SnapshotExpiredError,
-)
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import (
     ALWAYS_TRUE,
     ONLY_NULLS,
@@ -49,12 +43,26 @@ if TYPE_CHECKING:
 
     from streamhouse_spark.lake.parquet.opened_file import ParquetSource
 
-
 Numbers = npt.NDArray[np.int64]
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _UNTOLD = (pa.ArrowException, OverflowError, ValueError, TypeError, ArithmeticError)
 """Errors of Arrow, and of Python's values, on statistics that they cannot show."""
+
+BUCKET_KEY = "streamhouse.bucket"
+OFFSETS_KEY = "streamhouse.offsets"
+SORTED_BY_KEY = "streamhouse.sorted-by"
+"""Footer key with the field ids of the primary key, if the rows are sorted by it."""
+DELETED_KEY = "streamhouse.deleted"
+"""Footer key with the number of positions in a file of position deletes: lost ones would restore rows."""
+BATCH_ROWS = 1 << 16
+BATCH_BYTES_MAX = 128 << 20
+Positions = npt.NDArray[np.int64]
+NO_POSITIONS: Final[Positions] = np.zeros(0, np.int64)
+FilesAt = Callable[[str], FileAccess]
+"""Returns the access to the files around a location."""
+_DAMAGE = (pa.ArrowException, ValueError, OSError)
+"""Errors of Arrow on bytes that are not the expected Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,26 +205,6 @@ def _low_and_high(statistics: pq.Statistics, stored: pa.DataType, *, is_integer:
     return to_comparable(low), to_comparable(high)
 
 
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-
-
-BUCKET_KEY = "streamhouse.bucket"
-OFFSETS_KEY = "streamhouse.offsets"
-SORTED_BY_KEY = "streamhouse.sorted-by"
-"""Footer key with the field ids of the primary key, if the rows are sorted by it."""
-DELETED_KEY = "streamhouse.deleted"
-"""Footer key with the number of positions in a file of position deletes. Nothing else checks it, and lost positions
-would restore rows."""
-BATCH_ROWS = 1 << 16
-BATCH_BYTES_MAX = 128 << 20
-Positions = npt.NDArray[np.int64]
-NO_POSITIONS: Final[Positions] = np.zeros(0, np.int64)
-FilesAt = Callable[[str], FileAccess]
-"""Returns the access to the files around a location."""
-_DAMAGE = (pa.ArrowException, ValueError, OSError)
-"""Errors of Arrow on bytes that are not the expected Parquet."""
-
-
 def read_split(
     files: FileAccess,
     split: LakeSplit,
@@ -225,46 +213,20 @@ def read_split(
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
     deleted: Positions = NO_POSITIONS,
+    threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split in file order, with exactly the projection's columns and types.
 
-    Leaves out row groups that cannot match ``node``, the tree of a filter, and the rows at the positions ``deleted``,
+    ``threads`` decode each batch with all of Arrow's threads. Leaves out row groups that cannot match ``node``, the tree of a filter, and the rows at the positions ``deleted``,
     which are ascending and distinct. Raises `SnapshotExpiredError` if the file is missing, `CorruptDataError` if it
     cannot be read.
     """
-    return _read(files, split, projection, filter, node, deleted, whole=False)
-
-
-def read_whole(
-    files: FileAccess,
-    split: LakeSplit,
-    projection: LakeProjection,
-    *,
-    filter: Filter = None,
-    node: Node = ALWAYS_TRUE,
-    deleted: Positions = NO_POSITIONS,
-) -> pa.Table:
-    """Read the rows of `read_split` at once, with all of Arrow's threads."""
-    batches = _read(files, split, projection, filter, node, deleted, whole=True)
-    return pa.Table.from_batches(batches, schema=projection.schema.arrow)
-
-
-def _read(
-    files: FileAccess,
-    split: LakeSplit,
-    projection: LakeProjection,
-    filter: Filter,
-    node: Node,
-    deleted_before: Positions,
-    *,
-    whole: bool,
-) -> Iterator[pa.RecordBatch]:
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, node)
-        deleted = opened.find_deleted_places(files, chosen, deleted_before)
-        for place, rows in opened.rows(columns, chosen, threads=whole):
-            dropped = deleted_places_within(deleted, place, rows.num_rows)
+        deleted_places = opened.find_deleted_places(files, chosen, deleted)
+        for place, rows in opened.rows(columns, chosen, threads=threads):
+            dropped = deleted_places_within(deleted_places, place, rows.num_rows)
             parts = arrow_rows.slice_live_rows(rows, dropped)
             if filter is not None and parts is None:
                 yield from arrow_rows.select_matching_rows(pa.Table.from_batches([rows]), filter, dropped).to_batches()
@@ -604,9 +566,7 @@ def read_in_offset_order(
         begin = window.end
 
 
-def _read_window(
-    pieces: list[tuple[OffsetSet, RowCursor]],
-) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+def _read_window(pieces: list[tuple[OffsetSet, RowCursor]]) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
     offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
     if len(pieces) > 1:

@@ -1,7 +1,4 @@
-"""Rows of a data file with their row numbers, from the row groups that can match.
-
-Deleted rows of data files that another engine replaced, and equal rows in the new files.
-"""
+"""Rows of a data file by their row numbers, and rows equal to those of a file that another engine replaced."""
 
 from __future__ import annotations
 
@@ -29,6 +26,8 @@ from streamhouse_spark.lake.types import LakeProjection, LakeSplit
 from streamhouse_spark.schema.variant import cast_rows
 
 Numbers = npt.NDArray[np.int64]
+
+Codes = npt.NDArray[np.int64]
 
 
 def read_numbered(
@@ -82,9 +81,6 @@ def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
-RowPlaces = npt.NDArray[np.int64]
-
-
 def read_rows_at(
     files_at: FilesAt, files: Mapping[str, LakeSplit], runs_at: Mapping[str, OffsetSet], projection: LakeProjection
 ) -> pa.Table:
@@ -103,7 +99,7 @@ def read_rows_at(
 
 def find_equal_rows(
     files_at: FilesAt, newer: Iterable[tuple[str, LakeSplit]], rows: pa.Table, projection: LakeProjection
-) -> Iterator[tuple[str, RowPlaces]]:
+) -> Iterator[tuple[str, Positions]]:
     """Find rows of files, by name and position, that equal ``rows`` in all columns, each of ``rows`` once.
 
     If more rows are equal, those of the first files are returned.
@@ -116,9 +112,6 @@ def find_equal_rows(
         hits = [numbers[left.take_matches(batch)] for numbers, batch in numbered]
         if sum(map(len, hits)):
             yield name, np.concatenate(hits)
-
-
-Codes = npt.NDArray[np.int64]
 
 
 class RowMultiset:

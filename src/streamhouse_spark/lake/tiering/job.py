@@ -1,15 +1,14 @@
-"""Cache of no-op rounds: a process that found nothing to tier checks only for changes next time.
-
-The cache holds the log state and the lake's latest metadata object. While both are unchanged, and the object has no
-successor, the round ends early. Any change to the lake adds a successor or removes the object, whichever engine makes
-it. No write relies on the cache: a round with work reads everything again.
-
-Tiering: moves rows from the hot log into the lake table in rounds, one lake snapshot each.
+"""Tiering: moves rows from the hot log into the lake table in rounds, one lake snapshot each.
 
 Tasks write the files of a round, planned from the offsets of the lake's latest snapshot. The lake commit is fenced by
 these offsets: one of several concurrent services wins, the others plan again. The log then records the tiered snapshot.
 After a crash between the two commits, the next round records it. After a truncation the next round drops all rows of
 the lake table, even if it adds none.
+
+A process that found nothing to tier checks only for changes next time. It remembers the log state and the lake's latest
+metadata object. While both are unchanged, and the object has no successor, the round ends early. Any change to the lake
+adds a successor or removes the object, whichever engine makes it. No write relies on this: a round with work reads
+everything again.
 """
 
 from __future__ import annotations
@@ -43,14 +42,10 @@ from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.file_access import FilesAhead, lake_files
 from streamhouse_spark.lake.formats import file_spec_of, lake_library
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
+from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
-from streamhouse_spark.lake.tiering.plan import (
-    ROUND_BYTES_PER_BUCKET_MAX,
-    TieringTask,
-    require_progress,
-    task_bytes,
-)
+from streamhouse_spark.lake.tiering.plan import ROUND_BYTES_PER_BUCKET_MAX, TieringTask, require_progress, task_bytes
 from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead, record_applied_deletes, record_snapshot
 from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LakeVersion
@@ -66,8 +61,14 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 LASTS_MS: Final = 10 * 60_000
-"""Boot time after which a round reads everything again, to notice columns that another engine altered without a
-snapshot."""
+"""Boot time after which a round reads everything again: another engine may alter columns without a snapshot."""
+
+_no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
+_lock = new_lock()
+logger = logging.getLogger(__name__)
+CONFLICTS_MAX = 20
+SMALL_TASK_BYTES_MAX = 8 << 20
+SMALL_TASKS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,6 @@ class _NoOpRound:
     def is_state(self, state: TableState | None) -> bool:
         identity = None if state is None else (state.version, state.attempt, state.lake_location)
         return identity == (self.version, self.attempt, self.location)
-
-
-_no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
-_lock = new_lock()
 
 
 def remember_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
@@ -130,18 +127,9 @@ def find_unchanged_state(
     return None
 
 
-logger = logging.getLogger(__name__)
-
-CONFLICTS_MAX = 20
-SMALL_TASK_BYTES_MAX = 8 << 20
-SMALL_TASKS_AT_ONCE = 16
-
-
 @dataclass(frozen=True, slots=True)
 class TieringReport:
-    """Result of one `TieringJob.run`. ``snapshots`` holds the ids that this call committed; other services may have
-    tiered too.
-    """
+    """Result of one `TieringJob.run`. ``snapshots`` holds the ids that this call committed."""
 
     table: str
     rows: int
@@ -291,7 +279,8 @@ class TieringJob:
         return newest
 
     def _was_replaced(self, state: TableState) -> bool:
-        return state.lake is not None and self._lake.is_replaced(state.lake.snapshot_id)
+        replaceable = self._lake.capabilities.replaceable
+        return replaceable is not None and state.lake is not None and replaceable.is_replaced(state.lake.snapshot_id)
 
     def _require_progress(self, state: TableState, recorded: TieredSnapshot) -> None:
         newest = self._lake.newest()
@@ -349,11 +338,7 @@ def _remove_duplicate_keys(files: Sequence[LakeFile]) -> int:
 
 
 def run_task(
-    storage: Storage,
-    settings: Mapping[str, str],
-    world: World,
-    task: TieringTask,
-    records: InlineRecords | None = None,
+    storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask, records: InlineRecords | None = None
 ) -> list[LakeFile]:
     """Write the files of one task, on an executor. They are durable on return, but not visible.
 
@@ -364,9 +349,8 @@ def run_task(
         if task.context.primary_key:
             return _run_keyed_task(storage, settings, world, task, records)
         shape = file_spec_of(task.context)
-        files, rows = lake_files(storage, settings, shape.data_location), _read_rows(storage, task, records)
-        deleted = task.split.deleted
-        return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, rows, deleted)
+        output = FileOutput(task.context, shape, lake_files(storage, settings, shape.data_location), world.ids)
+        return write_files(output, task.bucket, task.offsets, _read_rows(storage, task, records), task.split.deleted)
 
 
 def _run_keyed_task(
@@ -403,7 +387,8 @@ def _run_base_task(
         inserts = (_mark_as_inserts(batch, written) for batch in batches)
         return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
     shape = file_spec_of(context)
-    return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, batches)
+    output = FileOutput(context, shape, files_at(shape.data_location), world.ids)
+    return write_rows(output, task.bucket, base, batches)
 
 
 def _mark_as_inserts(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
@@ -431,9 +416,7 @@ def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: Worl
 
 
 def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
-    """Return a function that runs the tasks of a round in threads: one per core, more for small tasks on a remote
-    store.
-    """
+    """Return a function that runs tasks in threads: one per core, more for small tasks on a remote store."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         records = shared_records(storage, tasks)

@@ -1,14 +1,13 @@
-"""Rows of a dropped partition, named in the record of the lake snapshot that dropped them.
-
-The lake drops a partition by files, so only its files show which rows were dropped. The process that records the
-snapshot compares them: the one that dropped the partition or, if it died, the next to tier the table. Rows with offsets
-are named by offset if the log still holds them, others by file and position.
-
-Recording of tiered snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
+"""Recording of tiered snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
 
 Records follow the order of the lake: after a snapshot, no earlier one is recorded. Lake offsets only grow, so the
 snapshot with higher offsets is later. Two snapshots can have equal offsets, if one compacted files or dropped a
 partition. Then the commit attempt asks the lake, after it read the state that the record will follow.
+
+The record names the rows of a dropped partition. The lake drops a partition by files, so only its files show which rows
+were dropped. The process that records the snapshot compares them: the one that dropped the partition or, if it died,
+the next to tier the table. Rows with offsets are named by offset if the log still holds them, others by file and
+position.
 """
 
 from __future__ import annotations
@@ -42,6 +41,9 @@ from streamhouse_spark.log.delete_vectors import (
     without_rows,
 )
 from streamhouse_spark.log.state import TableState
+
+logger = logging.getLogger(__name__)
+TRIES_MAX: Final = 20
 
 
 def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> list[PartitionDropRows]:
@@ -113,9 +115,7 @@ class _PartitionDrop(NamedTuple):
 
 
 def _find_partition_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _PartitionDrop | None:
-    """Return the first lake commit after the recorded snapshot that dropped rows, or None if there are several or it
-    has expired.
-    """
+    """Return the commit since the recorded snapshot that dropped rows. None if it expired, or there are several."""
     dropped_rows = state.lake.dropped_rows if state.lake is not None else 0
     newer = pair.snapshot_id
     for snapshot in lake.ancestors(pair.snapshot_id):
@@ -179,11 +179,6 @@ def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> 
     return LostLogRows(own, files, drop.older, count)
 
 
-logger = logging.getLogger(__name__)
-
-TRIES_MAX: Final = 20
-
-
 def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
     """Record the snapshot, unless the log has recorded as much or more, or has another lake by now.
 
@@ -192,8 +187,9 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
     recorded = log.state.recorded_lake
     if recorded is not None and not should_record(snapshot, recorded):
         return
-    if _dropped_more_rows(snapshot, recorded):
-        snapshot = lake.wait_until_durable(snapshot)
+    replaceable = lake.capabilities.replaceable
+    if replaceable is not None and _dropped_more_rows(snapshot, recorded):
+        snapshot = replaceable.wait_until_durable(snapshot)
 
     def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         if state.lake_location != lake.location:
@@ -208,7 +204,7 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
             or (recorded is not None and not should_record(latest, recorded))
         ):
             return []
-        waits = lake.has_file_names and _has_pending_deletes(state, latest, latest.applied_through)
+        waits = _has_pending_deletes(state, latest, latest.applied_through)
         must_check = waits or ADOPTED in state.properties or bool(find_branches(state))
         keeps_files = must_check and _retains_external_files(state, lake, latest)
         if waits and not keeps_files:
@@ -228,9 +224,7 @@ def _retains_external_files(state: TableState, lake: LakeTable, snapshot: LakeSn
 
 
 def _has_pending_deletes(state: TableState, snapshot: LakeSnapshot, applied_through: int) -> bool:
-    """Return whether this snapshot may hold deleted rows of the recorded one. It has applied deletions through
-    ``applied_through``.
-    """
+    """Return whether a snapshot with deletions ``applied_through`` may hold deleted rows of the recorded one."""
     if state.lake is None or not state.deletions:
         return False
     lake_offsets = state.lake.offsets
@@ -279,7 +273,7 @@ def record_applied_deletes(log: CommitLog, lake: LakeTable, snapshot: LakeSnapsh
             or not should_record(newest, recorded)
         ):
             return []
-        if lake.has_file_names and _has_pending_deletes(state, newest, applied_through):
+        if _has_pending_deletes(state, newest, applied_through):
             return []  # of a later deletion, which the next round applies
         tiered = replace(_make_tiered_snapshot(state, newest, time_ms), applied_through=applied_through)
         return [tiered, *make_partition_drops(state, lake, tiered)]

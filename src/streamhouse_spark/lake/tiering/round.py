@@ -1,7 +1,4 @@
-"""One tiering round: its plan from the latest lake snapshot, and the files it writes.
-
-Tiering into a virtual lake table: all rows of the log in one round, without a record in the log.
-"""
+"""One tiering round, also into a virtual lake table: its plan from the latest lake snapshot, and its files."""
 
 from __future__ import annotations
 
@@ -38,6 +35,8 @@ from streamhouse_spark.storage.base import Storage
 
 RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
 """Runs tasks anywhere, in any order, and returns their files in the order of the tasks."""
+
+CONFLICTS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,7 @@ class TieringPlan:
         return bool(self.deleted or self.file_deletes)
 
     def absent_from(self, lake: LakeTable) -> Mapping[int, int]:
-        """Return, per bucket, the number of rows of the round missing from its files; see
-        `LakeTable.leaves_out_deleted`.
-        """
+        """Return bucket → rows of the round that are not in its files; see `LakeTable.leaves_out_deleted`."""
         if not lake.leaves_out_deleted:
             return NOTHING_ABSENT
         return {
@@ -180,9 +177,6 @@ class RowsOfLog:
             chosen = part.batch.filter(pa.array(np.isin(offsets, offsets_to_find, assume_unique=True)))
             parts.append(pa.Table.from_batches([chosen]))
         return parts
-
-
-CONFLICTS_MAX: Final = 5
 
 
 def tier_to_virtual_table(

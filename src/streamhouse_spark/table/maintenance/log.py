@@ -122,7 +122,8 @@ def _has_rows_to_trim(table: TableHandle) -> bool:
 def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     """Return the offsets up to which the log may be trimmed: those of a durable lake snapshot."""
     try:
-        held = lake.find_durable()
+        replaceable = lake.capabilities.replaceable
+        held = lake.newest() if replaceable is None else replaceable.find_durable()
     except CommitConflictError as conflict:
         logger.info("the log of %s is trimmed next time: %s", table.name, conflict)
         return {}
@@ -142,7 +143,8 @@ def _require_lake_complete(table: TableHandle, lake: LakeTable, newest: LakeSnap
     if recorded is not None and not table.state.begins_at(starts):
         held = starts  # a snapshot from before the truncation holds no row of the table
     lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
-    if lost and recorded is not None and lake.is_replaced(recorded.snapshot_id):
+    replaceable = lake.capabilities.replaceable
+    if lost and recorded is not None and replaceable is not None and replaceable.is_replaced(recorded.snapshot_id):
         raise CommitConflictError(
             f"{table.name}: another engine's commit took the place of lake snapshot {recorded.snapshot_id}, so the "
             f"lake lacks rows of the log (bucket: found, recorded) {lost}; nothing was trimmed. Tier the table, which "

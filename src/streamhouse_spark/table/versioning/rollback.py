@@ -329,8 +329,10 @@ def _require_files(
     def existed(action: DeleteRows) -> bool:
         if action.files.keys() <= target_files:
             return True
-        later = action.snapshot_id
-        return before is not None and later is not None and lake.adds_only_own_rows(before, later)
+        later, replaceable = action.snapshot_id, lake.capabilities.replaceable
+        if before is None or later is None or replaceable is None:
+            return False
+        return replaceable.adds_only_own_rows(before, later)
 
     if number := next((number for number, action in of_files if not existed(action)), None):
         raise _unsupported_error(

@@ -212,7 +212,7 @@ def test_a_lake_of_another_table_is_never_dropped(store):
 def test_metadata_tables_of_a_table_without_snapshots(store):
     lake = lake_of(store)
     lake.create_or_evolve()
-    for name in lake.metadata_table_names():
+    for name in lake.metadata_tables:
         assert lake.metadata_table(name).num_rows == (1 if name == "metadata_log_entries" else 0), name
 
 

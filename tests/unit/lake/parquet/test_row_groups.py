@@ -15,7 +15,7 @@ from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, IsNull
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.lake.parquet.reader import RowGroups, read_split, read_whole, select_matching_groups
+from streamhouse_spark.lake.parquet.reader import RowGroups, read_split, select_matching_groups
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -171,9 +171,9 @@ def test_rows_and_their_numbers(files, node, chosen, is_deleted, part):
     groups = [group for group in chosen if part is None or group in range(*part)]
     expected = [i for group in groups for i in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
     expected = [i for i in expected if not (is_deleted and i in DELETED)]
-    assert read_whole(files, split, projection, node=node)["id"].to_pylist() == expected
-    read = list(read_split(files, split, projection, node=node))
-    assert [i for batch in read for i in batch.column("id").to_pylist()] == expected
+    for threads in (False, True):
+        read = list(read_split(files, split, projection, node=node, threads=threads))
+        assert [i for batch in read for i in batch.column("id").to_pylist()] == expected
     found = list(read_numbered(files, split, projection, mask=RowMask(node)))
     in_groups = [i for group in groups for i in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
     possible = (

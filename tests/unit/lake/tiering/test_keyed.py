@@ -57,7 +57,7 @@ def test_every_metadata_table_shows_files_of_deleted_positions(items):
     items.change([(1, "b", 1)], [(3,)])
     items.tier()
     lake = items.lake()
-    for name in lake.metadata_table_names():
+    for name in lake.metadata_tables:
         assert lake.metadata_table(name).num_rows > 0, name
     found = [entry["data_file"] for entry in lake.metadata_table("entries").to_pylist()]
     by_content = {file["content"]: file for file in found}
@@ -96,7 +96,7 @@ def test_a_first_round_that_leaves_nothing(memory, world):
     table.tier()
     assert table.lake().newest().offsets == {0: 2}
     table.require_expected()
-    for name in table.lake().metadata_table_names():
+    for name in table.lake().metadata_tables:
         table.lake().metadata_table(name)
     assert data_files(table.lake()) == []
     table.change([(1, "y", 1)])
@@ -547,5 +547,5 @@ def foreign_deletes(table: KeyedTable, positions: dict[str, list[int]]) -> None:
     file = LakeFile(
         location, 0, OffsetRange(0, 0), len(pairs), size_bytes, 0, 0, (), bounds, deletes=DeletedRows("several")
     )
-    change = Change(Operation.OVERWRITE, added=[file], moves_tag=False)
-    commit_snapshot(place.catalog, place.identifier, lambda _metadata: change, table.world)
+    change = Change(Operation.OVERWRITE, added=[file])
+    commit_snapshot(place, lambda _metadata: change)

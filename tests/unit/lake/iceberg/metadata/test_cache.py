@@ -22,10 +22,10 @@ def test_what_is_remembered_is_what_its_text_says(store, world):
     tier(lake, _rows(36))
     keys = [info.key for info in store.list("lake/") if info.key.endswith(".metadata.json")]
     found = [store.read(key) for key in keys]
-    remembered = [data for data in found if data in kept._documents]
-    assert len(remembered) == kept.REMEMBERED
+    remembered = [data for data in found if kept._parsed_metadata.get(data) is not None]
+    assert len(remembered) == 8
     for data in remembered:
-        assert kept._documents[data] == TableMetadataUtil.parse_raw(data.decode())
+        assert kept._parsed_metadata.get(data) == TableMetadataUtil.parse_raw(data.decode())
         assert type(kept.parse_metadata(data).snapshots) is list
 
 
