@@ -29,7 +29,6 @@ from streamhouse_spark.dml.validation import (
     require_partitioned,
     require_partitioned_by,
 )
-from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.expressions.evaluation import mask_of
 from streamhouse_spark.expressions.partition_filter import (
     OverwriteFilter,
@@ -55,9 +54,8 @@ from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_planning import Pruning, ScanRequest
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.schema.partitioning import PartitionField
-from streamhouse_spark.schema.row_conversion import is_rereadable
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.log_writer import SCHEMA_CHANGES_MAX, LogTableWriter
+from streamhouse_spark.write.log_writer import LogTableWriter, retry_schema_changes
 from streamhouse_spark.write.upsert import PrimaryKeyTable
 
 _LOCATE_TRIES_MAX: Final = 3
@@ -134,22 +132,18 @@ def _overwrite_rows(
     converted rows.
     """
     check_transaction(transaction)
-    for attempt in range(SCHEMA_CHANGES_MAX + 1):
+
+    def attempt() -> BucketOffsets:
         state, fitted, missing = log_writer.fit_rows(rows)
         stager = log_writer.stager(state)
         fitted = stager.fill_generated(fitted)  # partition columns may be generated
         require_deletable(state)
         choose = choosing(state, fitted)
         require_matching_rows(choose(state.schema), fitted, table.name)
-        staged = stager.stage(fitted, missing)
-        try:
-            fields = state.parsed.partition_fields if by_partition else None
-            return commit_replacement(table, staged, choose, transaction, fields=fields)
-        except CommitConflictError:
-            is_same = table.refresh().schema_id == staged.schema_id
-            if is_same or attempt == SCHEMA_CHANGES_MAX or not is_rereadable(rows):
-                raise
-    raise AssertionError
+        fields = state.parsed.partition_fields if by_partition else None
+        return commit_replacement(table, stager.stage(fitted, missing), choose, transaction, fields=fields)
+
+    return retry_schema_changes(table, rows, attempt)
 
 
 def commit_replacement(

@@ -258,7 +258,7 @@ class Table(Versions):
         from streamhouse_spark.write.producer.writer import open_writer
 
         limits = (flush_ms, flush_bytes, in_flight_bytes_max, delivery_timeout_ms)
-        return open_writer(self, self._log_writer, producer_id, *limits)
+        return open_writer(self._log_writer, producer_id, *limits)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None

@@ -49,10 +49,11 @@ from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_values, evaluate_defaults, without_defaults
 from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
-from streamhouse_spark.schema.row_conversion import convert_to_schema, is_rereadable
+from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.log_writer import retry_schema_changes
 
 _SCALAR_TYPES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.generic, pa.Scalar)
 
@@ -91,9 +92,6 @@ def _parse_key(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
         )
     return dict(zip(names, values, strict=True))
 
-
-SCHEMA_CHANGES_MAX = 10
-"""Retries of a write after concurrent schema changes."""
 
 Bools = npt.NDArray[np.bool_]
 
@@ -344,18 +342,17 @@ class PrimaryKeyTable:
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
 
-    def write_with_retries(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
-        """Call ``write`` with the latest cached schema, and retry if the schema changed concurrently."""
+    def write_with_retries(
+        self, write: Callable[[PrimaryKeySchema], BucketOffsets], rows: Any, transaction: Transaction | None
+    ) -> BucketOffsets:
+        """Call ``write`` with the latest cached schema, and again if the schema changed concurrently."""
         check_transaction(transaction)
-        for _ in range(SCHEMA_CHANGES_MAX):
-            shape = with_statement_context(self.shape(), self.table.world)
-            try:
-                return write(shape)  # type: ignore[no-any-return]
-            except (CommitConflictError, SchemaMismatchError):
-                state = self.table.refresh()
-                if state.schema_id == shape.layout.schema_id or not is_rereadable(rows):
-                    raise
-        return write(with_statement_context(self.shape(), self.table.world))  # type: ignore[no-any-return]
+        return retry_schema_changes(
+            self.table,
+            rows,
+            lambda: write(with_statement_context(self.shape(), self.table.world)),
+            (CommitConflictError, SchemaMismatchError),
+        )
 
     def commit_rows(
         self,
