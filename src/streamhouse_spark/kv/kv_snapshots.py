@@ -3,11 +3,9 @@
 A snapshot of a bucket is its rows at one offset, as segments in key order. **Commit point:** the record that names the
 snapshots of all buckets of one call; before it they are orphan files.
 
-Initial rows of a primary-key table that adopts a lake table.
-
-The rows of a bucket become a key-value snapshot. It follows one change, the insert of the first row, which is trimmed
-at once. So a bucket with rows looks like any bucket with a trimmed log: tablets and streams start from the snapshot,
-and the bucket can be truncated.
+The rows of an adopted lake table become a snapshot, too. It follows one change, the insert of the first row, which is
+trimmed at once. So a bucket with rows looks like any bucket with a trimmed log: tablets and streams start from the
+snapshot, and the bucket can be truncated.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The lineage of a tablet's rows. A restored or copied table has the uuid and offsets of another log.
+"""Replay of the log into a tablet, and the lineage of the tablet's rows.
 
-A tablet stores, in the transaction of its rows, the latest record of the state that it was applied from
-(`log.commits.history_epochs`). Its rows are valid if that record is in the table's log.
-
-Replay of the log into a tablet.
+A restored or copied table has the uuid and offsets of another log. So a tablet stores, in the transaction of its rows,
+the latest record of the state that it was applied from (`log.history_epochs`). Its rows are valid if that record is in
+the table's log.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ from streamhouse_spark.storage.base import Storage
 
 RENEW_AFTER_RECORDS: Final = 4 * SPACING
 """Age in records after which the history of an unchanged bucket is renewed; later, checking it would need a request."""
+CHANGES_MAX: Final = 1 << 20
+"""Changes per tablet transaction. A tablet at most this far behind never shows part of a commit."""
 
 
 def history_of(state: TableState) -> bytes | None:
@@ -96,10 +97,6 @@ def _is_same_history(checked: object, history: bytes, storage: Storage, state: T
 def _parse_history(history: bytes) -> HistoryPoint:
     number, attempt = history.decode().split(" ")
     return HistoryPoint(int(number), attempt)
-
-
-CHANGES_MAX: Final = 1 << 20
-"""Changes per tablet transaction. A tablet at most this far behind never shows part of a commit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,15 @@
-"""Aggregate functions of the merge engine ``aggregation``: vectorized folds of a column's values per key. Pure.
-
-A fold gets the values of all keys in one array, grouped by key and in order, and returns one value per key. The first
-value of a key may be an earlier result of the fold, because results are stored.
-
-Numbers are folded as Spark does. Nulls are ignored. NaN is larger than any other number: it is the maximum if present,
-and the minimum only if there is nothing else. Positive and negative zero are equal. If a ``sum`` or ``product`` of
-integers or decimals does not fit the column, the write fails with ``AGGREGATE_OVERFLOW`` and the stored value is kept;
-floats become infinite. Decimal products are rounded half up to their scale after each step.
-
-Merge engines: how rows of a batch are merged with the stored rows. Pure, over Arrow columns.
+"""Merge engines: how rows of a batch are merged with the stored rows. Pure, over Arrow columns.
 
 The engines are Apache Fluss's: last row (the default), ``first_row``, ``versioned`` and ``aggregation``. A partial
 update names its target columns; other columns keep their values, or get their defaults in a new row. A partial deletion
 sets the target columns to null, and deletes the row if no other column but the key has a value.
+
+The engine ``aggregation`` folds a column's values per key. A fold gets the values of all keys in one array, grouped by
+key and in order, and returns one value per key. The first value of a key may be an earlier result, because results are
+stored. Numbers are folded as Spark does. Nulls are ignored. NaN is larger than any other number: it is the maximum if
+present, and the minimum only if there is nothing else. Positive and negative zero are equal. If a ``sum`` or
+``product`` of integers or decimals does not fit the column, the write fails with ``AGGREGATE_OVERFLOW`` and the stored
+value is kept; floats become infinite. Decimal products are rounded half up to their scale after each step.
 """
 
 from __future__ import annotations
@@ -39,6 +36,7 @@ DELIMITER: Final = ","
 _DIVISOR_DIGITS: Final = 9
 """Digits that one cast of a decimal drops. Arrow 19 divides 256 bits wrongly by some divisors of more than 32 bits: it
 returns 4294967293 for 429496729499810911067751394114218404872527544320 + 5e37 over 1e38, expected 4294967295."""
+DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
 
 
 def last_value(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
@@ -245,7 +243,6 @@ _ACCEPTED_TYPES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] 
     "rbm64": ("binaries", pa.types.is_binary),
 }
 FUNCTIONS: Final = tuple(_ACCEPTED_TYPES)
-DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
 
 
 def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = DELIMITER) -> Fold:

@@ -1,15 +1,12 @@
-"""Replaces the rows of some partitions of a primary-key table, through the changelog.
+"""Replaces or deletes all rows of some partitions of a primary-key table, through the changelog.
 
-The bucket's rows in the partitions are deleted and the new rows written in one batch. So a key has at most one net
-change, and an unchanged row has none. The changes cover the rows up to the bucket's end, so the record adds them only
-if it still ends there; a bucket that moved is scanned again. No older row of the partitions remains, whoever wrote it.
+**Commit point:** the one record with the changes of all buckets. The changes of a bucket cover the rows up to its end,
+so the record adds them only if it still ends there; a bucket that moved is scanned again. No older row of the partitions
+remains, whoever wrote it.
 
-Deletes all rows of some partitions of a primary-key table, through the changelog.
-
-**Commit point:** the one record with the deletions of all buckets. The deletions of a bucket cover the rows up to its
-end, so the record adds them only if it still ends there; a bucket that moved is scanned again within the commit
-attempt. So no row of the partitions remains after the commit, whoever wrote it. Rows are read from this host's tablets
-in steps and their deletions staged as segments, so memory is bounded by one segment.
+An overwrite deletes the bucket's rows in the partitions and writes the new ones in one batch. So a key has at most one
+net change, and an unchanged row has none. A delete reads the rows from this host's tablets in steps and stages their
+deletions as segments, so its memory is bounded by one segment.
 """
 
 from __future__ import annotations
@@ -49,6 +46,8 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 DAMAGED_MAX: Final = 3
+SEGMENT_BYTES: Final = 64 << 20
+TRIES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +140,6 @@ class _KeyCollector:
             for c in self._schema.columns
         ]
         return pa.Table.from_arrays(columns, names=list(self._schema.names))
-
-
-SEGMENT_BYTES: Final = 64 << 20
-TRIES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)

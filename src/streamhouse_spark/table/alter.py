@@ -1,15 +1,13 @@
-"""Changes the partitioning of a table with an Iceberg lake: `Table.set_partitioning`.
+"""ALTER TABLE, changes of the partitioning, and removal of stored transactions.
 
-Only rows tiered afterwards get the new partitions, including those of the hot log. Existing lake files stay in place
-and are read by the partitions with which they were written. The record starts a new schema with the same columns, so
-that writers and readers that planned by the old partitions notice and plan again.
+**Commit point:** one record with all changes. A constraint is added only after a state whose rows were all validated.
+Each commit attempt compares the bucket ends with those that were read and validates rows appended since, so no
+concurrently committed row is missed. The same record starts a new schema of the same columns. A writer that staged rows
+before it must plan again: log tables compare the constraints, primary-key tables the schema.
 
-ALTER TABLE and removal of stored transactions. **Commit point:** one record with all changes.
-
-A constraint is added only after a state whose rows were all validated. Each commit attempt compares the bucket ends
-with those that were read and validates rows appended since, so no concurrently committed row is missed. The same record
-starts a new schema of the same columns. A writer that staged rows before it must plan again: log tables compare the
-constraints, primary-key tables the schema.
+With a new partitioning, only rows tiered afterwards get the new partitions, including those of the hot log. Existing
+lake files stay in place and are read by the partitions with which they were written. The record starts a new schema
+with the same columns, so that writers and readers that planned by the old partitions notice and plan again.
 """
 
 from __future__ import annotations
@@ -39,6 +37,8 @@ from streamhouse_spark.schema.table_schema import require_free_partition_name
 from streamhouse_spark.table_handle import TableHandle
 
 _BUCKET: Final = re.compile(r"\s*bucket\s*\(\s*([0-9]{1,9})\s*,(.*)\)\s*", re.DOTALL | re.IGNORECASE)
+_PRECHECKS_MAX = 3
+"""Times that all rows are validated before the commit attempt does so, while other threads wait for it."""
 
 
 def set_partitioning(table: TableHandle, partition_by: Sequence[str]) -> None:
@@ -116,10 +116,6 @@ def _validate(state: TableState, action: SetPartitioning) -> None:
         from streamhouse_spark.kv.table_config import parse_keyed_properties
 
         parse_keyed_properties(texts, state.schema, action.columns)
-
-
-_PRECHECKS_MAX = 3
-"""Times that all rows are validated before the commit attempt does so, while other threads wait for it."""
 
 
 def alter_table(table: TableHandle, change: Alteration) -> None:

@@ -1,7 +1,4 @@
-"""`Table.inspect`: system tables as Python methods.
-
-Read-only views of a table, named by a ``$`` suffix.
-"""
+"""Read-only views of a table, named by a ``$`` suffix, and `Table.inspect`, which reads system tables."""
 
 from __future__ import annotations
 
@@ -25,6 +22,12 @@ from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.state import TableState
+
+CHANGELOG = "changelog"
+LAKE = "lake"
+LAKE_PREFIX = "lake$"
+BINLOG = "binlog"
+PARTITIONS = "partitions"
 
 
 @validates_arguments(unless=("read",))
@@ -86,13 +89,6 @@ class Inspect:
     def tiering(self) -> pa.Table:
         """Return the recorded lake snapshots and the offsets that they hold."""
         return self.read("tiering")
-
-
-CHANGELOG = "changelog"
-LAKE = "lake"
-LAKE_PREFIX = "lake$"
-BINLOG = "binlog"
-PARTITIONS = "partitions"
 
 
 class TableView(Protocol):

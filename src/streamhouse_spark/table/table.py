@@ -1,8 +1,4 @@
-"""`Versions`: the methods of a table that concern its versions, tags and branches.
-
-`Table`: the Python interface of one table. It works without Spark; the data source and the
-command line use it too.
-"""
+"""`Table`: the Python interface of one table. It works without Spark; the data source and the command line use it too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Resolution of a name's pointer to a table.
-
-`Warehouse`: the databases and tables under one directory or URL.
-"""
+"""`Warehouse`: the databases and tables under one directory or URL."""
 
 from __future__ import annotations
 
@@ -63,6 +60,8 @@ if TYPE_CHECKING:
     from streamhouse_spark.warehouse.adoption import AdoptReport
     from streamhouse_spark.warehouse.costs import WarehouseCosts
 
+logger = logging.getLogger(__name__)
+
 
 def open_pointed(
     storage: Storage,
@@ -82,9 +81,6 @@ def open_pointed(
     except TableNotFoundError:  # dropped, and its files are deleted
         return None
     return Table(storage, settings, path, log, world) if is_named(log.state, path) else None
-
-
-logger = logging.getLogger(__name__)
 
 
 @validates_arguments(names=("name", "old", "new", "to", "lake", "database"))

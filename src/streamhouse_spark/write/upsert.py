@@ -1,6 +1,4 @@
-"""Parsing of the keys that a caller passes to `Table.delete` and `Table.lookup`.
-
-`PrimaryKeyTable`: the operations of primary-key tables, in Python and without Spark.
+"""`PrimaryKeyTable`: the operations of primary-key tables, in Python and without Spark.
 
 Current rows by key are cached in tablets of this host (`streamhouse_spark.kv`), which follow the log. Missing changes
 are read from the log before a tablet is used, so losing a tablet loses nothing.
@@ -56,6 +54,7 @@ from streamhouse_spark.write.auto_compaction import merge_if_due
 from streamhouse_spark.write.log_writer import retry_schema_changes
 
 _SCALAR_TYPES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.generic, pa.Scalar)
+Bools = npt.NDArray[np.bool_]
 
 
 def parse_keys(keys: Any, names: Sequence[str], table: str) -> Any:
@@ -91,9 +90,6 @@ def _parse_key(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
             "or as a mapping"
         )
     return dict(zip(names, values, strict=True))
-
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,13 @@ from streamhouse_spark.log.delete_vectors import DeleteRows, count_rows, union_d
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table_handle import TableHandle
 
+logger = logging.getLogger(__name__)
+
 
 def tier_table(table: TableHandle, run_tasks: RunTasks) -> TieringReport:
     """Tier all rows that were committed before the call; ``run_tasks`` writes the files of a round."""
     require_no_branch(table.state, "tiering")
     return TieringJob(table.log, table.open_lake(), world=table.world).run(run_tasks)
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

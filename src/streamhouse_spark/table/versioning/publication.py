@@ -1,8 +1,4 @@
-"""Changes of a branch, divergence of its table, and the end of a branch.
-
-Publication of a branch of a primary-key table: the net change of each key that the branch changed.
-
-Publication of a branch: its changes are committed to the table, all or none, and the branch ends.
+"""Publication of a branch: its changes are committed to the table, all or none, and the branch ends.
 
 **Commit point:** the one record of the table that has the changes and removes the branch's name. It is a transaction of
 the branch, so publishing again, after a crash or concurrently, has no effect. Before it the branch is sealed by a
@@ -68,6 +64,13 @@ from streamhouse_spark.table.versioning.branches import end_log, open_log
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
+
+LOOKUP_ROWS: Final = 1 << 20
+"""Keys per lookup."""
+logger = logging.getLogger(__name__)
+MAIN: Final = "main"
+PIECE_BYTES: Final = 64 << 20
+"""Bytes of rows of one bucket that are in memory at once and become one segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +202,6 @@ def report_publication(
     return Publication(table.name, changes.branch.name, committed.state.version, written, deleted)
 
 
-LOOKUP_ROWS: Final = 1 << 20
-"""Keys per lookup."""
-
-
 @dataclass(frozen=True, slots=True)
 class _NetChange:
     """The net changes: rows by bucket and key, with deleted keys marked."""
@@ -313,13 +312,6 @@ def _list_changed_keys(table: TableHandle, shape: PrimaryKeySchema, changes: Bra
     keys = pa.concat_tables(parts)
     distinct = keys.group_by(names, use_threads=False).aggregate([])
     return distinct.select(names).cast(parts[0].schema)
-
-
-logger = logging.getLogger(__name__)
-
-MAIN: Final = "main"
-PIECE_BYTES: Final = 64 << 20
-"""Bytes of rows of one bucket that are in memory at once and become one segment."""
 
 
 def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publication:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 EPOCH_SUFFIX: Final = "/epoch"
 """Suffix of the application id under which the epoch of a producer is stored."""
 CLAIMS_MAX: Final = 100
+Write = Callable[..., BucketOffsets]
+"""Writes the rows of a batch, given the rows, the transaction and ``require``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,6 @@ def _require_producer(state: TableState, producer_id: str) -> None:
         raise TransactionConflictError(
             f"producer id {producer_id!r} of {state.name} is the application id of a streaming query; choose another"
         )
-
-
-Write = Callable[..., BucketOffsets]
-"""Writes the rows of a batch, given the rows, the transaction and ``require``."""
 
 
 class BatchSender:
