@@ -10,7 +10,7 @@ snapshot, and the bucket can be truncated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -197,7 +197,7 @@ def stage_rows(
         [change, *ordered.slice(0, 1).columns], schema=state.written_schema(state.schema_id).arrow
     )
     segments: list[Segment] = []
-    for part in _split_into_segments(ordered):
+    for part in arrow_rows.slice_by_size(ordered, SEGMENT_BYTES):
         staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), part, bucket, options)
         first = segments[-1].end_offset if segments else 0
         segments.append(staged.segment.placed(first, state.version, state.time_ms))
@@ -208,8 +208,6 @@ def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBoots
     """Return the actions that give the ``adopted`` rows to a table without changes. Each bucket
     then ends at offset 1.
     """
-    if not adopted:
-        return ()
     placed = tuple(bucket_rows.first.segment.placed(0, state.version + 1, time_ms) for bucket_rows in adopted)
     return (
         Append(placed, tuple(bucket_rows.first.inline_rows for bucket_rows in adopted)),
@@ -235,7 +233,3 @@ def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
             f"their bucket has, for example {example}; delete them, or choose another key"
         )
     return arrow_rows.take_rows(rows, order.to_numpy().astype(np.int64), distinct=True)
-
-
-def _split_into_segments(rows: pa.Table) -> Iterator[pa.Table]:
-    return arrow_rows.slice_by_size(rows, SEGMENT_BYTES)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.arrow_rows import Column, combine_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
@@ -119,8 +120,9 @@ class KeyedLayout:
         """Identity of the tablets. Rows of another key are discarded."""
         return {"key": [self.values.schema.columns[place].id for place in self.key_indexes]}
 
-    def keys(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-        return encode_keys([columns[place] for place in self.key_indexes])
+    def keys(self, columns: Sequence[Column]) -> pa.BinaryArray:
+        """Return the keys of rows with all columns of the schema, in one array."""
+        return encode_keys([combine_chunks(columns[place]) for place in self.key_indexes])
 
 
 def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:

@@ -1,9 +1,9 @@
 """Tablet: the current rows of a bucket by key, a local cache that is rebuilt from the log and never authoritative.
 
 A process has one object per bucket, shared by all tables and threads (`open_tablet`). Committed changes may wait in its
-`ApplyQueue` after the writer's call returned: the next use of the tablet applies them itself, or waits for the thread of
-this module. Work that is lost, because a process was killed or a disk failed, is repeated from the log by the next use.
-It may therefore be dropped, as in a forked child, whose parent still has it.
+`ApplyQueue` after the writer's call returned: the next use of the tablet applies them itself, or waits for the thread
+of this module. Work that is lost, because a process was killed or a disk failed, is repeated from the log by the next
+use. It may therefore be dropped, as in a forked child, whose parent still has it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -103,13 +103,15 @@ class TableView(Protocol):
 def open_view(table: TableHandle, suffix: str) -> TableView:
     """Open the view of a suffix. Raises `InvalidNameError` for an unsupported suffix, listing the supported ones."""
     if suffix in SYSTEM_TABLES:
-        return _SystemView(table, suffix)
+        return _View(lambda: SYSTEM_TABLES[suffix], lambda: SystemTables(table.storage, table.refresh()).read(suffix))
     if suffix == CHANGELOG:
-        return _ChangelogView(table)
-    if suffix == PARTITIONS and table.state.partition_by:
-        return _PartitionsView(table)
+        return _View(lambda: with_fields(CHANGELOG_FIELDS, table.state.schema.arrow), lambda: _read_changelog(table))
     if suffix == BINLOG and table.state.primary_key:
-        return _BinlogView(table)
+        return _View(lambda: binlog_schema(table.state.schema.arrow), lambda: _read_binlog(table))
+    if suffix == PARTITIONS and table.state.partition_by:
+        from streamhouse_spark.table.partitions_table import count_partitions, partitions_schema
+
+        return _View(lambda: partitions_schema(table.state), lambda: count_partitions(table))
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.has_lake:
             raise InvalidNameError(
@@ -117,7 +119,12 @@ def open_view(table: TableHandle, suffix: str) -> TableView:
                 f"there are {', '.join(_list_suffixes(table))}",
             )
         require_no_branch(table.state, "reading the lake alone")
-        return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
+        if suffix == LAKE:
+            return _LakeRowsView(table)
+        from streamhouse_spark.table.lake import LakeView
+
+        rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
+        return _View(lambda: rows.schema, lambda: rows)
     _reject(table, suffix)
 
 
@@ -141,72 +148,51 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 
 
 @validates_arguments()
-class _SystemView:
-    def __init__(self, table: TableHandle, name: str) -> None:
-        self._table = table
-        self._name = name
+class _View:
+    """The rows that ``read`` returns, filtered after they are read."""
+
+    def __init__(self, schema: Callable[[], pa.Schema], read: Callable[[], pa.Table]) -> None:
+        self._schema = schema
+        self._read = read
 
     @property
     def schema(self) -> pa.Schema:
-        return SYSTEM_TABLES[self._name]
+        return self._schema()
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        return _filter_rows(SystemTables(self._table.storage, self._table.refresh()).read(self._name), columns, filter)
+        from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
+
+        return filter_and_project(self._read(), columns, parse_filter(filter))
 
 
 @validates_arguments()
-class _PartitionsView:
-    """Row counts of each partition, see `partition_table`."""
-
+class _LakeRowsView:
     def __init__(self, table: TableHandle) -> None:
         self._table = table
 
     @property
     def schema(self) -> pa.Schema:
-        from streamhouse_spark.table.partitions_table import partitions_schema
-
-        return partitions_schema(self._table.state)
+        return self._table.state.schema.arrow
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        from streamhouse_spark.table.partitions_table import count_partitions
+        from streamhouse_spark.table.lake import LakeView
 
-        return _filter_rows(count_partitions(self._table), columns, filter)
-
-
-@validates_arguments()
-class _ChangelogView:
-    """All changes with type, offset and commit time, see `changelog_batches`."""
-
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
-
-    @property
-    def schema(self) -> pa.Schema:
-        return with_fields(CHANGELOG_FIELDS, self._table.state.schema.arrow)
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        state = self._table.refresh()
-        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-        batches = list(changelog_batches(self._table, state))
-        return _filter_rows(pa.Table.from_batches(batches, schema), columns, filter)
+        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
 
-@validates_arguments()
-class _BinlogView:
-    """All changes with the row before and after, see `binlog_batches`."""
+def _read_changelog(table: TableHandle) -> pa.Table:
+    """Read all changes with type, offset and commit time, see `changelog_batches`."""
+    state = table.refresh()
+    batches = list(changelog_batches(table, state))
+    return pa.Table.from_batches(batches, with_fields(CHANGELOG_FIELDS, state.schema.arrow))
 
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
 
-    @property
-    def schema(self) -> pa.Schema:
-        return binlog_schema(self._table.state.schema.arrow)
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        state = self._table.refresh()
-        schema = state.schema.arrow
-        batches = list(binlog_batches(changelog_batches(self._table, state), schema))
-        return _filter_rows(pa.Table.from_batches(batches, binlog_schema(schema)), columns, filter)
+def _read_binlog(table: TableHandle) -> pa.Table:
+    """Read all changes with the row before and after, see `binlog_batches`."""
+    state = table.refresh()
+    schema = state.schema.arrow
+    batches = list(binlog_batches(changelog_batches(table, state), schema))
+    return pa.Table.from_batches(batches, binlog_schema(schema))
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
@@ -248,39 +234,3 @@ def _archive_task(table: TableHandle, state: TableState, bucket: int, trimmed: O
             "in the lake; table.tail(start='earliest') reads what the log holds",
         )
     return OffsetsScanTask(bucket, trimmed, 0)
-
-
-@validates_arguments()
-class _LakeRowsView:
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._table.state.schema.arrow
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        from streamhouse_spark.table.lake import LakeView
-
-        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
-
-
-@validates_arguments()
-class _LakeMetadataView:
-    def __init__(self, table: TableHandle, name: str) -> None:
-        from streamhouse_spark.table.lake import LakeView
-
-        self._rows = LakeView(table).metadata(name)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._rows.schema
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        return _filter_rows(self._rows, columns, filter)
-
-
-def _filter_rows(rows: pa.Table, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
-    from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
-
-    return filter_and_project(rows, columns, parse_filter(filter_))

@@ -1,4 +1,4 @@
-"""`Table`: the Python interface of one table. It works without Spark; the data source and the command line use it too."""
+"""`Table`: the Python interface of one table, also for the data source and the command line. It works without Spark."""
 
 from __future__ import annotations
 

@@ -192,8 +192,7 @@ class PrimaryKeySchema:
                 f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, expected at most "
                 f"{arrow_rows.KEYS_BYTES_MAX}; nothing was written, write it in several batches"
             )
-        chosen = [arrow_rows.combine_chunks(c) if place in places else c for place, c in enumerate(columns)]
-        return self.layout.keys(chosen)
+        return self.layout.keys(columns)
 
     def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
         """Return whether each key of the batch is a key of a row that is marked in ``inserted``."""

@@ -212,8 +212,8 @@ class _NetChange:
     """None if the branch was truncated: the table's number of keys is not known here."""
 
 
-def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
-    """Publish the branch; see `publication`."""
+def _publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
+    """Publish a branch of a primary-key table: the net change of each key that the branch changed."""
     keyed = PrimaryKeyTable(table)
     _require_same_columns(table.refresh(), changes)
     shape = keyed.shape(table.state)
@@ -333,11 +333,8 @@ def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publicatio
 def _commit_publication(table: TableHandle, name: str) -> Publication:
     branch, log = open_log(table, name)
     base = read_tagged(table.storage, table.uuid, branch.base.version, branch.base.uuid)
-    if base.primary_key:
-        pass
-    else:
-        publish_keyed = _publish
-    done = publish_keyed(table, BranchChanges(branch, base, log.state), log)
+    publish = _publish_keyed if base.primary_key else _publish
+    done = publish(table, BranchChanges(branch, base, log.state), log)
     with log_post_commit_errors(logger, "ending the log of branch", name):
         end_log(log)
     return done
