@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -103,15 +104,15 @@ class TableView(Protocol):
 def open_view(table: TableHandle, suffix: str) -> TableView:
     """Open the view of a suffix. Raises `InvalidNameError` for an unsupported suffix, listing the supported ones."""
     if suffix in SYSTEM_TABLES:
-        return _View(lambda: SYSTEM_TABLES[suffix], lambda: SystemTables(table.storage, table.refresh()).read(suffix))
+        return _View(table, partial(_system_table_schema, suffix), partial(_read_system_table, suffix))
     if suffix == CHANGELOG:
-        return _View(lambda: with_fields(CHANGELOG_FIELDS, table.state.schema.arrow), lambda: _read_changelog(table))
+        return _View(table, _changelog_schema, _read_changelog)
     if suffix == BINLOG and table.state.primary_key:
-        return _View(lambda: binlog_schema(table.state.schema.arrow), lambda: _read_binlog(table))
+        return _View(table, _binlog_schema, _read_binlog)
     if suffix == PARTITIONS and table.state.partition_by:
-        from streamhouse_spark.table.partitions_table import count_partitions, partitions_schema
+        from streamhouse_spark.table.partitions_table import count_partitions
 
-        return _View(lambda: partitions_schema(table.state), lambda: count_partitions(table))
+        return _View(table, _partitions_schema, count_partitions)
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.has_lake:
             raise InvalidNameError(
@@ -124,7 +125,7 @@ def open_view(table: TableHandle, suffix: str) -> TableView:
         from streamhouse_spark.table.lake import LakeView
 
         rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
-        return _View(lambda: rows.schema, lambda: rows)
+        return _View(table, partial(_schema_of, rows), partial(_return_rows, rows))
     _reject(table, suffix)
 
 
@@ -149,20 +150,23 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 
 @validates_arguments()
 class _View:
-    """The rows that ``read`` returns, filtered after they are read."""
+    """The rows of a table that ``read`` returns, filtered after they are read."""
 
-    def __init__(self, schema: Callable[[], pa.Schema], read: Callable[[], pa.Table]) -> None:
+    def __init__(
+        self, table: TableHandle, schema: Callable[[TableHandle], pa.Schema], read: Callable[[TableHandle], pa.Table]
+    ) -> None:
+        self._table = table
         self._schema = schema
         self._read = read
 
     @property
     def schema(self) -> pa.Schema:
-        return self._schema()
+        return self._schema(self._table)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
         from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
 
-        return filter_and_project(self._read(), columns, parse_filter(filter))
+        return filter_and_project(self._read(self._table), columns, parse_filter(filter))
 
 
 @validates_arguments()
@@ -180,11 +184,40 @@ class _LakeRowsView:
         return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
 
+def _system_table_schema(name: str, _table: TableHandle) -> pa.Schema:
+    return SYSTEM_TABLES[name]
+
+
+def _read_system_table(name: str, table: TableHandle) -> pa.Table:
+    return SystemTables(table.storage, table.refresh()).read(name)
+
+
+def _schema_of(rows: pa.Table, _table: TableHandle) -> pa.Schema:
+    return rows.schema
+
+
+def _return_rows(rows: pa.Table, _table: TableHandle) -> pa.Table:
+    return rows
+
+
+def _partitions_schema(table: TableHandle) -> pa.Schema:
+    from streamhouse_spark.table.partitions_table import partitions_schema
+
+    return partitions_schema(table.state)
+
+
+def _changelog_schema(table: TableHandle) -> pa.Schema:
+    return with_fields(CHANGELOG_FIELDS, table.state.schema.arrow)
+
+
 def _read_changelog(table: TableHandle) -> pa.Table:
-    """Read all changes with type, offset and commit time, see `changelog_batches`."""
     state = table.refresh()
-    batches = list(changelog_batches(table, state))
-    return pa.Table.from_batches(batches, with_fields(CHANGELOG_FIELDS, state.schema.arrow))
+    schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+    return pa.Table.from_batches(list(changelog_batches(table, state)), schema)
+
+
+def _binlog_schema(table: TableHandle) -> pa.Schema:
+    return binlog_schema(table.state.schema.arrow)
 
 
 def _read_binlog(table: TableHandle) -> pa.Table:
