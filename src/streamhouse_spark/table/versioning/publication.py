@@ -30,7 +30,12 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.paths import parse_branch
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import OffsetRange, Transaction
-from streamhouse_spark.dml.delete import commit_with_conflict_check, has_dropped_partitions, make_delete_actions
+from streamhouse_spark.dml.delete import (
+    commit_with_conflict_check,
+    has_dropped_partitions,
+    make_delete_actions,
+    mark_as_rewrite,
+)
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError, quote
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
@@ -355,9 +360,7 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
         return (*emptying, *deletions, *added, *changes.make_end_actions(state))
 
     read, transaction = ReadVersion.of(changes.base), changes.transaction
-    committed = commit_with_conflict_check(
-        table, deleted, read, plan, transaction=transaction, staged_ms=staged.staged_ms
-    )
+    committed = commit_with_conflict_check(table, deleted, read, plan, transaction=transaction, staged=staged)
     num_deleted: int | None = count_rows(deleted) + count_rows(files)
     if is_emptied:
         num_deleted = None if ADOPTED in changes.base.properties else changes.base.num_rows
@@ -402,9 +405,9 @@ def stage_branch_rows(
             parts = stage_group(storage, table.uuid, uuid, [part for _, part in group], options)
             by_number |= {number: part for (number, _), part in zip(group, parts, strict=True)}
         segments = [by_number[number] for number in sorted(by_number)]
-    if rewrites:
-        segments = [replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in segments]
-    return StagedRows(table.uuid, branch_state.schema_id, tuple(segments), staged_ms, checks=branch_state.parsed.checks)
+    checks = branch_state.parsed.checks
+    staged = StagedRows(table.uuid, branch_state.schema_id, tuple(segments), staged_ms, checks=checks)
+    return mark_as_rewrite(staged) if rewrites else staged
 
 
 def list_if_small(

@@ -24,7 +24,7 @@ from streamhouse_spark.config.table_properties import ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import ROLLBACKS, OffsetRange, Transaction
-from streamhouse_spark.dml.delete import commit_with_conflict_check, make_delete_actions
+from streamhouse_spark.dml.delete import commit_with_conflict_check, make_delete_actions, mark_as_rewrite
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -361,9 +361,7 @@ def _stage_returning_rows(table: TableHandle, now: TableState, rows: pa.Table) -
     state, fitted, missing = log_writer.fit_rows(rows)
     if state.schema_id != now.schema_id:
         raise _changed_error(state, now, "its columns changed")
-    staged = log_writer.restoring_stager(state).stage(fitted, missing)
-    pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
-    return replace(staged, segments=tuple(pieces))
+    return mark_as_rewrite(log_writer.restoring_stager(state).stage(fitted, missing))
 
 
 def _read_deleted_rows(
@@ -416,9 +414,8 @@ def _commit_rollback(
             raise _changed_error(state, now, "rows that go were trimmed")
         return deletions if staged is None else (*deletions, make_append_action(state, staged, time_ms))
 
-    staged_ms = staged.staged_ms if staged is not None else None
     transaction = _transaction(now, target)
-    commit_with_conflict_check(table, removed, ReadVersion.of(now), plan, transaction=transaction, staged_ms=staged_ms)
+    commit_with_conflict_check(table, removed, ReadVersion.of(now), plan, transaction=transaction, staged=staged)
 
 
 def _require_unchanged(state: TableState, now: TableState) -> None:
