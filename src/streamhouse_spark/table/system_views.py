@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -104,15 +104,13 @@ class TableView(Protocol):
 def open_view(table: TableHandle, suffix: str) -> TableView:
     """Open the view of a suffix. Raises `InvalidNameError` for an unsupported suffix, listing the supported ones."""
     if suffix in SYSTEM_TABLES:
-        return _View(table, partial(_system_table_schema, suffix), partial(_read_system_table, suffix))
+        return _SystemView(table, suffix)
     if suffix == CHANGELOG:
-        return _View(table, _changelog_schema, _read_changelog)
-    if suffix == BINLOG and table.state.primary_key:
-        return _View(table, _binlog_schema, _read_binlog)
+        return _ChangelogView(table)
     if suffix == PARTITIONS and table.state.partition_by:
-        from streamhouse_spark.table.partitions_table import count_partitions
-
-        return _View(table, _partitions_schema, count_partitions)
+        return _PartitionsView(table)
+    if suffix == BINLOG and table.state.primary_key:
+        return _BinlogView(table)
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.has_lake:
             raise InvalidNameError(
@@ -120,12 +118,7 @@ def open_view(table: TableHandle, suffix: str) -> TableView:
                 f"there are {', '.join(_list_suffixes(table))}",
             )
         require_no_branch(table.state, "reading the lake alone")
-        if suffix == LAKE:
-            return _LakeRowsView(table)
-        from streamhouse_spark.table.lake import LakeView
-
-        rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
-        return _View(table, partial(_schema_of, rows), partial(_return_rows, rows))
+        return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
     _reject(table, suffix)
 
 
@@ -149,24 +142,94 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 
 
 @validates_arguments()
-class _View:
-    """The rows of a table that ``read`` returns, filtered after they are read."""
+class _View(ABC):
+    """A view whose rows are filtered after they are read."""
 
-    def __init__(
-        self, table: TableHandle, schema: Callable[[TableHandle], pa.Schema], read: Callable[[TableHandle], pa.Table]
-    ) -> None:
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
-        self._schema = schema
-        self._read = read
 
     @property
-    def schema(self) -> pa.Schema:
-        return self._schema(self._table)
+    @abstractmethod
+    def schema(self) -> pa.Schema: ...
+
+    @abstractmethod
+    def _read(self) -> pa.Table:
+        """Read the rows of the latest state."""
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
         from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
 
-        return filter_and_project(self._read(self._table), columns, parse_filter(filter))
+        return filter_and_project(self._read(), columns, parse_filter(filter))
+
+
+class _SystemView(_View):
+    def __init__(self, table: TableHandle, name: str) -> None:
+        super().__init__(table)
+        self._name = name
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SYSTEM_TABLES[self._name]
+
+    def _read(self) -> pa.Table:
+        return SystemTables(self._table.storage, self._table.refresh()).read(self._name)
+
+
+class _PartitionsView(_View):
+    """Row counts of each partition, see `partitions_table`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        from streamhouse_spark.table.partitions_table import partitions_schema
+
+        return partitions_schema(self._table.state)
+
+    def _read(self) -> pa.Table:
+        from streamhouse_spark.table.partitions_table import count_partitions
+
+        return count_partitions(self._table)
+
+
+class _ChangelogView(_View):
+    """All changes with type, offset and commit time, see `changelog_batches`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return with_fields(CHANGELOG_FIELDS, self._table.state.schema.arrow)
+
+    def _read(self) -> pa.Table:
+        state = self._table.refresh()
+        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+        return pa.Table.from_batches(list(changelog_batches(self._table, state)), schema)
+
+
+class _BinlogView(_View):
+    """All changes with the row before and after, see `binlog_batches`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return binlog_schema(self._table.state.schema.arrow)
+
+    def _read(self) -> pa.Table:
+        state = self._table.refresh()
+        schema = state.schema.arrow
+        batches = list(binlog_batches(changelog_batches(self._table, state), schema))
+        return pa.Table.from_batches(batches, binlog_schema(schema))
+
+
+class _LakeMetadataView(_View):
+    def __init__(self, table: TableHandle, name: str) -> None:
+        from streamhouse_spark.table.lake import LakeView
+
+        super().__init__(table)
+        self._rows = LakeView(table).metadata(name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows.schema
+
+    def _read(self) -> pa.Table:
+        return self._rows
 
 
 @validates_arguments()
@@ -182,50 +245,6 @@ class _LakeRowsView:
         from streamhouse_spark.table.lake import LakeView
 
         return LakeView(self._table).to_arrow(columns=columns, filter=filter)
-
-
-def _system_table_schema(name: str, _table: TableHandle) -> pa.Schema:
-    return SYSTEM_TABLES[name]
-
-
-def _read_system_table(name: str, table: TableHandle) -> pa.Table:
-    return SystemTables(table.storage, table.refresh()).read(name)
-
-
-def _schema_of(rows: pa.Table, _table: TableHandle) -> pa.Schema:
-    return rows.schema
-
-
-def _return_rows(rows: pa.Table, _table: TableHandle) -> pa.Table:
-    return rows
-
-
-def _partitions_schema(table: TableHandle) -> pa.Schema:
-    from streamhouse_spark.table.partitions_table import partitions_schema
-
-    return partitions_schema(table.state)
-
-
-def _changelog_schema(table: TableHandle) -> pa.Schema:
-    return with_fields(CHANGELOG_FIELDS, table.state.schema.arrow)
-
-
-def _read_changelog(table: TableHandle) -> pa.Table:
-    state = table.refresh()
-    schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-    return pa.Table.from_batches(list(changelog_batches(table, state)), schema)
-
-
-def _binlog_schema(table: TableHandle) -> pa.Schema:
-    return binlog_schema(table.state.schema.arrow)
-
-
-def _read_binlog(table: TableHandle) -> pa.Table:
-    """Read all changes with the row before and after, see `binlog_batches`."""
-    state = table.refresh()
-    schema = state.schema.arrow
-    batches = list(binlog_batches(changelog_batches(table, state), schema))
-    return pa.Table.from_batches(batches, binlog_schema(schema))
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
