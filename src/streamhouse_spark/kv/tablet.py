@@ -22,7 +22,6 @@ from typing import Final, NamedTuple, TypeVar
 import xxhash
 
 from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
-from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, ReadTransaction, Writer
 from streamhouse_spark.kv.lmdb.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
 
@@ -149,11 +148,6 @@ class _Applier:
 _applier = _Applier()
 
 
-def finish_all() -> None:
-    """Apply the queues of all tablets of this process."""
-    _applier.finish()
-
-
 class TabletState(NamedTuple):
     """The changes that a tablet has applied: exactly ``[begins, applied)`` of a log with this history."""
 
@@ -163,8 +157,7 @@ class TabletState(NamedTuple):
     """Identifies the log, see `streamhouse_spark.kv.log_replay`; None if the tablet has no record of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TabletLookup:
+class TabletLookup(NamedTuple):
     """Values of keys at one state of the log."""
 
     extent: TabletState

@@ -249,7 +249,7 @@ class Lookup:
         for bucket, places in _keys_by_bucket(shape, key_rows):
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
             bucket_keys = [stored[place] for place in order.tolist()]
-            bucket_values = self._read(state, shape, bucket, partial(_find_values, bucket_keys))
+            bucket_values = self._read(state, shape, bucket, partial(Tablet.find, keys=bucket_keys))
             for place, value in zip(order.tolist(), bucket_values, strict=True):
                 values[place] = value
         projection = [shape.schema.column(name) for name in names]
@@ -337,11 +337,6 @@ def damaged_tablet_error(state: TableState, bucket: int) -> StorageError:
         f"the local rows by key of bucket {bucket} of {state.name} were found damaged {DAMAGED_MAX} times in a row; "
         "check the disk of the cache, or choose another with STREAMHOUSE_CACHE_DIR"
     )
-
-
-def _find_values(keys: list[bytes], tablet: Tablet) -> tuple[TabletState, list[bytes | None]]:
-    lookup = tablet.find(keys)
-    return lookup.extent, lookup.values
 
 
 def _match_keys(_shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:

@@ -10,7 +10,6 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +37,6 @@ from streamhouse_spark.kv.tablet import Tablet, open_tablet
 from streamhouse_spark.kv.upsert_commit import UpsertCommitter
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.bucketing import row_buckets
-from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.staging import Require
@@ -214,12 +212,6 @@ def with_statement_context(shape: PrimaryKeySchema, world: World) -> PrimaryKeyS
     return shape if schema is shape.schema else replace(shape, schema=schema)
 
 
-def with_identity_allocator(shape: PrimaryKeySchema, log: CommitLog) -> PrimaryKeySchema:
-    """Return the schema with an allocator of identity values, if the table has an identity column."""
-    identity = shape.properties.identity
-    return shape if identity is None else replace(shape, numbers=IdentityRanges(log, identity, shape.name))
-
-
 class PrimaryKeyTable:
     """Writes by key to one table; `Table.keyed` returns one. Thread-safe."""
 
@@ -240,7 +232,9 @@ class PrimaryKeyTable:
                 or self._cached_shape[0] != state.schema_id
                 or self._cached_shape[1] is not state.properties
             ):
-                shape = with_identity_allocator(PrimaryKeySchema.of(state, self.table.storage.url), self.table.log)
+                shape = PrimaryKeySchema.of(state, self.table.storage.url)
+                if (identity := shape.properties.identity) is not None:
+                    shape = replace(shape, numbers=IdentityRanges(self.table.log, identity, shape.name))
                 self._cached_shape = (state.schema_id, state.properties, shape)
             return self._cached_shape[2]
 
@@ -306,7 +300,10 @@ class PrimaryKeyTable:
         check_transaction(transaction)
         shape = with_statement_context(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
-        padded = pad_columns(convert_to_schema(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
+        key = shape.key_schema.names
+        # The row of a deleted key has no other values.
+        nullable = TableSchema(tuple(c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns))
+        padded = pad_columns(convert_to_schema(rows, nullable, table=shape.name), shape.schema)
         batches = shape.batches(arrow_rows.take_rows(padded, order, distinct=True), deleted[order])
         for batch in batches.values():
             require_unique_keys(shape, batch)
@@ -391,8 +388,13 @@ class PrimaryKeyTable:
         require: Require | None = None,
     ) -> BucketOffsets:
         """Commit as `UpsertCommitter.write` does, and compact inline rows if due."""
-        extra_actions = None if require is None else partial(_plan_nothing, require)
-        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), extra_actions)
+
+        def require_allowed(state: TableState) -> Sequence[Action]:
+            if require is not None:
+                require(state)
+            return ()
+
+        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), require_allowed)
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
         return self._commit(writer, batches, require, **how)
 
@@ -430,12 +432,6 @@ class PrimaryKeyTable:
         if committed.is_first:
             merge_if_due(self.table, committed.state)
         return offsets
-
-
-def _plan_nothing(require: Require, state: TableState) -> Sequence[Action]:
-    """Check whether the record may follow a state, and return no actions."""
-    require(state)
-    return ()
 
 
 def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
@@ -487,13 +483,6 @@ def require_unique_keys(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
         f"table {shape.name}: the MERGE writes {int(written.max())} rows of one primary key ({key}), of which only one "
         "can stay; make the rows of its source distinct by the primary key"
     )
-
-
-def _nullable_but_key(shape: PrimaryKeySchema) -> TableSchema:
-    """Return the columns, all nullable except the key: the row of a deleted key has no other values."""
-    key = shape.key_schema.names
-    columns = (c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns)
-    return TableSchema(tuple(columns))
 
 
 def resolve_targets(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -152,16 +152,12 @@ class BufferedRows:
 def concat_buffered_rows(parts: Sequence[Rows]) -> pa.Table:
     """Return rows with equal columns as one table, in their order."""
     tables: list[pa.Table] = []
-    for form, run in itertools.groupby(parts, _schema_key_of):
+    for form, run in itertools.groupby(parts, lambda part: part.schema_key if isinstance(part, BufferedRow) else None):
         if form is None:
             tables.extend(run)
         else:
             tables.append(form.table([row.values for row in run]))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
-
-
-def _schema_key_of(part: Rows) -> RowSchemaKey | None:
-    return part.schema_key if isinstance(part, BufferedRow) else None
 
 
 @dataclass(frozen=True, slots=True)
