@@ -48,6 +48,11 @@ class TableHandle:
 
     @property
     def name(self) -> str:
+        """The full name, ``<database>.<table>``.
+
+        >>> orders.name
+        'shop.orders'
+        """
         return str(self._path)
 
     @property

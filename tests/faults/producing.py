@@ -46,10 +46,10 @@ class Process:
 
     def __init__(self, storage: Storage, seed: int, *, sends_each: int, producer_id: str | None = PRODUCER) -> None:
         table = Warehouse("wh", storage=storage, world=sim_world(seed)).table(NAME)
-        appends = LogTableWriter(table)
+        log_writer = LogTableWriter(table)
         limits = Limits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
-        self.flusher = make_sender_thread(table, appends, producer_id, limits, delivery_timeout_ms=60_000)
-        self.writer = Writer(self.flusher, appends)
+        self.flusher = make_sender_thread(log_writer, None, producer_id, limits, delivery_timeout_ms=60_000)
+        self.writer = Writer(self.flusher, log_writer, None)
         self.answers: dict[int, Future[BucketOffsets]] = {}
 
     def send(self, sequence: int) -> None:

@@ -51,10 +51,10 @@ class Process:
 
     def __init__(self, storage: Storage, name: str, seed: int, sends_each: int) -> None:
         table = Warehouse("wh", storage=storage, world=sim_world(seed)).table(name)
-        destination = UpsertTarget(PrimaryKeyTable(table), LogTableWriter(table))
+        log_writer, keyed = LogTableWriter(table), UpsertTarget(PrimaryKeyTable(table))
         limits = Limits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
-        self.flusher = make_sender_thread(table, destination, "source-1", limits, delivery_timeout_ms=60_000)
-        self.writer = Writer(self.flusher, destination)
+        self.flusher = make_sender_thread(log_writer, keyed, "source-1", limits, delivery_timeout_ms=60_000)
+        self.writer = Writer(self.flusher, log_writer, keyed)
         self.deletes = name == LAST
 
     def run(self, first: int = 0) -> None:
@@ -157,8 +157,8 @@ def test_turns_are_one_record_and_a_planted_bug_is_found_their_order_is_lost():
     assert (found, version) == (expected(LAST), 3), "the table, the producer, and all turns"
     real = UpsertTarget.change
 
-    def unordered(to, rows, keys, deleted, *of, **how):
-        return real(to, rows, keys, np.sort(deleted), *of, **how)
+    def unordered(to, *of, deleted, **how):
+        return real(to, *of, deleted=np.sort(deleted), **how)
 
     with mock.patch.object(UpsertTarget, "change", unordered):
         assert left_by_turns()[0] != expected(LAST)

@@ -105,7 +105,7 @@ def a_refused_batch() -> None:
     """The store refuses one batch for good, and not the next: the rows behind it wait for the next life."""
     store = new_store()
     process = Process(store, 2, sends_each=2)
-    append = process.flusher.sender._target.append
+    append = process.flusher.sender._log_writer.append
     outcomes = iter([None, StorageRefusedError("no right to write there"), None])
 
     def sometimes(*given, **named):
@@ -113,7 +113,7 @@ def a_refused_batch() -> None:
             raise error
         return append(*given, **named)
 
-    with mock.patch.object(process.flusher.sender._target, "append", sometimes):
+    with mock.patch.object(process.flusher.sender._log_writer, "append", sometimes):
         process.run()
     check_answers(store, process.acknowledged())
     restarted(store)
@@ -154,7 +154,7 @@ def test_without_a_producer_an_unknown_outcome_is_told_and_not_repeated():
     store = new_store()
     process = Process(store, 2, sends_each=1, producer_id=None)
     answers = [process.writer.send([{"id": n}]) for n in range(3)]
-    append = process.flusher.sender._target.append
+    append = process.flusher.sender._log_writer.append
     outcomes = iter([CommitStateUnknownError("who knows"), StorageError("not there"), None, None])
 
     def sometimes(*given, **named):
@@ -162,7 +162,7 @@ def test_without_a_producer_an_unknown_outcome_is_told_and_not_repeated():
             raise error
         return append(*given, **named)
 
-    with mock.patch.object(process.flusher.sender._target, "append", sometimes):
+    with mock.patch.object(process.flusher.sender._log_writer, "append", sometimes):
         process.deliver()
     with pytest.raises(CommitStateUnknownError, match="who knows"):
         answers[0].result()
@@ -207,7 +207,7 @@ def a_batch_is_repeated_under_another_transaction() -> Iterator[None]:
         for attempt in range(10):
             transaction = Transaction(self.producer.producer_id, sequence * 10 + attempt)
             try:
-                offsets = self._target.append(rows, transaction, require=self.producer.require_newest)
+                offsets = self._log_writer.append(rows, transaction, require=self.producer.require_newest)
                 return self._count_rows_of_calls(rows, nums_rows), offsets
             except StorageError:
                 continue

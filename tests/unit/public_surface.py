@@ -24,7 +24,6 @@ INTERNAL = {
     "Table.stager": "takes a state",
     "Table.segment_options": "takes a state",
     "Table.commit": "takes what a stager gave",
-    "Table.read_hot": "takes a pin and a projection",
 }
 """Public by their name alone: other modules of the package call them, and the type checker knows what they give."""
 HERE = object()
@@ -185,7 +184,6 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.move_consumer": Call(_log, {"consumer_id": "me", "offsets": {0: 0}}),
     "Table.consumer_position": Call(_log, {"consumer_id": "me"}),
     "Table.to_arrow": Call(_log, {**READ, "as_of_timestamp_ms": None}),
-    "Table.repinned": Call(_log, {}),
     "Table.lookup": Call(_keyed, {"keys": [1, 2], **LOOKUP, "insert_if_absent": False}),
     "Table.lookup_one": Call(_keyed, {"key": 1, **LOOKUP}),
     "Table.prefix_lookup": Call(_keyed, {"prefix": [1], **LOOKUP}),

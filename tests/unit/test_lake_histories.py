@@ -10,6 +10,7 @@ from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import DifferentHistoryError, Warehouse
+from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 from streamhouse_spark.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -59,7 +60,7 @@ def test_the_log_was_restored_and_its_lake_was_not(opened, tmp_path, lake_format
             tier(opened().table("d.t"))
     assert files(tmp_path / "wh" / "lake") == before
     with pytest.raises(DifferentHistoryError):
-        table.repinned()
+        fall_back_to_lake_snapshot(table)
     assert ids(opened().table("d.t")) == [1, 2, *range(20, 20 + grown)], "the recorded snapshot is still right"
 
 

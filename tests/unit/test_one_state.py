@@ -19,6 +19,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_planning import plan_lake
+from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 from streamhouse_spark.read.union_read import plan_union, read_snapshot_rows
 from streamhouse_spark.warehouse.preview import first_rows
 
@@ -94,7 +95,7 @@ def planned(wh: Warehouse, plan: Callable[[Table], object], table: Table) -> lis
 
 
 def repinned(table: Table) -> list[dict]:
-    pin = table.repinned()
+    pin = fall_back_to_lake_snapshot(table)
     return read_snapshot_rows(table, pin, Projection.of(pin.state.schema, None, None)).to_pylist()
 
 

@@ -1,4 +1,4 @@
-"""Deletes and rewrites rows of a log table.
+"""Deletes and rewrites rows of a log table: look, locate the rows, commit, and look again after a conflict.
 
 A row is identified by its bucket and log offset, or if it has no offset by its lake file and position
 (`read/lake_row_ids.py`).
@@ -6,18 +6,26 @@ A row is identified by its bucket and log offset, or if it has no offset by its 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, Transaction, check_transaction
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
-from streamhouse_spark.expressions.filters import Projection, parse_filter
+from streamhouse_spark.expressions.evaluation import mask_of
+from streamhouse_spark.expressions.filters import parse_filter
+from streamhouse_spark.expressions.partition_filter import (
+    ConditionOverwriteFilter,
+    OverwriteFilter,
+    OverwriteFilterFactory,
+)
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.commit_reader import has_dropped_rows
 from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, DeleteRows, FileRows, count_rows
@@ -38,8 +46,9 @@ from streamhouse_spark.read.lake_row_ids import (
 )
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
-from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
-from streamhouse_spark.read.scan_tasks import LakeScanTask, ScanPlan
+from streamhouse_spark.read.scan_planning import Pruning, ScanRequest, plan_scan
+from streamhouse_spark.read.scan_tasks import LakeScanTask
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.table_handle import TableHandle
 
 _CONFLICTS_MAX: Final = 20
@@ -57,17 +66,66 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
     filter_ = parse_filter(where)
     if filter_ is None:
         raise InvalidOptionError("delete(where=None): a condition is needed; truncate() removes all rows")
-    for attempt in range(_CONFLICTS_MAX + 1):
+    return delete_rows(
+        table,
+        lambda schema: ConditionOverwriteFilter.of(filter_, schema),
+        InitialSchema(None, reader="a deletion of rows of {name}", advice="run it again"),
+        transaction,
+    )
+
+
+def delete_rows(
+    table: TableHandle,
+    choose: OverwriteFilterFactory,
+    initial: InitialSchema,
+    transaction: Transaction | None = None,
+) -> int:
+    """Delete the chosen rows of the latest state, and look again if other writers deleted some of them.
+
+    Returns their number. **Commit point:** one record. Raises as `delete_matching`.
+    """
+    for attempt in itertools.count():
         table.world.wait_to_retry(attempt)
         state = table.refresh()
-        require_deletable(state)
-        located = _find_matching_rows(table, take_latest_snapshot(state), Projection.of(state.schema, (), filter_))
+        snapshot, located = locate_latest_rows(table, state, choose, initial)
         try:
-            return commit_deletion(table, located.rows, ReadVersion.of(state), transaction, located.files)
+            return commit_deletion(table, located.rows, ReadVersion.of(snapshot.state), transaction, located.files)
         except CommitConflictError:
             if attempt == _CONFLICTS_MAX:
                 raise
     raise AssertionError
+
+
+def locate_latest_rows(
+    table: TableHandle, state: TableState, choose: OverwriteFilterFactory, initial: InitialSchema
+) -> tuple[ReadSnapshot, RowLocations]:
+    """Locate the chosen rows of a state, or of its fallback if another engine expired the lake snapshot."""
+    require_deletable(state)
+    return read_with_fallback(
+        table,
+        take_latest_snapshot(state),
+        initial,
+        lambda snapshot: (snapshot, locate_rows(table, snapshot, choose(snapshot.state.schema))),
+    )
+
+
+def locate_rows(table: TableHandle, snapshot: ReadSnapshot, choice: OverwriteFilter) -> RowLocations:
+    """Locate the chosen rows of a read snapshot. Raises `InvalidOptionError` for a row that cannot be identified.
+
+    The mark of the lake snapshot costs a request and is needed only for rows without offsets. If the plan may have
+    some, the mark is read and the read is planned again after it.
+    """
+    request = ScanRequest(choice.columns, Pruning(choice.node), names_rows=True)
+    read, plan = ReadVersion.of(snapshot.state), plan_scan(table, snapshot, request).plan(table)
+    if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.pieces):
+        read = take_read_version(table, snapshot.state)
+        plan = plan_scan(table, snapshot, request).plan(table)
+    ids = [np.zeros(0, np.int64)]
+    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
+        is_filtered = choice.expression is not None
+        chosen = batch if is_filtered else batch.filter(pa.array(choice.mask(pa.Table.from_batches([batch]))))
+        ids.append(chosen.column(ROW_ID.name).to_numpy())
+    return locate_row_ids(table, snapshot.state, read, np.concatenate(ids))
 
 
 def commit_deletion(
@@ -107,6 +165,7 @@ def commit_rewrite(
     rows were read; appends since are allowed. Raises `CommitConflictError` if the table was truncated or altered, one
     of the rows was deleted or, for a strict ``read``, any row was added since: nothing was written.
     """
+    added = mark_as_rewrite(staged) if staged is not None and staged.segments else None
 
     def plan(state: TableState, time_ms: int, base: ReadVersion) -> Sequence[Action]:
         if base.is_strict:
@@ -115,17 +174,15 @@ def commit_rewrite(
             deletion.with_updated(updated.rows, updated.files)
             for deletion in make_delete_actions(state, old.rows, base, old.files)
         )
-        if marked is None or not marked.segments:
+        if added is None:
             return deletions
         if sum(deletion.num_rows for deletion in deletions) < old.num_rows:
             raise changed_since_read_error(state, "rows that it replaces were deleted concurrently")
         if has_dropped_partitions(state, base):
             raise changed_since_read_error(state, "a partition was dropped")
-        return (*deletions, make_append_action(state, marked, time_ms))
+        return (*deletions, make_append_action(state, added, time_ms))
 
-    marked = _mark_as_rewrite(staged) if staged is not None else None
-    staged_ms = staged.staged_ms if staged is not None else None
-    return commit_with_conflict_check(table, old.rows, read, plan, staged_ms=staged_ms).state
+    return commit_with_conflict_check(table, old.rows, read, plan, staged=staged).state
 
 
 def commit_with_conflict_check(
@@ -135,13 +192,14 @@ def commit_with_conflict_check(
     plan: Callable[[TableState, int, ReadVersion], Sequence[Action]],
     *,
     transaction: Transaction | None = None,
-    staged_ms: int | None = None,
+    staged: StagedRows | None = None,
 ) -> CommitResult:
-    """Commit a plan that deletes ``rows`` with `make_delete_actions`, as `CommitLog.commit` does.
+    """Commit a plan that deletes ``rows`` with `make_delete_actions`, and may add ``staged`` ones, in one record.
 
     The plan gets the base for conflict detection: ``read`` with the lake snapshots checked since. See
     `read.lake_row_ids.retry_with_relocated_rows`.
     """
+    staged_ms = staged.staged_ms if staged is not None else None
 
     def commit(base: ReadVersion) -> CommitResult:
         return table.log.commit(
@@ -163,7 +221,7 @@ def has_dropped_partitions(state: TableState, read: ReadVersion) -> bool:
     return any(has_dropped_rows(before, after, state.deleted) for before, after in pairwise(pairs[first:]))
 
 
-def _mark_as_rewrite(staged: StagedRows) -> StagedRows:
+def mark_as_rewrite(staged: StagedRows) -> StagedRows:
     """Mark the rows as written by an operation that read the table."""
     pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
     return replace(staged, segments=tuple(pieces))
@@ -204,25 +262,3 @@ def make_delete_actions(
             )
         return (DeleteRows(live_rows, files, read.lake_snapshot_id),)
     return (DeleteRows(live_rows),) if live_rows else ()
-
-
-def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> RowLocations:
-    """Find the rows of a read snapshot that match a filter."""
-    read, plan = plan_row_id_read(table, pin, ScanRequest.of(projection))
-    batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
-    ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
-    return locate_row_ids(table, pin.state, read, np.concatenate(ids))
-
-
-def plan_row_id_read(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
-    """Plan a read whose rows `locate_row_ids` will identify, and return its read version.
-
-    The mark of the lake snapshot costs a request and is needed only for rows without offsets. If the plan may have
-    some, the mark is read and the read is planned again after it. Raises as `plan_scan`.
-    """
-    request = replace(request, names_rows=True)
-    read, plan = ReadVersion.of(pin.state), plan_scan(table, pin, request).plan(table)
-    if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.pieces):
-        read = take_read_version(table, pin.state)
-        plan = plan_scan(table, pin, request).plan(table)
-    return read, plan

@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
-from streamhouse_spark.dml.delete import make_delete_actions, plan_row_id_read
+from streamhouse_spark.dml.delete import locate_latest_rows, locate_rows, make_delete_actions
 from streamhouse_spark.dml.validation import (
     condition_filter,
     limit_to_partitions,
@@ -29,10 +28,7 @@ from streamhouse_spark.dml.validation import (
     require_partitioned,
     require_partitioned_by,
 )
-from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.expressions.evaluation import mask_of
 from streamhouse_spark.expressions.partition_filter import (
-    OverwriteFilter,
     OverwriteFilterFactory,
     PartitionMatches,
     PartitionOverwriteFilter,
@@ -41,23 +37,17 @@ from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, FileRows, union_deleted_file_rows
 from streamhouse_spark.log.idempotency import find_stored_transaction
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
-from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.lake_row_ids import (
     OffsetsUnavailableError,
-    RowLocations,
-    locate_row_ids,
     retry_with_relocated_rows,
 )
-from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
-from streamhouse_spark.read.scan_executor import read_batches
-from streamhouse_spark.read.scan_planning import Pruning, ScanRequest
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+from streamhouse_spark.read.read_snapshot import ReadSnapshot
+from streamhouse_spark.read.snapshot_fallback import InitialSchema
 from streamhouse_spark.schema.partitioning import PartitionField
-from streamhouse_spark.schema.row_conversion import is_rereadable
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.log_writer import SCHEMA_CHANGES_MAX, LogTableWriter
+from streamhouse_spark.write.log_writer import LogTableWriter, retry_schema_changes
 from streamhouse_spark.write.upsert import PrimaryKeyTable
 
 _LOCATE_TRIES_MAX: Final = 3
@@ -134,22 +124,18 @@ def _overwrite_rows(
     converted rows.
     """
     check_transaction(transaction)
-    for attempt in range(SCHEMA_CHANGES_MAX + 1):
+
+    def attempt() -> BucketOffsets:
         state, fitted, missing = log_writer.fit_rows(rows)
         stager = log_writer.stager(state)
         fitted = stager.fill_generated(fitted)  # partition columns may be generated
         require_deletable(state)
         choose = choosing(state, fitted)
         require_matching_rows(choose(state.schema), fitted, table.name)
-        staged = stager.stage(fitted, missing)
-        try:
-            fields = state.parsed.partition_fields if by_partition else None
-            return commit_replacement(table, staged, choose, transaction, fields=fields)
-        except CommitConflictError:
-            is_same = table.refresh().schema_id == staged.schema_id
-            if is_same or attempt == SCHEMA_CHANGES_MAX or not is_rereadable(rows):
-                raise
-    raise AssertionError
+        fields = state.parsed.partition_fields if by_partition else None
+        return commit_replacement(table, stager.stage(fitted, missing), choose, transaction, fields=fields)
+
+    return retry_schema_changes(table, rows, attempt)
 
 
 def commit_replacement(
@@ -249,12 +235,9 @@ class OverwriteTarget:
         return make_delete_actions(state, self._rows, base, self._files)
 
     def _locate(self, state: TableState) -> None:
-        require_deletable(state)
         initial = InitialSchema(None, reader="a replacement of rows of {name}", advice="run it again")
-        pin, located = read_with_fallback(
-            self._table, take_latest_snapshot(state), initial, lambda pin: (pin, self._locate_in(pin))
-        )
-        self._state, self._base = pin.state, ReadVersion.of(pin.state)
+        snapshot, located = locate_latest_rows(self._table, state, self._choose, initial)
+        self._state, self._base = snapshot.state, ReadVersion.of(snapshot.state)
         self._rows, self._files = dict(located.rows), located.files
 
     def _advance(self, followed_state: TableState, state: TableState) -> None:
@@ -262,9 +245,8 @@ class OverwriteTarget:
         ends = {
             bucket: OffsetRange(followed_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
         }
-        added = self._locate_in(
-            ReadSnapshot(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets})
-        ).rows
+        appended = ReadSnapshot(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets})
+        added = locate_rows(self._table, appended, self._choose(state.schema)).rows
         for bucket in {*self._rows, *added}:
             parts = [runs[bucket] for runs in (self._rows, added) if bucket in runs]
             runs = OffsetSet.union(parts)
@@ -279,9 +261,6 @@ class OverwriteTarget:
             }
             self._files = {name: runs for name, runs in left.items() if runs}
         self._state = state
-
-    def _locate_in(self, pin: ReadSnapshot) -> RowLocations:
-        return locate_rows(self._table, pin, self._choose(pin.state.schema))
 
     def _require_unchanged(self, state: TableState) -> None:
         """Raise `CommitConflictError` if selected rows were added, or any rows deleted, since the version that was
@@ -315,17 +294,3 @@ def _can_advance(followed_state: TableState, state: TableState, *, has_files: bo
     if any(deletion.is_in_lake and deletion.commit > followed_state.version for deletion in state.deletions):
         return False
     return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in followed_state.buckets.items())
-
-
-def locate_rows(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> RowLocations:
-    """Locate the selected rows of a read snapshot. Raises `InvalidOptionError` for a row that cannot be identified."""
-    read, plan = plan_row_id_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
-    ids = [np.zeros(0, np.int64)]
-    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
-        chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
-        ids.append(chosen.column(ROW_ID.name).to_numpy())
-    return locate_row_ids(table, pin.state, read, np.concatenate(ids))
-
-
-def _as_table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])

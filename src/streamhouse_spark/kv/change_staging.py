@@ -1,12 +1,8 @@
-"""Rows that earlier plans of a group commit write, layered over the stored rows for the next plan of the record.
-
-None of them is stored yet, and they may never be: changes computed from them are valid in that record only.
-
-The net changes of a batch: rows of the changelog, and values for the tablet. Pure.
-
-Changes of a bucket, computed at one bucket position and staged to be committed there.
+"""Changes of a bucket: computed from a batch and the stored rows, and staged to be committed at one bucket position.
 
 They become visible when a record names them. The commit compares `StagedChanges.at` with the position of the bucket.
+In a group commit, `WriteOverlay` layers the rows that earlier plans of the record write over the stored rows. They may
+never be stored, so changes computed from them are valid in that record only.
 """
 
 from __future__ import annotations
@@ -44,6 +40,12 @@ from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment,
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket, is_retained
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
+
+BucketPosition = tuple[int, int]
+"""Offset range of a bucket: its begin since the last truncation, and its end. Equal ranges of a
+table mean equal rows."""
+EMPTY_POSITION: Final[BucketPosition] = (0, 0)
+"""The first position of every bucket. A bucket whose begin equals its end is empty, at any offset."""
 
 
 class OverlayMissError(Exception):
@@ -229,14 +231,6 @@ def _order_changes(
     updated = was & stays
     shown = np.column_stack([~updated | before_images, updated]).reshape(-1)
     return types[shown], pa.array(places[shown])
-
-
-BucketPosition = tuple[int, int]
-"""Offset range of a bucket: its begin since the last truncation, and its end. Equal ranges of a
-table mean equal rows."""
-
-EMPTY_POSITION: Final[BucketPosition] = (0, 0)
-"""The first position of every bucket. A bucket whose begin equals its end is empty, at any offset."""
 
 
 class StaleStateError(Exception):

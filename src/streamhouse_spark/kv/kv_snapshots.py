@@ -3,16 +3,14 @@
 A snapshot of a bucket is its rows at one offset, as segments in key order. **Commit point:** the record that names the
 snapshots of all buckets of one call; before it they are orphan files.
 
-Initial rows of a primary-key table that adopts a lake table.
-
-The rows of a bucket become a key-value snapshot. It follows one change, the insert of the first row, which is trimmed
-at once. So a bucket with rows looks like any bucket with a trimmed log: tablets and streams start from the snapshot,
-and the bucket can be truncated.
+The rows of an adopted lake table become a snapshot, too. It follows one change, the insert of the first row, which is
+trimmed at once. So a bucket with rows looks like any bucket with a trimmed log: tablets and streams start from the
+snapshot, and the bucket can be truncated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -199,7 +197,7 @@ def stage_rows(
         [change, *ordered.slice(0, 1).columns], schema=state.written_schema(state.schema_id).arrow
     )
     segments: list[Segment] = []
-    for part in _split_into_segments(ordered):
+    for part in arrow_rows.slice_by_size(ordered, SEGMENT_BYTES):
         staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), part, bucket, options)
         first = segments[-1].end_offset if segments else 0
         segments.append(staged.segment.placed(first, state.version, state.time_ms))
@@ -210,8 +208,6 @@ def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBoots
     """Return the actions that give the ``adopted`` rows to a table without changes. Each bucket
     then ends at offset 1.
     """
-    if not adopted:
-        return ()
     placed = tuple(bucket_rows.first.segment.placed(0, state.version + 1, time_ms) for bucket_rows in adopted)
     return (
         Append(placed, tuple(bucket_rows.first.inline_rows for bucket_rows in adopted)),
@@ -237,7 +233,3 @@ def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
             f"their bucket has, for example {example}; delete them, or choose another key"
         )
     return arrow_rows.take_rows(rows, order.to_numpy().astype(np.int64), distinct=True)
-
-
-def _split_into_segments(rows: pa.Table) -> Iterator[pa.Table]:
-    return arrow_rows.slice_by_size(rows, SEGMENT_BYTES)

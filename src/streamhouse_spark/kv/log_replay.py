@@ -1,9 +1,8 @@
-"""The lineage of a tablet's rows. A restored or copied table has the uuid and offsets of another log.
+"""Replay of the log into a tablet, and the lineage of the tablet's rows.
 
-A tablet stores, in the transaction of its rows, the latest record of the state that it was applied from
-(`log.commits.history_epochs`). Its rows are valid if that record is in the table's log.
-
-Replay of the log into a tablet.
+A restored or copied table has the uuid and offsets of another log. So a tablet stores, in the transaction of its rows,
+the latest record of the state that it was applied from (`log.history_epochs`). Its rows are valid if that record is in
+the table's log.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.arrow_rows import Column, combine_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
@@ -32,6 +32,8 @@ from streamhouse_spark.storage.base import Storage
 
 RENEW_AFTER_RECORDS: Final = 4 * SPACING
 """Age in records after which the history of an unchanged bucket is renewed; later, checking it would need a request."""
+CHANGES_MAX: Final = 1 << 20
+"""Changes per tablet transaction. A tablet at most this far behind never shows part of a commit."""
 
 
 def history_of(state: TableState) -> bytes | None:
@@ -98,10 +100,6 @@ def _parse_history(history: bytes) -> HistoryPoint:
     return HistoryPoint(int(number), attempt)
 
 
-CHANGES_MAX: Final = 1 << 20
-"""Changes per tablet transaction. A tablet at most this far behind never shows part of a commit."""
-
-
 @dataclass(frozen=True, slots=True)
 class KeyedLayout:
     """Converts a table's rows to keys and values, by one of its schemas."""
@@ -122,8 +120,9 @@ class KeyedLayout:
         """Identity of the tablets. Rows of another key are discarded."""
         return {"key": [self.values.schema.columns[place].id for place in self.key_indexes]}
 
-    def keys(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-        return encode_keys([columns[place] for place in self.key_indexes])
+    def keys(self, columns: Sequence[Column]) -> pa.BinaryArray:
+        """Return the keys of rows with all columns of the schema, in one array."""
+        return encode_keys([combine_chunks(columns[place]) for place in self.key_indexes])
 
 
 def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:

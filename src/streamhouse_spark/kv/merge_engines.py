@@ -1,28 +1,24 @@
-"""Aggregate functions of the merge engine ``aggregation``: vectorized folds of a column's values per key. Pure.
-
-A fold gets the values of all keys in one array, grouped by key and in order, and returns one value per key. The first
-value of a key may be an earlier result of the fold, because results are stored.
-
-Numbers are folded as Spark does. Nulls are ignored. NaN is larger than any other number: it is the maximum if present,
-and the minimum only if there is nothing else. Positive and negative zero are equal. If a ``sum`` or ``product`` of
-integers or decimals does not fit the column, the write fails with ``AGGREGATE_OVERFLOW`` and the stored value is kept;
-floats become infinite. Decimal products are rounded half up to their scale after each step.
-
-Merge engines: how rows of a batch are merged with the stored rows. Pure, over Arrow columns.
+"""Merge engines: how rows of a batch are merged with the stored rows. Pure, over Arrow columns.
 
 The engines are Apache Fluss's: last row (the default), ``first_row``, ``versioned`` and ``aggregation``. A partial
 update names its target columns; other columns keep their values, or get their defaults in a new row. A partial deletion
 sets the target columns to null, and deletes the row if no other column but the key has a value.
+
+The engine ``aggregation`` folds a column's values per key. A fold gets the values of all keys in one array, grouped by
+key and in order, and returns one value per key. The first value of a key may be an earlier result, because results are
+stored. Numbers are folded as Spark does. Nulls are ignored. NaN is larger than any other number: it is the maximum if
+present, and the minimum only if there is nothing else. Positive and negative zero are equal. If a ``sum`` or
+``product`` of integers or decimals does not fit the column, the write fails with ``AGGREGATE_OVERFLOW`` and the stored
+value is kept; floats become infinite. Decimal products are rounded half up to their scale after each step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,24 +27,24 @@ from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, Sche
 from streamhouse_spark.expressions.generated_columns import Generated, recompute_generated_columns
 from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch, KeyedRows, Places
 
-KeyIndexes = npt.NDArray[np.int64]
-Fold = Callable[[pa.Array, KeyIndexes, int], pa.Array]
+Fold = Callable[[pa.Array, Places, int], pa.Array]
 """``fold(values, keys, num_keys)`` returns one value per key, null for a key without values. ``keys`` ascend."""
 
 DELIMITER: Final = ","
 _DIVISOR_DIGITS: Final = 9
 """Digits that one cast of a decimal drops. Arrow 19 divides 256 bits wrongly by some divisors of more than 32 bits: it
 returns 4294967293 for 429496729499810911067751394114218404872527544320 + 5e37 over 1e38, expected 4294967295."""
+DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
 
 
-def last_value(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+def last_value(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
     """Return the last value of each key, null or not."""
     last = np.full(num_keys, -1, np.int64)
     last[keys] = np.arange(len(keys))
     return values.take(pa.array(last, mask=last < 0))
 
 
-def first_value(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+def first_value(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
     """Return the first value of each key, null or not."""
     first = np.full(num_keys, -1, np.int64)
     first[keys[::-1]] = np.arange(len(keys))[::-1]
@@ -56,7 +52,7 @@ def first_value(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
 
 
 def ignore_nulls(fold: Fold) -> Fold:
-    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         if not values.null_count:
             return fold(values, keys, num_keys)
         valid = values.is_valid()
@@ -68,7 +64,7 @@ def ignore_nulls(fold: Fold) -> Fold:
 def _arrow_fold(function: str) -> Fold:
     """Return the fold that applies Arrow's aggregate ``function``, ignoring nulls."""
 
-    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         groups = pa.table({"key": keys, "value": values}).group_by("key", use_threads=False)
         aggregated = groups.aggregate([("value", function)]).combine_chunks()
         place = np.full(num_keys, -1, np.int64)
@@ -80,7 +76,7 @@ def _arrow_fold(function: str) -> Fold:
 
 
 def _extreme_fold(function: str, of_floats: np.ufunc) -> Fold:
-    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         if not pa.types.is_floating(values.type):
             return _arrow_fold(function)(values, keys, num_keys)
         place = np.full(num_keys, -1, np.int64)
@@ -92,7 +88,7 @@ def _extreme_fold(function: str, of_floats: np.ufunc) -> Fold:
     return ignore_nulls(folded)
 
 
-def _sum(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+def _sum(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
     data_type = values.type
     if pa.types.is_decimal(data_type):
         wide = values.cast(pa.decimal256(76, data_type.scale))
@@ -112,7 +108,7 @@ def _sum(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
     return _fit_sum(pa.array(total, mask=~valid), data_type, "sum")
 
 
-def _product(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
     """Multiply the values of each key, the n-th values of all keys at a time. Decimals are rounded to their scale, half
     up.
     """
@@ -162,7 +158,7 @@ def _cast_decimal_bits(values: pa.Array, data_type: pa.DataType) -> pa.Array:
 def _list_fold(delimiter: str) -> Fold:
     """Return the fold that joins texts with ``delimiter``, ignoring nulls."""
 
-    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         counts = np.bincount(keys, minlength=num_keys)
         bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         lists = pa.ListArray.from_arrays(pa.array(bounds), values, mask=pa.array(counts == 0))
@@ -174,7 +170,7 @@ def _list_fold(delimiter: str) -> Fold:
 def _bitmap_fold(name: str) -> Fold:
     """Return the fold that unions serialized roaring bitmaps."""
 
-    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+    def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         bitmap = _bitmap_class(name)
         unions: dict[int, Any] = {}
         for key, value in zip(keys.tolist(), values.to_pylist(), strict=True):
@@ -245,7 +241,6 @@ _ACCEPTED_TYPES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] 
     "rbm64": ("binaries", pa.types.is_binary),
 }
 FUNCTIONS: Final = tuple(_ACCEPTED_TYPES)
-DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
 
 
 def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = DELIMITER) -> Fold:
@@ -308,20 +303,18 @@ class ColumnwiseMerge:
         return self.targets is None and not self.folds
 
     def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        survives = self._surviving_rows(batch, old)
+        targets = frozenset(range(len(batch.columns)) if self.targets is None else self.targets) - self.key_columns
+        survives = self._surviving_rows(batch, old, targets)
         exists = batch.has_active | survives
         columns = []
         for i, (values, before) in enumerate(zip(batch.columns, old.columns, strict=True)):
             if i in self.key_columns:
                 columns.append(_null_absent(exists, _choose_values(batch, values, batch.starts)))
-            elif self._is_target(i):
+            elif i in targets:
                 columns.append(self._fold_column(i, batch, values, before, old.exists & ~batch.has_deletion))
             else:
                 columns.append(self._keep_column(i, before, survives, exists & ~survives))
         return KeyedRows(tuple(columns), exists)
-
-    def _is_target(self, column: int) -> bool:
-        return self.targets is None or column in self.targets
 
     def _keep_column(self, column: int, before: pa.Array, survives: Bools, is_new: Bools) -> pa.Array:
         values = _null_absent(survives, before)
@@ -329,13 +322,13 @@ class ColumnwiseMerge:
             values = pc.if_else(pa.array(is_new), self.defaults[column], values)
         return values
 
-    def _surviving_rows(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
+    def _surviving_rows(self, batch: KeyedBatch, old: KeyedRows, targets: Collection[int]) -> Bools:
         """Return which old rows remain after the batch's deletions, whatever the batch writes after them."""
         if not batch.has_deletion.any():
             return old.exists
         has_other_values = np.zeros(len(batch), np.bool_)
         for i, before in enumerate(old.columns):
-            if i not in self.key_columns and not self._is_target(i):
+            if i not in self.key_columns and i not in targets:
                 has_other_values |= _validity(before)
         survives: Bools = old.exists & (~batch.has_deletion | has_other_values)
         return survives
@@ -363,9 +356,7 @@ class GeneratingMerge:
     generated: tuple[Generated, ...]
     schema: pa.Schema
 
-    @property
-    def replaces(self) -> bool:
-        return False
+    replaces: ClassVar[bool] = False
 
     def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         merged = self.inner.merge(batch, old)
@@ -383,9 +374,7 @@ class NumberingMerge:
     identity: int
     """Index of the identity column."""
 
-    @property
-    def replaces(self) -> bool:
-        return False
+    replaces: ClassVar[bool] = False
 
     def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         merged = self.inner.merge(batch, old)
@@ -399,9 +388,7 @@ class NumberingMerge:
 class FirstRowMerge:
     """Keeps the first row of a key. There are no deletions."""
 
-    @property
-    def replaces(self) -> bool:
-        return False
+    replaces: ClassVar[bool] = False
 
     def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         return _choose_rows(batch, old, np.where(old.exists, -1, batch.starts))
@@ -413,9 +400,7 @@ class VersionedMerge:
 
     version_column: int
 
-    @property
-    def replaces(self) -> bool:
-        return False
+    replaces: ClassVar[bool] = False
 
     def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         versions, is_versioned = _versions(batch.columns[self.version_column])

@@ -1,22 +1,19 @@
-"""Replaces the rows of some partitions of a primary-key table, through the changelog.
+"""Replaces or deletes all rows of some partitions of a primary-key table, through the changelog.
 
-The bucket's rows in the partitions are deleted and the new rows written in one batch. So a key has at most one net
-change, and an unchanged row has none. The changes cover the rows up to the bucket's end, so the record adds them only
-if it still ends there; a bucket that moved is scanned again. No older row of the partitions remains, whoever wrote it.
+**Commit point:** the one record with the changes of all buckets. The changes of a bucket cover the rows up to its end,
+so the record adds them only if it still ends there; a bucket that moved is scanned again. No older row of the
+partitions remains, whoever wrote it.
 
-Deletes all rows of some partitions of a primary-key table, through the changelog.
-
-**Commit point:** the one record with the deletions of all buckets. The deletions of a bucket cover the rows up to its
-end, so the record adds them only if it still ends there; a bucket that moved is scanned again within the commit
-attempt. So no row of the partitions remains after the commit, whoever wrote it. Rows are read from this host's tablets
-in steps and their deletions staged as segments, so memory is bounded by one segment.
+An overwrite deletes the bucket's rows in the partitions and writes the new ones in one batch. So a key has at most one
+net change, and an unchanged row has none. A delete reads the rows from this host's tablets in steps and stages their
+deletions as segments, so its memory is bounded by one segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +46,8 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 DAMAGED_MAX: Final = 3
+SEGMENT_BYTES: Final = 64 << 20
+TRIES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,8 @@ class PartitionOverwriteStager(ChangeStager):
         """Return the batch preceded by deletions of all selected rows that the bucket has at a position."""
         if not may_have_rows(at):
             return batch
-        rows = self._read_key_rows(bucket, state, at)
+        scan = _scan_bucket(self.tablet_of(bucket), self.layout, self.storage, state, bucket, lambda: _KeyScan(self))
+        rows = scan.rows()
         if not rows.num_rows:
             return batch
         columns: list[arrow_rows.Column] = [
@@ -91,29 +91,10 @@ class PartitionOverwriteStager(ChangeStager):
             for old, new in zip(rows.columns, batch.columns, strict=True)
         ]
         deleted = np.concatenate([np.ones(rows.num_rows, np.bool_), batch.deleted])
-        of_key = self.layout.key_indexes
-        keys = self.layout.keys([arrow_rows.combine_chunks(c) if i in of_key else c for i, c in enumerate(columns)])
-        return KeyedBatch.of(keys, columns, deleted)
-
-    def _read_key_rows(self, bucket: int, state: TableState, at: BucketPosition) -> pa.Table:
-        """Return the key columns of the selected rows, with nulls in the others: a deletion needs no more."""
-        tablet = self.tablet_of(bucket)
-        for _ in range(DAMAGED_MAX):
-            catch_up(tablet, self.layout, self.storage, state, bucket)
-            scan = _KeyCollector(self)
-            extent = tablet.scan(scan.take)
-            is_of_table = belongs_to_table(tablet, extent, self.storage, state)
-            if extent[:2] == at == bucket_position(state, bucket) and is_of_table:
-                return scan.rows()
-            if extent.applied > at[1] and is_of_table:
-                raise StaleStateError
-        raise DamagedError(
-            f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "
-            "was replaced: check the disk of this host's cache, then run it again"
-        )
+        return KeyedBatch.of(self.layout.keys(columns), columns, deleted)
 
 
-class _KeyCollector:
+class _KeyScan:
     """Collects the keys of the selected rows of a bucket, step by step."""
 
     def __init__(self, stager: PartitionOverwriteStager) -> None:
@@ -133,6 +114,7 @@ class _KeyCollector:
             self._keys.append(pa.table(keys, names=[column.name for column in self._key]))
 
     def rows(self) -> pa.Table:
+        """Return the key columns of the selected rows, with nulls in the others: a deletion needs no more."""
         empty = pa.schema([(column.name, column.type) for column in self._key]).empty_table()
         keys = pa.concat_tables([empty, *self._keys])
         key_names = set(keys.column_names)
@@ -141,10 +123,6 @@ class _KeyCollector:
             for c in self._schema.columns
         ]
         return pa.Table.from_arrays(columns, names=list(self._schema.names))
-
-
-SEGMENT_BYTES: Final = 64 << 20
-TRIES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +164,15 @@ class PartitionDelete:
         then. Other errors are those of `CommitLog.commit`.
         """
         staged: dict[int, _Deletions] = {}
-        schema_ids: set[int] = set()
+        staged_schema_id: int | None = None
 
         def stage(state: TableState, time_ms: int) -> None:
+            nonlocal staged_schema_id
             if state.dropped:
                 raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was deleted")
-            if schema_ids - {state.schema_id}:
+            if staged_schema_id != state.schema_id:
                 staged.clear()
-            schema_ids.clear()
-            schema_ids.add(state.schema_id)
+                staged_schema_id = state.schema_id
             layout = KeyedLayout.of(state)
             for bucket in state.buckets:
                 if bucket not in staged or not staged[bucket].is_valid(state, bucket, time_ms):
@@ -209,10 +187,9 @@ class PartitionDelete:
                 # Before the commit attempt, for which other threads wait; it only rescans buckets that moved since.
                 stage(self.log.refresh(), self.storage.now_ms())
                 self.log.commit(
-                    plan, staged_ms=min((of_bucket.staged_ms for of_bucket in staged.values()), default=None)
+                    plan, staged_ms=min((deletions.staged_ms for deletions in staged.values()), default=None)
                 )
             except (StaleStateError, UnknownSchemaError):
-                self.log.refresh()
                 continue
             return sum(deletions.num_rows for deletions in staged.values())
         raise CommitConflictError(
@@ -225,23 +202,18 @@ class PartitionDelete:
         at, staged_ms = bucket_position(state, bucket), self.storage.now_ms()
         if at[0] == at[1]:
             return _Deletions(at, (), staged_ms)
-        tablet = self.tablet_of(bucket)
-        for _ in range(DAMAGED_MAX):
-            catch_up(tablet, layout, self.storage, state, bucket)
-            scan = _Scan(self, state, layout, bucket)
-            extent = tablet.scan(scan.take)
-            is_of_table = belongs_to_table(tablet, extent, self.storage, state)
-            if extent[:2] == at and is_of_table:
-                return _Deletions(at, scan.finish_staging(), staged_ms)
-            if extent.applied > at[1] and is_of_table:
-                raise StaleStateError
-        raise DamagedError(
-            f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "
-            "was deleted: check the disk of this host's cache, then drop the partition again"
+        scan = _scan_bucket(
+            self.tablet_of(bucket),
+            layout,
+            self.storage,
+            state,
+            bucket,
+            lambda: _DeletionScan(self, state, layout, bucket),
         )
+        return _Deletions(at, scan.finish_staging(), staged_ms)
 
 
-class _Scan:
+class _DeletionScan:
     """Scans a bucket's rows in steps and stages the deletions of the selected rows."""
 
     def __init__(self, delete: PartitionDelete, state: TableState, layout: KeyedLayout, bucket: int) -> None:
@@ -283,6 +255,42 @@ class _Scan:
         self._waiting.clear()
         storage, table_uuid = self._delete.storage, self._state.table_uuid
         self._staged.append(stage_object(storage, table_uuid, uuid, rows, self._bucket, self._options))
+
+
+class _Scan(Protocol):
+    def take(self, items: list[tuple[bytes, bytes]]) -> None:
+        """Process some keys and values of the bucket."""
+
+
+_AnyScan = TypeVar("_AnyScan", bound=_Scan)
+
+
+def _scan_bucket(
+    tablet: Tablet,
+    layout: KeyedLayout,
+    storage: Storage,
+    state: TableState,
+    bucket: int,
+    new_scan: Callable[[], _AnyScan],
+) -> _AnyScan:
+    """Return a scan of all rows that the bucket has at its end in ``state``.
+
+    Raises `StaleStateError` if another process of this host applied later changes to the tablet.
+    """
+    at = bucket_position(state, bucket)
+    for _ in range(DAMAGED_MAX):
+        catch_up(tablet, layout, storage, state, bucket)
+        scan = new_scan()
+        extent = tablet.scan(scan.take)
+        is_of_table = belongs_to_table(tablet, extent, storage, state)
+        if extent[:2] == at and is_of_table:
+            return scan
+        if extent.applied > at[1] and is_of_table:
+            raise StaleStateError
+    raise DamagedError(
+        f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "
+        "was changed: check the disk of this host's cache, then run it again"
+    )
 
 
 def _make_append_actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> Sequence[Action]:

@@ -3,9 +3,8 @@
 A row is ``[null bits][fixed-width columns][u32 length of each other column][their bytes]``, packed, little endian.
 Nested columns are encoded recursively: a struct is a row; a list is ``[u32 count][u32 length of each
 element][elements]`` with each element a row of one column; a map is a list of entries. A null value is zero or has no
-bytes, so equal rows have equal bytes (for floats: the same bits).
-
-Tablet values: rows of the table, each prefixed with the id of the schema that wrote it.
+bytes, so equal rows have equal bytes (for floats: the same bits). A tablet's value is a row prefixed with the id of the
+schema that wrote it.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ Int64Array = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _LENGTH = np.dtype("<u4")
+_SCHEMA_ID = np.dtype("<u4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +342,6 @@ def _slices(data: pa.Buffer | None, bounds: npt.NDArray[Any]) -> pa.BinaryArray:
 def _empty_nulls(packed: pa.BinaryArray, column: pa.Array) -> pa.BinaryArray:
     """Return the byte strings, empty where the column is null."""
     return pc.if_else(column.is_valid(), packed, _empty())
-
-
-_SCHEMA_ID = np.dtype("<u4")
 
 
 class UnknownSchemaError(Exception):

@@ -1,12 +1,9 @@
-"""Committed changes that wait to be applied to this host's tablets, after the writer's call returned.
+"""Tablet: the current rows of a bucket by key, a local cache that is rebuilt from the log and never authoritative.
 
-The log has the changes, so only the next use of the tablet waits for them: it applies queued work itself, or waits for
-the thread of this module. Work that is lost, because a process was killed or a disk failed, is repeated from the log by
-the next use. It may therefore be dropped, as in a forked child, whose parent still has it.
-
-Tablet: the current rows of a bucket by key, a local cache that is rebuilt from the log and never authoritative.
-
-The open tablets of this process: one object per bucket, shared by all tables and threads.
+A process has one object per bucket, shared by all tables and threads (`open_tablet`). Committed changes may wait in its
+`ApplyQueue` after the writer's call returned: the next use of the tablet applies them itself, or waits for the thread
+of this module. Work that is lost, because a process was killed or a disk failed, is repeated from the log by the next
+use. It may therefore be dropped, as in a forked child, whose parent still has it.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from typing import Final, NamedTuple, TypeVar
 import xxhash
 
 from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
-from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, ReadTransaction, Writer
 from streamhouse_spark.kv.lmdb.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
 
@@ -33,6 +29,18 @@ BYTES_MAX: Final = 64 << 20
 """Bytes of rows queued in this process, over all tablets. More are applied before the call returns."""
 
 Work = Callable[[], None]
+ITEMS_PER_STEP: Final = 65_536
+_ESTIMATE_ROWS_MIN: Final = 4096
+"""Writes of more rows estimate their size first."""
+_IDENTITY = b"identity"
+_APPLIED = b"applied"
+_BEGINS = b"begins"
+_HISTORY = b"history"
+_Result = TypeVar("_Result")
+_open: dict[Path, Tablet] = {}
+_by_name: dict[tuple[str | None, str, str, int], Tablet] = {}
+"""Open tablets by the parts of their names, because building a path costs more than a lookup."""
+_lock = new_lock()
 
 
 class ApplyQueue:
@@ -140,22 +148,6 @@ class _Applier:
 _applier = _Applier()
 
 
-def finish_all() -> None:
-    """Apply the queues of all tablets of this process."""
-    _applier.finish()
-
-
-ITEMS_PER_STEP: Final = 65_536
-_ESTIMATE_ROWS_MIN: Final = 4096
-"""Writes of more rows estimate their size first."""
-
-_IDENTITY = b"identity"
-_APPLIED = b"applied"
-_BEGINS = b"begins"
-_HISTORY = b"history"
-_Result = TypeVar("_Result")
-
-
 class TabletState(NamedTuple):
     """The changes that a tablet has applied: exactly ``[begins, applied)`` of a log with this history."""
 
@@ -165,8 +157,7 @@ class TabletState(NamedTuple):
     """Identifies the log, see `streamhouse_spark.kv.log_replay`; None if the tablet has no record of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TabletLookup:
+class TabletLookup(NamedTuple):
     """Values of keys at one state of the log."""
 
     extent: TabletState
@@ -462,12 +453,6 @@ def _estimate_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: in
     """Estimate the bytes of ``num_rows`` rows like these: 1.5 times their own, and LMDB's overhead."""
     some = range(0, len(keys), 1 + len(keys) // 1000)
     return num_rows * (16 + 3 * sum(len(keys[i]) + len(values[i]) for i in some) // (2 * len(some)))
-
-
-_open: dict[Path, Tablet] = {}
-_by_name: dict[tuple[str | None, str, str, int], Tablet] = {}
-"""Open tablets by the parts of their names, because building a path costs more than a lookup."""
-_lock = new_lock()
 
 
 def open_tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from itertools import dropwhile
-from typing import Final, TypeGuard
+from typing import Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.post_commit import log_post_commit_errors
@@ -252,10 +251,8 @@ class _UpsertPlan(DependentPlan):
         self._times_planned += 1
         self._was_stacked = self._was_stacked or bool(self.earlier)
         extra_actions = () if self._extra_actions is None else self._extra_actions(state)
-        return (*self._make_truncation(state), *self._make_append_actions(state, time_ms), *extra_actions)
-
-    def _make_truncation(self, state: TableState) -> Sequence[Action]:
-        return make_truncate_actions(state) if self._overwrite else ()
+        emptying = make_truncate_actions(state) if self._overwrite else ()
+        return (*emptying, *self._make_append_actions(state, time_ms), *extra_actions)
 
     def _find_moved_buckets(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
         """Return the buckets that have no staged changes for their current position. Raises if the write is no longer
@@ -274,15 +271,23 @@ class _UpsertPlan(DependentPlan):
         for bucket in self._batches:
             begins, end = state.first_offset(bucket), ends[bucket]
             at = (end if emptying else begins, end)
-            comparable_position = partial(_comparison_position, self._rebase, bucket, at)
             staged, ready = self.staged.get(bucket), self._ready.get(bucket)
-            if ready is not None and ready.is_valid_at(state, comparable_position(ready.at), time_ms):
+            if ready is not None and ready.is_valid_at(state, self._expected_position(bucket, ready.at, at), time_ms):
                 self.staged[bucket] = ready.at_position(at)
-            elif _is_reusable(staged, comparable_position, state, time_ms):
-                self.staged[bucket] = replace(staged, at=at)  # staged by an earlier attempt
+            elif staged is not None and self._is_reusable(staged, bucket, at) and staged.is_committable(state, time_ms):
+                self.staged[bucket] = replace(staged, at=at)
             else:
                 moved[bucket] = at
         return moved
+
+    def _is_reusable(self, staged: StagedChanges, bucket: int, at: BucketPosition) -> bool:
+        """Return whether changes that an earlier attempt staged are valid at the bucket's position."""
+        is_known = staged.values is not None
+        return staged.is_blind or (is_known and staged.at == self._expected_position(bucket, staged.at, at))
+
+    def _expected_position(self, bucket: int, staged_at: BucketPosition, at: BucketPosition) -> BucketPosition:
+        """Return ``staged_at`` if the rows that the staged changes depend on are unchanged since, else ``at``."""
+        return staged_at if self._rebase is not None and self._rebase.is_unchanged(bucket, staged_at, at) else at
 
     def _is_large(self, buckets: Collection[int]) -> bool:
         """Return whether staging the changes of these buckets takes long."""
@@ -305,26 +310,3 @@ class _UpsertPlan(DependentPlan):
         placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
         segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)
-
-
-def _is_reusable(
-    staged: StagedChanges | None,
-    comparable_position: Callable[[BucketPosition], BucketPosition],
-    state: TableState,
-    time_ms: int,
-) -> TypeGuard[StagedChanges]:
-    """Return whether changes that this process staged are valid at the bucket's position and their
-    file still exists.
-    """
-    if staged is None:
-        return False
-    if not staged.is_blind and (staged.values is None or staged.at != comparable_position(staged.at)):
-        return False
-    return staged.is_committable(state, time_ms)
-
-
-def _comparison_position(
-    rebase: ConflictChecker | None, bucket: int, at: BucketPosition, staged_at: BucketPosition
-) -> BucketPosition:
-    """Return ``staged_at`` if the rows that the staged changes depend on are unchanged since, else ``at``."""
-    return staged_at if rebase is not None and rebase.is_unchanged(bucket, staged_at, at) else at

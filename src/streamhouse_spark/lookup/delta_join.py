@@ -33,13 +33,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_rows import distinct_rows, take_rows
+from streamhouse_spark.core.arrow_rows import combine_chunks, distinct_rows, take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.table_config import parse_keyed_properties
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, add_unmatched, one_chunk, parse_how, parse_on
+from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, add_unmatched, parse_how, parse_on
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -333,4 +333,4 @@ def _rename_columns(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:
 
 
 def _encode_keys(rows: pa.Table, key: Sequence[str]) -> pa.Array:
-    return encode_keys([one_chunk(rows.column(name)) for name in key])
+    return encode_keys([combine_chunks(rows.column(name)) for name in key])

@@ -117,16 +117,13 @@ class Lookup:
         prefix_row = _prefix_row(shape, prefix)
         encoded = encode_keys([column.chunk(0) for column in prefix_row.columns])[0].as_py()
         bucket_columns = [
-            self._scan_prefix(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, prefix_row)
+            self._scan_prefix(state, shape, bucket, encoded) for bucket, _ in _keys_by_bucket(shape, prefix_row)
         ]
         columns_read = [
             arrow_rows.concat_columns((rows[place] for rows in bucket_columns), column.type)
             for place, column in enumerate(shape.schema.columns)
         ]
-        places = shape.layout.key_indexes
-        keys = shape.layout.keys(
-            [arrow_rows.combine_chunks(c) if place in places else c for place, c in enumerate(columns_read)]
-        )
+        keys = shape.layout.keys(columns_read)
         inside = pc.starts_with(keys, pattern=encoded) if len(keys) else pa.array([], pa.bool_())
         order = np.flatnonzero(inside)[pc.sort_indices(keys.filter(inside)).to_numpy()]
         rows = pa.Table.from_arrays(
@@ -161,7 +158,7 @@ class Lookup:
                 f"{', '.join(names)}: was a column renamed meanwhile? Look up again by these names"
             )
         keys = keys.select(names).combine_chunks()
-        encoded = encode_keys([_array(column) for column in keys.columns])
+        encoded = encode_keys([arrow_rows.combine_chunks(column) for column in keys.columns])
         find = _match_keys if len(names) == len(shape.key_schema.names) else _match_prefixes
         parts, values = [np.zeros(0, np.int64)], []
         for bucket, places in _keys_by_bucket(shape, keys):
@@ -245,15 +242,14 @@ class Lookup:
     def _lookup_keys(
         self, state: TableState, shape: PrimaryKeySchema, key_rows: pa.Table, names: Sequence[str]
     ) -> pa.Table:
-        by_name = {name: key_rows.column(name) for name in key_rows.schema.names}
-        key_columns = [_array(by_name[name]) for name in shape.key_schema.names]
+        key_columns = [arrow_rows.combine_chunks(key_rows.column(name)) for name in shape.key_schema.names]
         keys = encode_keys(key_columns)
         values: list[bytes | None] = [None] * key_rows.num_rows
         stored = encode_lmdb_keys(keys)
         for bucket, places in _keys_by_bucket(shape, key_rows):
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
             bucket_keys = [stored[place] for place in order.tolist()]
-            bucket_values = self._read(state, shape, bucket, partial(_find_values, bucket_keys))
+            bucket_values = self._read(state, shape, bucket, partial(Tablet.find, keys=bucket_keys))
             for place, value in zip(order.tolist(), bucket_values, strict=True):
                 values[place] = value
         projection = [shape.schema.column(name) for name in names]
@@ -343,11 +339,6 @@ def damaged_tablet_error(state: TableState, bucket: int) -> StorageError:
     )
 
 
-def _find_values(keys: list[bytes], tablet: Tablet) -> tuple[TabletState, list[bytes | None]]:
-    lookup = tablet.find(keys)
-    return lookup.extent, lookup.values
-
-
 def _match_keys(_shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """Return the indexes of found keys, and their values."""
     lookup = tablet.find(encode_lmdb_keys(keys))
@@ -380,16 +371,3 @@ def _keys_by_bucket(shape: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[i
     numbers = shape.bucket_numbers([keys.column(name) for name in shape.bucket_key])
     for bucket in np.unique(numbers).tolist():
         yield bucket, np.flatnonzero(numbers == bucket)
-
-
-def _buckets_of_prefix(shape: PrimaryKeySchema, prefix_row: pa.Table) -> Iterator[int]:
-    if not shape.bucket_key:
-        yield 0
-    elif set(shape.bucket_key) <= set(prefix_row.schema.names):
-        yield int(shape.bucket_numbers([prefix_row.column(name) for name in shape.bucket_key])[0])
-    else:
-        yield from range(shape.num_buckets)
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return arrow_rows.combine_chunks(column)

@@ -225,7 +225,3 @@ def add_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
     all_rows = np.concatenate([row_of, np.flatnonzero(alone)])
     order = np.argsort(all_rows, kind="stable")
     return all_rows[order], np.where(order < len(row_of), order, -1)
-
-
-def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return arrow_rows.combine_chunks(column)

@@ -1,14 +1,11 @@
-"""Scheduling of threads that look up single rows.
+"""`Table.lookup_one`: looks up one row by its key as a dict, for applications that look up a row at a time.
 
 A lookup releases Python's lock several times for a microsecond or two. If all threads look up rows, each release wakes
 a thread that finds the lock taken again and goes back to sleep: the threads spend three times as long on waking each
-other as on their lookups. So while one thread looks up rows, the others sleep here without being woken. A thread keeps
-its turn for several lookups if it comes back for the next one at once.
-
-This is only a hint: lookup results do not depend on it. A thread never waits long for its turn. It goes on while
-another thread reads the log or rows that are not in memory, or was interrupted and never releases its turn.
-
-`Table.lookup_one`: looks up one row by its key as a dict, for applications that look up a row at a time.
+other as on their lookups. So while one thread looks up rows, the others sleep in `LookupScheduler` without being woken.
+A thread keeps its turn for several lookups if it comes back for the next one at once. This is only a hint: results do
+not depend on it. A thread never waits long for its turn. It goes on while another thread reads the log or rows that are
+not in memory, or was interrupted and never releases its turn.
 """
 
 from __future__ import annotations
@@ -38,6 +35,9 @@ _FEW: Final = 8
 _WITHOUT: Final = 64
 """Lookups that then bypass the scheduler; doubled each time that this repeats."""
 _WITHOUT_MAX: Final = 4096
+PLAIN = (int, str)
+_PLANS_MAX = 64
+_INT64 = 1 << 63
 
 
 class LookupScheduler:
@@ -144,11 +144,6 @@ class _Waiter:
 
 SCHEDULER: Final = LookupScheduler()
 """The scheduler of all tables, because all threads share Python's lock."""
-
-
-PLAIN = (int, str)
-_PLANS_MAX = 64
-_INT64 = 1 << 63
 
 
 @validate_arguments

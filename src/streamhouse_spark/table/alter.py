@@ -1,15 +1,13 @@
-"""Changes the partitioning of a table with an Iceberg lake: `Table.set_partitioning`.
+"""ALTER TABLE, changes of the partitioning, and removal of stored transactions.
 
-Only rows tiered afterwards get the new partitions, including those of the hot log. Existing lake files stay in place
-and are read by the partitions with which they were written. The record starts a new schema with the same columns, so
-that writers and readers that planned by the old partitions notice and plan again.
+**Commit point:** one record with all changes. A constraint is added only after a state whose rows were all validated.
+Each commit attempt compares the bucket ends with those that were read and validates rows appended since, so no
+concurrently committed row is missed. The same record starts a new schema of the same columns. A writer that staged rows
+before it must plan again: log tables compare the constraints, primary-key tables the schema.
 
-ALTER TABLE and removal of stored transactions. **Commit point:** one record with all changes.
-
-A constraint is added only after a state whose rows were all validated. Each commit attempt compares the bucket ends
-with those that were read and validates rows appended since, so no concurrently committed row is missed. The same record
-starts a new schema of the same columns. A writer that staged rows before it must plan again: log tables compare the
-constraints, primary-key tables the schema.
+With a new partitioning, only rows tiered afterwards get the new partitions, including those of the hot log. Existing
+lake files stay in place and are read by the partitions with which they were written. The record starts a new schema
+with the same columns, so that writers and readers that planned by the old partitions notice and plan again.
 """
 
 from __future__ import annotations
@@ -34,11 +32,13 @@ from streamhouse_spark.log.actions import Action, ForgetTransactions, SetPropert
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import name_sum, select_progress_ids
-from streamhouse_spark.schema.partitioning import PartitionField, join_fields, parse_fields
-from streamhouse_spark.schema.table_schema import require_free_partition_name
+from streamhouse_spark.schema.partitioning import join_fields, parse_fields
+from streamhouse_spark.schema.table_schema import TableSchema, require_free_partition_name
 from streamhouse_spark.table_handle import TableHandle
 
 _BUCKET: Final = re.compile(r"\s*bucket\s*\(\s*([0-9]{1,9})\s*,(.*)\)\s*", re.DOTALL | re.IGNORECASE)
+_PRECHECKS_MAX = 3
+"""Times that all rows are validated before the commit attempt does so, while other threads wait for it."""
 
 
 def set_partitioning(table: TableHandle, partition_by: Sequence[str]) -> None:
@@ -65,7 +65,8 @@ def _make_set_partitioning(state: TableState, partition_by: Sequence[str]) -> Se
     if fields == state.parsed.partition_fields:
         return ()
     columns = check_partition_columns([f.column for f in fields if f.transform == "identity"], state.schema)
-    action = SetPartitioning(max(state.schemas) + 1, columns, _format_fields(fields))
+    transformed = join_fields(fields) if any(field.transform != "identity" for field in fields) else ""
+    action = SetPartitioning(max(state.schemas) + 1, columns, transformed)
     _validate(state, action)
     return (action,)
 
@@ -102,24 +103,23 @@ def _remove_bucket_field(state: TableState, partition_by: Sequence[str]) -> list
     return fields
 
 
-def _format_fields(fields: Sequence[PartitionField]) -> str:
-    return join_fields(fields) if any(field.transform != "identity" for field in fields) else ""
-
-
 def _validate(state: TableState, action: SetPartitioning) -> None:
     """Raise for a partitioning that the table does not support, as `Warehouse.create_table` does."""
     for name in action.columns:
         require_free_partition_name(name)
     texts = action.changes(state.schemas, state.schema, state.properties)["properties"]
     parse_properties(texts, state.schema, action.columns)
+    _validate_keyed(state, texts, state.schema, action.columns)
+
+
+def _validate_keyed(
+    state: TableState, texts: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str]
+) -> None:
+    """Raise for properties that a primary-key table does not support."""
     if state.primary_key:
         from streamhouse_spark.kv.table_config import parse_keyed_properties
 
-        parse_keyed_properties(texts, state.schema, action.columns)
-
-
-_PRECHECKS_MAX = 3
-"""Times that all rows are validated before the commit attempt does so, while other threads wait for it."""
+        parse_keyed_properties(texts, schema, partition_by)
 
 
 def alter_table(table: TableHandle, change: Alteration) -> None:
@@ -154,8 +154,7 @@ def make_alter_actions(table: TableHandle, state: TableState, change: Alteration
     require_no_branch(state, "ALTER TABLE")
     table.require_not_dropped(state)  # before a dropped table reports an existing column
     after = alter_state(state, change)
-    if state.primary_key:
-        _validate_keyed(after, state.partition_by)
+    _validate_keyed(state, after.properties, after.schema, state.partition_by)
     if state.recorded_lake is not None:  # even if tiering is disabled
         check_variants(after.schema, state.parsed.datalake_format)
     actions: list[Action] = []
@@ -164,7 +163,8 @@ def make_alter_actions(table: TableHandle, state: TableState, change: Alteration
     elif after.schema != state.schema:
         actions.append(SetSchema(after.schema_id, after.schema))
     if after.properties != state.properties:
-        actions.append(_make_set_properties(state.properties, after.properties))
+        changed = {name: text for name, text in after.properties.items() if state.properties.get(name) != text}
+        actions.append(SetProperties(changed, tuple(name for name in state.properties if name not in after.properties)))
     return actions
 
 
@@ -205,14 +205,3 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
         return (ForgetTransactions(forgotten),) if forgotten else ()
 
     table.log.commit(plan)
-
-
-def _validate_keyed(after: AlteredTable, partition_by: Sequence[str]) -> None:
-    from streamhouse_spark.kv.table_config import parse_keyed_properties
-
-    parse_keyed_properties(after.properties, after.schema, partition_by)
-
-
-def _make_set_properties(before: Mapping[str, str], after: Mapping[str, str]) -> SetProperties:
-    changed = {name: value for name, value in after.items() if before.get(name) != value}
-    return SetProperties(changed, tuple(name for name in before if name not in after))

@@ -22,20 +22,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.dml.delete import commit_deletion
-from streamhouse_spark.dml.overwrite import locate_rows, partition_filter
-from streamhouse_spark.dml.validation import require_deletable
+from streamhouse_spark.dml.delete import delete_rows
+from streamhouse_spark.dml.overwrite import partition_filter
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.log.catalog.branches import require_no_branch
-from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot, read_with_fallback
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot
 from streamhouse_spark.read.union_read import read_hot_rows, read_latest
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
@@ -45,9 +43,6 @@ if TYPE_CHECKING:
     from streamhouse_spark.lake.base import LakeTable
 
 logger = logging.getLogger(__name__)
-
-_CONFLICTS_MAX: Final = 20
-"""Retries after other writers deleted some of the same rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
             "from the lake, or let table.log.ttl trim the log"
         )
     if state.former_partitionings:
-        return _count_rows(table, chosen) if dry_run else DropPartitionReport(_delete_rows(table, chosen))
+        return _count_rows(table, chosen) if dry_run else _delete_by_offset(table, chosen)
     lake = table.open_lake()
     if dry_run:
         return _count_dropped(table, lake, chosen)
@@ -125,25 +120,9 @@ def _count_dropped(table: TableHandle, lake: LakeTable, chosen: PartitionMatches
 # -- tables whose partitioning was changed ----------------------------------------------------------------------------
 
 
-def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
-    """Delete the rows of the partitions by offset. Returns their number."""
-    for attempt in range(_CONFLICTS_MAX + 1):
-        table.world.wait_to_retry(attempt)
-        state = table.refresh()
-        require_deletable(state)
-        initial = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
-        pin, located = read_with_fallback(
-            table,
-            take_latest_snapshot(state),
-            initial,
-            lambda pin: (pin, locate_rows(table, pin, partition_filter(chosen))),
-        )
-        try:
-            return commit_deletion(table, located.rows, ReadVersion.of(pin.state), files=located.files)
-        except CommitConflictError:
-            if attempt == _CONFLICTS_MAX:
-                raise
-    raise AssertionError
+def _delete_by_offset(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+    initial = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
+    return DropPartitionReport(delete_rows(table, lambda _schema: partition_filter(chosen), initial))
 
 
 def _count_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:

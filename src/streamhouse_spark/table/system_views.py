@@ -1,10 +1,8 @@
-"""`Table.inspect`: system tables as Python methods.
-
-Read-only views of a table, named by a ``$`` suffix.
-"""
+"""Read-only views of a table, named by a ``$`` suffix, and `Table.inspect`, which reads system tables."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -25,6 +23,12 @@ from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.state import TableState
+
+CHANGELOG = "changelog"
+LAKE = "lake"
+LAKE_PREFIX = "lake$"
+BINLOG = "binlog"
+PARTITIONS = "partitions"
 
 
 @validates_arguments(unless=("read",))
@@ -88,13 +92,6 @@ class Inspect:
         return self.read("tiering")
 
 
-CHANGELOG = "changelog"
-LAKE = "lake"
-LAKE_PREFIX = "lake$"
-BINLOG = "binlog"
-PARTITIONS = "partitions"
-
-
 class TableView(Protocol):
     """A readable table or view."""
 
@@ -145,25 +142,41 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 
 
 @validates_arguments()
-class _SystemView:
-    def __init__(self, table: TableHandle, name: str) -> None:
+class _View(ABC):
+    """A view whose rows are filtered after they are read."""
+
+    def __init__(self, table: TableHandle) -> None:
         self._table = table
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema: ...
+
+    @abstractmethod
+    def _read(self) -> pa.Table:
+        """Read the rows of the latest state."""
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
+
+        return filter_and_project(self._read(), columns, parse_filter(filter))
+
+
+class _SystemView(_View):
+    def __init__(self, table: TableHandle, name: str) -> None:
+        super().__init__(table)
         self._name = name
 
     @property
     def schema(self) -> pa.Schema:
         return SYSTEM_TABLES[self._name]
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        return _filter_rows(SystemTables(self._table.storage, self._table.refresh()).read(self._name), columns, filter)
+    def _read(self) -> pa.Table:
+        return SystemTables(self._table.storage, self._table.refresh()).read(self._name)
 
 
-@validates_arguments()
-class _PartitionsView:
-    """Row counts of each partition, see `partition_table`."""
-
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
+class _PartitionsView(_View):
+    """Row counts of each partition, see `partitions_table`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -171,46 +184,67 @@ class _PartitionsView:
 
         return partitions_schema(self._table.state)
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+    def _read(self) -> pa.Table:
         from streamhouse_spark.table.partitions_table import count_partitions
 
-        return _filter_rows(count_partitions(self._table), columns, filter)
+        return count_partitions(self._table)
 
 
-@validates_arguments()
-class _ChangelogView:
+class _ChangelogView(_View):
     """All changes with type, offset and commit time, see `changelog_batches`."""
-
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
 
     @property
     def schema(self) -> pa.Schema:
         return with_fields(CHANGELOG_FIELDS, self._table.state.schema.arrow)
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+    def _read(self) -> pa.Table:
         state = self._table.refresh()
         schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-        batches = list(changelog_batches(self._table, state))
-        return _filter_rows(pa.Table.from_batches(batches, schema), columns, filter)
+        return pa.Table.from_batches(list(changelog_batches(self._table, state)), schema)
 
 
-@validates_arguments()
-class _BinlogView:
+class _BinlogView(_View):
     """All changes with the row before and after, see `binlog_batches`."""
-
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
 
     @property
     def schema(self) -> pa.Schema:
         return binlog_schema(self._table.state.schema.arrow)
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+    def _read(self) -> pa.Table:
         state = self._table.refresh()
         schema = state.schema.arrow
         batches = list(binlog_batches(changelog_batches(self._table, state), schema))
-        return _filter_rows(pa.Table.from_batches(batches, binlog_schema(schema)), columns, filter)
+        return pa.Table.from_batches(batches, binlog_schema(schema))
+
+
+class _LakeMetadataView(_View):
+    def __init__(self, table: TableHandle, name: str) -> None:
+        from streamhouse_spark.table.lake import LakeView
+
+        super().__init__(table)
+        self._rows = LakeView(table).metadata(name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows.schema
+
+    def _read(self) -> pa.Table:
+        return self._rows
+
+
+@validates_arguments()
+class _LakeRowsView:
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._table.state.schema.arrow
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        from streamhouse_spark.table.lake import LakeView
+
+        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
@@ -252,39 +286,3 @@ def _archive_task(table: TableHandle, state: TableState, bucket: int, trimmed: O
             "in the lake; table.tail(start='earliest') reads what the log holds",
         )
     return OffsetsScanTask(bucket, trimmed, 0)
-
-
-@validates_arguments()
-class _LakeRowsView:
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._table.state.schema.arrow
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        from streamhouse_spark.table.lake import LakeView
-
-        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
-
-
-@validates_arguments()
-class _LakeMetadataView:
-    def __init__(self, table: TableHandle, name: str) -> None:
-        from streamhouse_spark.table.lake import LakeView
-
-        self._rows = LakeView(table).metadata(name)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._rows.schema
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        return _filter_rows(self._rows, columns, filter)
-
-
-def _filter_rows(rows: pa.Table, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
-    from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
-
-    return filter_and_project(rows, columns, parse_filter(filter_))

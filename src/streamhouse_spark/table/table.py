@@ -1,14 +1,10 @@
-"""`Versions`: the methods of a table that concern its versions, tags and branches.
-
-`Table`: the Python interface of one table. It works without Spark; the data source and the
-command line use it too.
-"""
+"""`Table`: the Python interface of one table, also for the data source and the command line. It works without Spark."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,11 +19,9 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
-    from streamhouse_spark.expressions.filters import Projection
     from streamhouse_spark.log.staging import RowStager, StagedRows
     from streamhouse_spark.lookup.lookup import Lookup
     from streamhouse_spark.lookup.point_lookup import PointLookup
-    from streamhouse_spark.read.read_snapshot import ReadSnapshot
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
     from streamhouse_spark.table.costs import TableCosts
@@ -44,133 +38,14 @@ if TYPE_CHECKING:
     from streamhouse_spark.write.producer.writer import Writer
     from streamhouse_spark.write.upsert import PrimaryKeyTable
 
-
-@validates_arguments()
-class Versions(TableHandle):
-    """Base of `Table` for older versions, tags and branches. A version is the number of a commit."""
-
-    def rollback_to_version(self, version: int | str, *, dry_run: bool = False) -> RollbackReport:
-        """Restore the rows of a commit of ``$history``, or of a tag. **Commit point:** one record.
-
-        History is kept: later commits stay, and offsets are never reused. Rows added since are deleted, and rows
-        deleted since return with new offsets; a primary-key table gets the net change of each key. If the table was
-        truncated or overwritten since, all current rows are deleted and all rows of the version are written, which this
-        process reads. The lake follows in the next tiering round. Comments, defaults, constraints and properties are
-        unchanged. With ``dry_run`` nothing is written, and returning rows are not validated.
-
-        Raises `CommitConflictError` if rows were committed concurrently (nothing was written),
-        `ConstraintViolatedError` for returning rows that violate a current constraint, `InvalidOptionError` for an
-        unknown commit, columns changed since or a dropped partition whose rows are lost, `SnapshotExpiredError` or
-        `OffsetsTrimmedError` if the version is no longer retained.
-        """
-        from streamhouse_spark.table.versioning.rollback import rollback_to_version
-
-        return rollback_to_version(self, version, dry_run=dry_run)
-
-    def rollback_to_timestamp(self, timestamp_ms: int, *, dry_run: bool = False) -> RollbackReport:
-        """Roll back as `rollback_to_version` does, to the latest commit at or before ``timestamp_ms``."""
-        from streamhouse_spark.table.versioning.rollback import rollback_to_timestamp
-
-        return rollback_to_timestamp(self, timestamp_ms, dry_run=dry_run)
-
-    def create_tag(self, name: str, version: int | str | None = None, *, retain_ms: int | None = None) -> TableTag:
-        """Tag a version, by default the latest. ``VERSION AS OF 'name'`` reads it. **Commit point:** one record.
-
-        The tag retains what readers of the version need until `drop_tag`: log files, records and the lake snapshot.
-        With ``retain_ms`` maintenance drops the tag after that time. Other engines do not know the tag and may expire
-        the snapshot.
-
-        Raises `InvalidOptionError` for a name that is in use or invalid and for an unknown version;
-        `SnapshotExpiredError` for a version whose files were replaced since, even if they are not deleted yet.
-        """
-        from streamhouse_spark.table.versioning.tags import create_tag
-
-        return create_tag(self, name, version, retain_ms)
-
-    def drop_tag(self, name: str) -> None:
-        """Drop a tag. **Commit point:** one record. Files that only it retained are deleted after the grace period.
-
-        Raises `InvalidOptionError` for an unknown tag.
-        """
-        from streamhouse_spark.table.versioning.tags import drop_tag
-
-        drop_tag(self, name)
-
-    def tags(self) -> list[TableTag]:
-        """Return the tags ordered by name, as ``$refs`` shows them."""
-        from streamhouse_spark.table.versioning.tags import list_tags
-
-        return list_tags(self.refresh())
-
-    # -- branches -------------------------------------------------------------------------------------------------
-
-    def create_branch(self, name: str) -> TableBranch:
-        """Create a branch of the latest version. **Commit point:** one record. Hot rows are copied; lake files are not.
-
-        `branch` opens it; its SQL name is ``orders$branch_<name>``. Branch and table do not see each other's writes
-        until `fast_forward` publishes the branch or `drop_branch` ends it. Until then its records and its lake snapshot
-        are retained.
-
-        Raises `TableExistsError` for a name in use, `InvalidNameError` for an invalid one, and `InvalidOptionError` for
-        a table that does not support branches, all before anything is written.
-        """
-        from streamhouse_spark.table.versioning.branches import create_branch
-
-        return create_branch(self, name)
-
-    def branch(self, name: str) -> Self:
-        """Open a branch as a table that can be read and written. Maintenance, columns and properties belong to the
-        table.
-
-        Raises `TableNotFoundError` for an unknown, published or dropped branch.
-        """
-        from streamhouse_spark.table.versioning.branches import open_log
-
-        branch, log = open_log(self, name)
-        return type(self)(self._storage, self._settings, self._path.of_branch(branch.name), log, self._world)
-
-    def branches(self) -> list[TableBranch]:
-        """Return the branches ordered by name, as ``$refs`` shows them."""
-        from streamhouse_spark.table.versioning.branches import list_branches
-
-        return list_branches(self)
-
-    def fast_forward(self, name: str, *, to: str = "main") -> Publication:
-        """Publish a branch: commit its changes to the table, all or none, and end the branch.
-
-        **Commit point:** one record. Publishing again, after a crash or concurrently, has no further effect. If the
-        table changed since the branch began, publishing requires that the branch does not conflict: a branch of a log
-        table only appended rows; of a primary-key table no key that the branch changed or read was changed.
-
-        Raises `CommitConflictError` on a conflict and `TableNotFoundError` for an unknown name; nothing was published.
-        `CommitStateUnknownError`: publish again to find out.
-        """
-        from streamhouse_spark.table.versioning.publication import fast_forward
-
-        return fast_forward(self, name, to=to)
-
-    def drop_branch(self, name: str) -> None:
-        """Drop a branch and its changes. **Commit point:** the record that removes its name.
-
-        Its files are deleted after the grace period of `Warehouse.clean_dropped`. Raises `TableNotFoundError` for an
-        unknown name.
-        """
-        from streamhouse_spark.table.versioning.branches import drop_branch
-
-        drop_branch(self, name)
-
-    def read_version(self, version: int | str, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        """Read the rows as of a commit number or a tag.
-
-        Raises `InvalidOptionError` for an unknown version, `SnapshotExpiredError` for one that is no longer retained.
-        """
-        from streamhouse_spark.table.versioning.rollback import read_version
-
-        return read_version(self, version, columns, filter)
+_INTERNALS: Final = frozenset({name for name in vars(TableHandle) if not name.startswith("_")} - {"name"}).union(
+    ("commit", "keyed", "merge_inline", "merge_small", "stager")
+)
+"""Attributes that only the package uses."""
 
 
 @validates_arguments(unless=("lookup_one",))
-class Table(Versions):
+class Table(TableHandle):
     """A table of a warehouse. `Warehouse.table` and `Warehouse.create_table` return one.
 
     Safe for use by several threads. A table that was dropped and recreated under the same name is another table; this
@@ -181,15 +56,29 @@ class Table(Versions):
 
     @property
     def schema(self) -> pa.Schema:
+        """The columns as an Arrow schema.
+
+        >>> orders.schema.names
+        ['id', 'day', 'amount']
+        """
         return self.state.schema.arrow
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The partition columns. ``properties.partitioned_by`` also has the transforms, such as ``days(ts)``."""
+        """The partition columns. ``properties.partitioned_by`` also has the transforms, such as ``days(ts)``.
+
+        >>> orders.partition_by
+        ('day',)
+        """
         return self.state.partition_by
 
     @property
     def num_buckets(self) -> int:
+        """The number of buckets.
+
+        >>> orders.num_buckets
+        1
+        """
         return self.state.num_buckets
 
     @cached_property
@@ -222,6 +111,10 @@ class Table(Versions):
 
         return PrimaryKeyTable(self)
 
+    def __dir__(self) -> list[str]:
+        """List the interface. What else the package uses of an open table is that of its handle."""
+        return [name for name in super().__dir__() if name not in _INTERNALS]
+
     def __repr__(self) -> str:
         state = self.state
         columns = len(state.schema.columns)
@@ -241,6 +134,9 @@ class Table(Versions):
             CommitConflictError, StorageError: nothing was appended.
             CommitStateUnknownError: the rows may or may not have been appended; its text says how to find out.
             InvalidOptionError: the table has a primary key; use `upsert`.
+
+        >>> orders.append([{"id": 3, "day": "tue", "amount": 1.5}])
+        BucketOffsets({0: [2, 3)})
         """
         check_transaction(transaction)
         return self._log_writer.append(rows, transaction)
@@ -254,11 +150,17 @@ class Table(Versions):
         in_flight_bytes_max: int = 64 << 20,
         delivery_timeout_ms: float = 120_000,
     ) -> Writer:
-        """Open a batching writer for an event producer. See `streamhouse_spark.write.producer.writer.open_writer`."""
+        """Open a batching writer for an event producer. See `streamhouse_spark.write.producer.writer.open_writer`.
+
+        >>> with orders.writer() as writer:
+        ...     sent = writer.send({"id": 3, "day": "tue", "amount": 1.5})
+        >>> sent.result()
+        BucketOffsets({0: [2, 3)})
+        """
         from streamhouse_spark.write.producer.writer import open_writer
 
         limits = (flush_ms, flush_bytes, in_flight_bytes_max, delivery_timeout_ms)
-        return open_writer(self, self._log_writer, producer_id, *limits)
+        return open_writer(self._log_writer, producer_id, *limits)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
@@ -277,6 +179,11 @@ class Table(Versions):
 
         Raises as `append`, and `InvalidOptionError` for a log table or a partial update that the merge engine does not
         support.
+
+        >>> people.upsert([{"id": 2, "city": "Bonn"}], columns=["city"])
+        BucketOffsets({0: [2, 4)})
+        >>> people.lookup_one(2)
+        {'id': 2, 'name': 'Bob', 'city': 'Bonn'}
         """
         return self.keyed.upsert(rows, columns=columns, transaction=transaction)
 
@@ -295,6 +202,11 @@ class Table(Versions):
         atomic and idempotent as `upsert` is, and the offsets of the changes are returned. ``where`` is a filter as for
         `to_arrow`, and the number of deleted rows is returned; see
         `streamhouse_spark.dml.delete.delete_matching`.
+
+        >>> people.delete([2])
+        BucketOffsets({0: [2, 3)})
+        >>> orders.delete(where=[("amount", "<", 5)])
+        1
         """
         if keys is not None and where is not None:
             raise InvalidOptionError("delete has both keys and where; give one of them")
@@ -313,13 +225,20 @@ class Table(Versions):
         ``transaction`` is already stored, nothing is changed and the offsets of its first commit are returned.
         ``where`` is a filter as for `to_arrow` that the new rows must match; for a primary-key table it may only use
         partition columns. See also `streamhouse_spark.dml.overwrite`. Raises as `append`; then nothing was deleted.
+
+        >>> orders.overwrite([{"id": 4, "day": "tue", "amount": 2.0}], where=[("day", "=", "tue")])
+        BucketOffsets({0: [2, 3)})
         """
         from streamhouse_spark.dml.overwrite import overwrite
 
         return overwrite(self, self._log_writer, rows, where, transaction)
 
     def overwrite_partitions(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Replace the partitions that occur in ``rows``; other partitions are kept. Otherwise as `overwrite`."""
+        """Replace the partitions that occur in ``rows``; other partitions are kept. Otherwise as `overwrite`.
+
+        >>> orders.overwrite_partitions([{"id": 4, "day": "tue", "amount": 2.0}])
+        BucketOffsets({0: [2, 3)})
+        """
         from streamhouse_spark.dml.overwrite import overwrite_partitions
 
         return overwrite_partitions(self, self._log_writer, rows, transaction)
@@ -335,6 +254,10 @@ class Table(Versions):
 
         Raises `CommitConflictError`, `StorageError`: nothing was deleted. `CommitStateUnknownError`: truncating again
         is safe if no other writer appended since.
+
+        >>> orders.truncate()
+        >>> orders.to_arrow().num_rows
+        0
         """
         from streamhouse_spark.log.staging import make_truncate_actions
 
@@ -354,6 +277,9 @@ class Table(Versions):
         that does not support deletes, and `SchemaMismatchError` for a value that does not fit: nothing was changed.
         `CommitConflictError`: nothing was dropped. After any other error the partition may have been dropped; dropping
         it again also deletes later rows.
+
+        >>> orders.drop_partition({"day": "mon"}).rows
+        1
         """
         from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
         from streamhouse_spark.table.drop_partition import drop_partitions
@@ -373,7 +299,12 @@ class Table(Versions):
         return self._log_writer.commit(staged, transaction=transaction, overwrite=overwrite)
 
     def forget_transactions(self, *app_ids: str) -> None:
-        """Forget the stored transactions of these applications, so that their versions can be written again."""
+        """Forget the stored transactions of these applications, so that their versions can be written again.
+
+        >>> orders.append([{"id": 3}], transaction=sh.Transaction("load", 1))
+        BucketOffsets({0: [2, 3)})
+        >>> orders.forget_transactions("load")
+        """
         from streamhouse_spark.table.alter import forget_transactions
 
         forget_transactions(self, app_ids)
@@ -385,11 +316,18 @@ class Table(Versions):
         Trimming keeps unprocessed rows until the consumer has been silent for the table's time to live plus a week.
         Repeating a position counts as a heartbeat, which is stored once an hour. Raises `InvalidOptionError` for an
         invalid name or offset, and `DifferentHistoryError` for a `LogPosition` of another history of the table.
+
+        >>> orders.move_consumer("billing", {0: 2})
         """
         move_consumer(self._log, consumer_id, offsets, self.require_not_dropped)
 
     def consumer_position(self, consumer_id: str) -> LogPosition | None:
-        """Return the last committed position of a named consumer, for `tail`; None if it is unknown."""
+        """Return the last committed position of a named consumer, for `tail`; None if it is unknown.
+
+        >>> orders.move_consumer("billing", {0: 2})
+        >>> orders.consumer_position("billing").offsets
+        {0: 2}
+        """
         return consumer_position(self.refresh(), consumer_id)
 
     # -- columns and properties -------------------------------------------------------------------------------------
@@ -425,6 +363,10 @@ class Table(Versions):
         Raises `SchemaMismatchError` for an unknown column, a name in use, an added NOT NULL column, a type that cannot
         hold all old values and a default that does not fit; `InvalidOptionError` for unknown or invalid properties and
         for columns whose role forbids the change.
+
+        >>> orders.alter(add_columns="note STRING", comments={"amount": "in euros"})
+        >>> orders.schema.names
+        ['id', 'day', 'amount', 'note']
         """
         from streamhouse_spark.config.alter_table import Alteration, ColumnChanges
         from streamhouse_spark.table.alter import alter_table
@@ -438,35 +380,62 @@ class Table(Versions):
     def add_columns(self, columns: pa.Schema | str | SparkSchema, *, defaults: Mapping[str, Any] | None = None) -> None:
         """Add columns as `alter` does, given as an Arrow schema, Spark DDL (``note STRING, s.x
         INT``) or a StructType.
+
+        >>> orders.add_columns("note STRING", defaults={"note": "none"})
         """
         self.alter(add_columns=columns, defaults=defaults)
 
     def set_default(self, column: str, value: Any) -> None:
-        """Set the default of a column as `alter` does: ``set_default("country", "CH")``."""
+        """Set the default of a column as `alter` does: ``set_default("country", "CH")``.
+
+        >>> orders.set_default("amount", 0.0)
+        """
         self.alter(defaults={column: value})
 
     def drop_default(self, *columns: str) -> None:
-        """Remove the defaults of columns as `alter` does: in new rows that lack them they are null."""
+        """Remove the defaults of columns as `alter` does: in new rows that lack them they are null.
+
+        >>> orders.set_default("amount", 0.0)
+        >>> orders.drop_default("amount")
+        """
         self.alter(defaults=dict.fromkeys(columns))
 
     def rename_column(self, name: str, new_name: str) -> None:
-        """Rename a column as `alter` does; properties that name it follow."""
+        """Rename a column as `alter` does; properties that name it follow.
+
+        >>> orders.rename_column("amount", "price")
+        """
         self.alter(rename_columns={name: new_name})
 
     def drop_column(self, *names: str) -> None:
-        """Drop columns as `alter` does. A column that is added later under the same name is a new one."""
+        """Drop columns as `alter` does. A column that is added later under the same name is a new one.
+
+        >>> orders.drop_column("amount")
+        """
         self.alter(drop_columns=names)
 
     def widen_column(self, name: str, new_type: pa.DataType | str) -> None:
-        """Widen the type of a column as `alter` does: ``widen_column("n", "bigint")``."""
+        """Widen the type of a column as `alter` does: ``widen_column("n", "bigint")``.
+
+        >>> orders.add_columns("n INT")
+        >>> orders.widen_column("n", "bigint")
+        """
         self.alter(widen_columns={name: new_type})
 
     def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
-        """Set and unset properties, as `alter` does."""
+        """Set and unset properties, as `alter` does.
+
+        >>> orders.alter_properties({"table.log.ttl": "3 d"})
+        """
         self.alter(set_properties=changed, unset_properties=removed)
 
     def set_partitioning(self, partition_by: Sequence[str]) -> None:
-        """Change how new rows are partitioned. See `streamhouse_spark.table.alter.set_partitioning`."""
+        """Change how new rows are partitioned. See `streamhouse_spark.table.alter.set_partitioning`.
+
+        >>> orders.set_partitioning([])
+        >>> orders.partition_by
+        ()
+        """
         from streamhouse_spark.table.alter import set_partitioning
 
         set_partitioning(self, partition_by)
@@ -487,22 +456,13 @@ class Table(Versions):
         operator, value)`` that must all hold; it prunes lake files and log segments. ``as_of_timestamp_ms`` reads the
         rows and columns as of that time. Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`,
         `OffsetsTrimmedError`.
+
+        >>> orders.to_arrow(columns=["id"], filter=[("amount", ">", 5)]).to_pylist()
+        [{'id': 1}]
         """
         from streamhouse_spark.read.union_read import read_union
 
         return read_union(self, columns, filter, as_of_timestamp_ms)
-
-    def repinned(self) -> ReadSnapshot:
-        """Return a new read snapshot on the lake's latest snapshot, after another one can no longer be read."""
-        from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
-
-        return fall_back_to_lake_snapshot(self)
-
-    def read_hot(self, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-        """Read the hot rows of a read snapshot of a log table, one Arrow table per bucket."""
-        from streamhouse_spark.read.union_read import read_hot_rows
-
-        return read_hot_rows(self, pin, projection)
 
     def lookup(
         self,
@@ -521,6 +481,9 @@ class Table(Versions):
         guarantees to see that write, also of another host. ``insert_if_absent`` first inserts a row for each missing
         key; its other columns have their defaults, or null. The first lookup on a host replays the log into the local
         cache. Raises `InvalidOptionError` for a log table, `SchemaMismatchError` for keys that do not fit.
+
+        >>> people.lookup([1, 5], columns=["name"]).to_pylist()
+        [{'id': 1, 'name': 'Ada', '_found': True}, {'id': 5, 'name': None, '_found': False}]
         """
         self._lookup.require_no_found_column(columns)
         return self._lookup.rows(
@@ -544,6 +507,9 @@ class Table(Versions):
         ``key`` is a value, a mapping, or for a composite key a tuple of values in key order. This is for applications
         that look up one row at a time: it builds no Arrow table, which costs more than the lookup itself. Integer and
         text keys are fastest. ``max_staleness_ms`` and ``at_least`` are as for `lookup`, as are the errors.
+
+        >>> people.lookup_one(1)
+        {'id': 1, 'name': 'Ada', 'city': 'Ulm'}
         """
         return self._lookup_one.row(key, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
@@ -559,6 +525,9 @@ class Table(Versions):
 
         ``prefix`` is a mapping of the first key columns to values, a list of their values, or one value. It reads one
         bucket if it contains the bucket key, else all. ``max_staleness_ms`` and ``at_least`` are as for `lookup`.
+
+        >>> people.prefix_lookup({"id": 1}, columns=["city"]).to_pylist()
+        [{'city': 'Ulm'}]
         """
         return self._lookup.with_prefix(prefix, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
@@ -584,6 +553,9 @@ class Table(Versions):
         A primary-key table yields its changes, with ``_change_type`` before all columns. Columns added after the call
         are not in the batches. Raises `OffsetsTrimmedError` if the log is trimmed faster than it is read, and
         `DifferentHistoryError` if the table was restored from an older copy since the position was taken.
+
+        >>> sum(batch.num_rows for batch in orders.tail("earliest", until_ms=0))
+        2
         """
         from streamhouse_spark.read.tail import follow
 
@@ -592,23 +564,204 @@ class Table(Versions):
 
     @property
     def lake(self) -> LakeView:
-        """The lake table alone, with the rows tiered so far."""
+        """The lake table alone, with the rows tiered so far.
+
+        >>> orders.lake.to_arrow().num_rows
+        0
+        """
         from streamhouse_spark.table.lake import LakeView
 
         return LakeView(self)
 
     @property
     def inspect(self) -> Inspect:
-        """The system tables: ``inspect.segments()``, ``inspect.buckets()``, …"""
+        """The system tables: ``inspect.segments()``, ``inspect.buckets()``, …
+
+        >>> orders.inspect.buckets().column("log_end_offset").to_pylist()
+        [2]
+        """
         from streamhouse_spark.table.system_views import Inspect
 
         return Inspect(self)
 
     def costs(self, prices: Mapping[str, Any] | None = None) -> TableCosts:
-        """Return this process's requests and an estimated monthly cost. See `streamhouse_spark.table.costs`."""
+        """Return this process's requests and an estimated monthly cost. See `streamhouse_spark.table.costs`.
+
+        >>> orders.costs().estimate.total_usd > 0
+        True
+        """
         from streamhouse_spark.table.costs import table_costs
 
         return table_costs(self, prices)
+
+    # -- versions, tags and branches -------------------------------------------------------------------------------
+
+    def rollback_to_version(self, version: int | str, *, dry_run: bool = False) -> RollbackReport:
+        """Restore the rows of a commit of ``$history``, or of a tag. **Commit point:** one record.
+
+        History is kept: later commits stay, and offsets are never reused. Rows added since are deleted, and rows
+        deleted since return with new offsets; a primary-key table gets the net change of each key. If the table was
+        truncated or overwritten since, all current rows are deleted and all rows of the version are written, which this
+        process reads. The lake follows in the next tiering round. Comments, defaults, constraints and properties are
+        unchanged. With ``dry_run`` nothing is written, and returning rows are not validated.
+
+        Raises `CommitConflictError` if rows were committed concurrently (nothing was written),
+        `ConstraintViolatedError` for returning rows that violate a current constraint, `InvalidOptionError` for an
+        unknown commit, columns changed since or a dropped partition whose rows are lost, `SnapshotExpiredError` or
+        `OffsetsTrimmedError` if the version is no longer retained.
+
+        >>> orders.create_tag("before").version
+        2
+        >>> orders.delete(where=[("amount", "<", 5)])
+        1
+        >>> orders.rollback_to_version("before").rows_added
+        1
+        """
+        from streamhouse_spark.table.versioning.rollback import rollback_to_version
+
+        return rollback_to_version(self, version, dry_run=dry_run)
+
+    def rollback_to_timestamp(self, timestamp_ms: int, *, dry_run: bool = False) -> RollbackReport:
+        """Roll back as `rollback_to_version` does, to the latest commit at or before ``timestamp_ms``.
+
+        >>> orders.rollback_to_timestamp(int(time.time() * 1000), dry_run=True).rows_deleted
+        0
+        """
+        from streamhouse_spark.table.versioning.rollback import rollback_to_timestamp
+
+        return rollback_to_timestamp(self, timestamp_ms, dry_run=dry_run)
+
+    def create_tag(self, name: str, version: int | str | None = None, *, retain_ms: int | None = None) -> TableTag:
+        """Tag a version, by default the latest. ``VERSION AS OF 'name'`` reads it. **Commit point:** one record.
+
+        The tag retains what readers of the version need until `drop_tag`: log files, records and the lake snapshot.
+        With ``retain_ms`` maintenance drops the tag after that time. Other engines do not know the tag and may expire
+        the snapshot.
+
+        Raises `InvalidOptionError` for a name that is in use or invalid and for an unknown version;
+        `SnapshotExpiredError` for a version whose files were replaced since, even if they are not deleted yet.
+
+        >>> orders.create_tag("end-of-year").version
+        2
+        """
+        from streamhouse_spark.table.versioning.tags import create_tag
+
+        return create_tag(self, name, version, retain_ms)
+
+    def drop_tag(self, name: str) -> None:
+        """Drop a tag. **Commit point:** one record. Files that only it retained are deleted after the grace period.
+
+        Raises `InvalidOptionError` for an unknown tag.
+
+        >>> orders.create_tag("end-of-year").version
+        2
+        >>> orders.drop_tag("end-of-year")
+        """
+        from streamhouse_spark.table.versioning.tags import drop_tag
+
+        drop_tag(self, name)
+
+    def tags(self) -> list[TableTag]:
+        """Return the tags ordered by name, as ``$refs`` shows them.
+
+        >>> orders.tags()
+        []
+        """
+        from streamhouse_spark.table.versioning.tags import list_tags
+
+        return list_tags(self.refresh())
+
+    def create_branch(self, name: str) -> TableBranch:
+        """Create a branch of the latest version. **Commit point:** one record. Hot rows are copied; lake files are not.
+
+        `branch` opens it; its SQL name is ``orders$branch_<name>``. Branch and table do not see each other's writes
+        until `fast_forward` publishes the branch or `drop_branch` ends it. Until then its records and its lake snapshot
+        are retained.
+
+        Raises `TableExistsError` for a name in use, `InvalidNameError` for an invalid one, and `InvalidOptionError` for
+        a table that does not support branches, all before anything is written.
+
+        >>> orders.create_branch("test").version
+        2
+        """
+        from streamhouse_spark.table.versioning.branches import create_branch
+
+        return create_branch(self, name)
+
+    def branch(self, name: str) -> Self:
+        """Open a branch as a table that can be read and written. Maintenance, columns and properties belong to the
+        table.
+
+        Raises `TableNotFoundError` for an unknown, published or dropped branch.
+
+        >>> orders.create_branch("test").version
+        2
+        >>> orders.branch("test").append([{"id": 3}])
+        BucketOffsets({0: [2, 3)})
+        >>> orders.to_arrow().num_rows
+        2
+        """
+        from streamhouse_spark.table.versioning.branches import open_log
+
+        branch, log = open_log(self, name)
+        return type(self)(self._storage, self._settings, self._path.of_branch(branch.name), log, self._world)
+
+    def branches(self) -> list[TableBranch]:
+        """Return the branches ordered by name, as ``$refs`` shows them.
+
+        >>> orders.branches()
+        []
+        """
+        from streamhouse_spark.table.versioning.branches import list_branches
+
+        return list_branches(self)
+
+    def fast_forward(self, name: str, *, to: str = "main") -> Publication:
+        """Publish a branch: commit its changes to the table, all or none, and end the branch.
+
+        **Commit point:** one record. Publishing again, after a crash or concurrently, has no further effect. If the
+        table changed since the branch began, publishing requires that the branch does not conflict: a branch of a log
+        table only appended rows; of a primary-key table no key that the branch changed or read was changed.
+
+        Raises `CommitConflictError` on a conflict and `TableNotFoundError` for an unknown name; nothing was published.
+        `CommitStateUnknownError`: publish again to find out.
+
+        >>> orders.create_branch("test").version
+        2
+        >>> orders.branch("test").append([{"id": 3}])
+        BucketOffsets({0: [2, 3)})
+        >>> orders.fast_forward("test").rows_written
+        1
+        """
+        from streamhouse_spark.table.versioning.publication import fast_forward
+
+        return fast_forward(self, name, to=to)
+
+    def drop_branch(self, name: str) -> None:
+        """Drop a branch and its changes. **Commit point:** the record that removes its name.
+
+        Its files are deleted after the grace period of `Warehouse.clean_dropped`. Raises `TableNotFoundError` for an
+        unknown name.
+
+        >>> orders.create_branch("test").version
+        2
+        >>> orders.drop_branch("test")
+        """
+        from streamhouse_spark.table.versioning.branches import drop_branch
+
+        drop_branch(self, name)
+
+    def read_version(self, version: int | str, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        """Read the rows as of a commit number or a tag.
+
+        Raises `InvalidOptionError` for an unknown version, `SnapshotExpiredError` for one that is no longer retained.
+
+        >>> orders.read_version(1).num_rows
+        0
+        """
+        from streamhouse_spark.table.versioning.rollback import read_version
+
+        return read_version(self, version, columns, filter)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
@@ -627,7 +780,11 @@ class Table(Versions):
         return merge_small(self)
 
     def retier(self, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
-        """Rebuild the lake table from the log at a new location. See `table.maintenance.tiering.retier`."""
+        """Rebuild the lake table from the log at a new location. See `table.maintenance.tiering.retier`.
+
+        >>> orders.retier(dry_run=True).lost_rows
+        0
+        """
         from streamhouse_spark.table.maintenance.tiering import retier
 
         return retier(self, allow_loss=allow_loss, dry_run=dry_run)
@@ -640,6 +797,9 @@ class Table(Versions):
         files are compacted and snapshots expired unless ``table.datalake.auto-compaction`` and ``auto-expire-snapshot``
         are false. Safe to repeat and to run concurrently. With ``dry_run`` nothing is changed, and the report has the
         due deletions. Raises `LakeRolledBackError` if the lake lost rows, before anything is trimmed.
+
+        >>> orders.maintain().segments_merged
+        1
         """
         from streamhouse_spark.table.maintenance.log import maintain
 

@@ -155,14 +155,10 @@ class _Adopter:
     def examine(self) -> AdoptionCandidate:
         """Examine the lake table. Raises `LakeMismatchError`, also if another table owns it."""
         candidate = self.lake().examine(self.path, self.place)
-        if candidate.owner is not None:
-            self._require_ownerless(candidate, candidate.owner)
-        return candidate
-
-    def _require_ownerless(self, candidate: AdoptionCandidate, owner: str) -> None:
-        state = self._find_owner(candidate, owner)
+        state = self._find_owner(candidate, candidate.owner) if candidate.owner is not None else None
         if state is not None and not state.dropped and self._is_named(state):
             raise LakeMismatchError(f"the {self.kind} at {candidate.location} is the lake of table {state.name}")
+        return candidate
 
     def _find_owner(self, candidate: AdoptionCandidate, owner: str) -> TableState | None:
         """Return the state of the table that owns the lake; None if it was dropped and cleaned."""
@@ -170,16 +166,13 @@ class _Adopter:
             return CommitLog(self.storage, owner, self.world).refresh()
         except TableNotFoundError:
             pass
-        if self._is_deleted(owner):
+        _, floor = find_newest_floor(self.storage, owner)
+        if floor is not None and floor.floor >= DROPPED_FLOOR:
             return None
         raise LakeMismatchError(
             f"the {self.kind} at {candidate.location} belongs to table {owner}, which is not in this warehouse; drop "
             "that table in its own warehouse, and clean up there"
         )
-
-    def _is_deleted(self, owner: str) -> bool:
-        _, floor = find_newest_floor(self.storage, owner)
-        return floor is not None and floor.floor >= DROPPED_FLOOR
 
     def _is_named(self, state: TableState) -> bool:
         path = parse_table_name(state.name).path
@@ -261,7 +254,7 @@ class _Adopter:
         spec, lake = LakeTableSpec.of(created), self.lake()
         adopted: list[BucketBootstrap] = []
         if created.primary_key:
-            from streamhouse_spark.kv.kv_snapshots import stage_rows
+            from streamhouse_spark.kv.kv_snapshots import make_adopt_action, stage_rows
 
             shape = _segment_options(created)
             buckets = lake.rows_by_bucket(spec, candidate)
@@ -274,7 +267,8 @@ class _Adopter:
                 raise CommitConflictError(f"another adoption of the {lake.kind} committed before that of {self.path}")
             if state.recorded_lake is not None:
                 return ()
-            return (*_make_adopt_actions(state, time_ms, adopted), TieredSnapshot(held.id, dict(held.offsets), time_ms))
+            actions = make_adopt_action(state, time_ms, adopted) if adopted else ()
+            return (*actions, TieredSnapshot(held.id, dict(held.offsets), time_ms))
 
         log.commit(pair)
 
@@ -300,11 +294,3 @@ def _segment_options(state: TableState) -> SegmentOptions:
     return SegmentOptions(
         state.schema_id, state.partition_by, properties.statistics_columns, properties.log_compression
     )
-
-
-def _make_adopt_actions(state: TableState, time_ms: int, adopted: list[BucketBootstrap]) -> Sequence[Action]:
-    if not adopted:
-        return ()
-    from streamhouse_spark.kv.kv_snapshots import make_adopt_action
-
-    return make_adopt_action(state, time_ms, adopted)

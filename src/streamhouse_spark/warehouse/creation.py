@@ -1,10 +1,4 @@
-"""Columns of dead-letter tables, for rows and events that could not be written.
-
-Validation of a warehouse's location, settings and comments.
-
-Table creation: validation of the arguments of `Warehouse.create_table`, the create action, the first record and the
-name.
-"""
+"""Creation of tables: validation of arguments, the create action, the first record and the name."""
 
 from __future__ import annotations
 
@@ -54,6 +48,9 @@ if TYPE_CHECKING:
 
 DEAD_LETTERS: Final = "at TIMESTAMP, target STRING, reason STRING, position STRING, event STRING"
 """Time, target table, reason, position in the input, and the original row or event."""
+logger = logging.getLogger(__name__)
+NAME_RACES_MAX: Final = 20
+T = TypeVar("T")
 
 
 def format_setting(value: object) -> str:
@@ -89,12 +86,6 @@ def check_comment(subject: str, comment: object) -> None:
     """Raise `InvalidOptionError` for a comment that is not a text."""
     if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
         raise InvalidOptionError(f"the comment of {subject} is {quote(comment)}, expected a text; write it anew")
-
-
-logger = logging.getLogger(__name__)
-
-NAME_RACES_MAX: Final = 20
-T = TypeVar("T")
 
 
 def make_create_action(

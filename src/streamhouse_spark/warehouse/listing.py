@@ -1,7 +1,4 @@
-"""Dropped tables that are not cleaned yet, and how to find the one to restore.
-
-Batched listing of tables: on a high-latency store, many tables take hardly more round trips than a few.
-"""
+"""Batched listing of tables: on a high-latency store, many tables take hardly more round trips than a few."""
 
 from __future__ import annotations
 
@@ -27,6 +24,16 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 logger = logging.getLogger(__name__)
+TOGETHER_MAX: Final = 64
+"""Tables whose checkpoints and latest records are in memory at the same time."""
+LOGS_MAX: Final = 256
+"""Logs that are prefetched before it is known which of them have names. With more logs, the number of requests
+dominates, not their latency."""
+_UNNAMED_MAX: Final = 16
+Named = tuple[TablePath, names.NamePointer | None]
+"""A name that refers to a table; without its pointer if that is unreadable."""
+Step = Callable[[], list[TablePath] | None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +86,6 @@ def find_dropped_table(dropped: Sequence[DroppedTable], path: TablePath, uuid: s
         f"no dropped table {which} in {url} can be restored; {hint}. Cleaning deletes the files of dropped tables "
         "once the grace is over"
     )
-
-
-TOGETHER_MAX: Final = 64
-"""Tables whose checkpoints and latest records are in memory at the same time."""
-LOGS_MAX: Final = 256
-"""Logs that are prefetched before it is known which of them have names. With more logs, the number of requests
-dominates, not their latency."""
-_UNNAMED_MAX: Final = 16
-
-
-Named = tuple[TablePath, names.NamePointer | None]
-"""A name that refers to a table; without its pointer if that is unreadable."""
-Step = Callable[[], list[TablePath] | None]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

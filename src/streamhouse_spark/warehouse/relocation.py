@@ -42,7 +42,6 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.base import LakeRelocation
 from streamhouse_spark.lake.formats import lake_relocation, open_lake_table
 from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead
-from streamhouse_spark.lake.types import LakeSnapshot
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import find_branches, list_clones
@@ -157,7 +156,9 @@ class _Relocation:
         for state, lake in zip(states, lakes, strict=True):
             self._require_whole(state, lake)
         roots = [lake.recorded_root() if lake is not None else None for lake in lakes]
-        moved_from = self._find_former_root(file, roots)
+        moved_from = next((root for root in roots if root is not None), None)
+        if file.url is not None:
+            moved_from = None if is_same_place(file.url, self._url) else file.url
         if self._dry_run:
             return self._report(moved_from, states, lakes, roots, {})
         identities = stored_identities or (self._store_identities(states) if self._copy else None)
@@ -214,14 +215,11 @@ class _Relocation:
                 logger.warning("table %s is damaged and left as it is: %s", uuid, error)
                 continue
             if identities is not None and uuid in identities.tables and (state is None or state.buried):
-                yield self._read_finished_state(uuid, identities.tables[uuid])
+                # An earlier run ended the old log.
+                finished = CommitLog(self._storage, identities.tables[uuid], self._world).refresh()
+                yield replace(finished, table_uuid=uuid, former_uuids=finished.former_uuids[:-1], buried=True)
             elif state is not None and not state.buried and BRANCH not in state.properties:  # it has no lake of its own
                 yield state
-
-    def _read_finished_state(self, uuid: str, new_uuid: str) -> TableState:
-        """Return the new log's state of a table whose old log an earlier run ended."""
-        state = CommitLog(self._storage, new_uuid, self._world).refresh()
-        return replace(state, table_uuid=uuid, former_uuids=state.former_uuids[:-1], buried=True)
 
     def _open_lake(self, state: TableState) -> LakeRelocation | None:
         properties = state.parsed
@@ -254,9 +252,10 @@ class _Relocation:
                     f"table {state.name} of {self._url} lacks {key}: the warehouse was written while it was copied, or "
                     "the copy was cut short; copy it again while nothing writes"
                 ) from error
-        newest = self._read_lake_snapshot(state) if lake is not None else None
         if lake is None:
             return
+        lake_table = open_lake_table(self._storage, self._settings, state, self._world)
+        newest = lake_table.newest() if lake_table.exists() else None
         held = newest.offsets if newest is not None else {}
         is_behind = state.lake is not None and any(held.get(b, 0) < o for b, o in state.lake.offsets.items())
         if (newest is not None and lake_is_ahead(newest, state)) or is_behind:
@@ -266,15 +265,6 @@ class _Relocation:
                 "warehouse was written while it was copied; copy it again while nothing writes, or build the table's "
                 f"lake anew from what the log holds: `streamhouse -w {self._url} retier {state.name}`"
             )
-
-    def _read_lake_snapshot(self, state: TableState) -> LakeSnapshot | None:
-        lake = open_lake_table(self._storage, self._settings, state, self._world)
-        return lake.newest() if lake.exists() else None
-
-    def _find_former_root(self, file: WarehouseMetadata, roots: list[str | None]) -> str | None:
-        if file.url is not None:
-            return None if is_same_place(file.url, self._url) else file.url
-        return next((root for root in roots if root is not None), None)
 
     # -- acting ---------------------------------------------------------------------------------------------------
 

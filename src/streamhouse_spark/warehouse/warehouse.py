@@ -1,7 +1,4 @@
-"""Resolution of a name's pointer to a table.
-
-`Warehouse`: the databases and tables under one directory or URL.
-"""
+"""`Warehouse`: the databases and tables under one directory or URL."""
 
 from __future__ import annotations
 
@@ -63,6 +60,8 @@ if TYPE_CHECKING:
     from streamhouse_spark.warehouse.adoption import AdoptReport
     from streamhouse_spark.warehouse.costs import WarehouseCosts
 
+logger = logging.getLogger(__name__)
+
 
 def open_pointed(
     storage: Storage,
@@ -82,9 +81,6 @@ def open_pointed(
     except TableNotFoundError:  # dropped, and its files are deleted
         return None
     return Table(storage, settings, path, log, world) if is_named(log.state, path) else None
-
-
-logger = logging.getLogger(__name__)
 
 
 @validates_arguments(names=("name", "old", "new", "to", "lake", "database"))
@@ -113,6 +109,11 @@ class Warehouse:
 
     @property
     def url(self) -> str:
+        """The location as a path or URL.
+
+        >>> warehouse.url.startswith("/")
+        True
+        """
         return self._storage.url
 
     @property
@@ -128,6 +129,10 @@ class Warehouse:
     def world(self) -> World:
         return self._world
 
+    def __dir__(self) -> list[str]:
+        """List the interface, without what only the package uses."""
+        return [name for name in super().__dir__() if name not in ("settings", "storage", "world")]
+
     def __repr__(self) -> str:
         return f"Warehouse({self.url!r})"
 
@@ -138,7 +143,10 @@ class Warehouse:
     # -- databases ------------------------------------------------------------------------------------------------
 
     def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
-        """Create a database. Raises `TableExistsError` if it exists, unless ``if_not_exists``."""
+        """Create a database. Raises `TableExistsError` if it exists, unless ``if_not_exists``.
+
+        >>> warehouse.create_database("sales", comment="all sales")
+        """
         database = parse_database(name)
         check_comment(f"database {database}", comment)
         self._ensure()
@@ -147,21 +155,37 @@ class Warehouse:
             raise TableExistsError(f"database {database} exists in {self.url}", condition="DATABASE_EXISTS")
 
     def databases(self) -> list[str]:
-        """Return the names of all databases."""
+        """Return the names of all databases.
+
+        >>> warehouse.databases()
+        ['shop']
+        """
         self._require()
         return names.list_databases(self._storage)
 
     def database_exists(self, name: str) -> bool:
-        """Return whether the database exists."""
+        """Return whether the database exists.
+
+        >>> warehouse.database_exists("shop")
+        True
+        """
         self._require()
         return names.database_exists(self._storage, parse_database(name))
 
     def database_comment(self, name: str) -> str | None:
-        """Return the comment of a database. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one."""
+        """Return the comment of a database. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one.
+
+        >>> warehouse.create_database("sales", comment="all sales")
+        >>> warehouse.database_comment("sales")
+        'all sales'
+        """
         return self._find_database(name).comment
 
     def comment_database(self, name: str, comment: str | None) -> None:
-        """Set the comment of a database; None removes it."""
+        """Set the comment of a database; None removes it.
+
+        >>> warehouse.comment_database("shop", "the shop")
+        """
         check_comment(f"database {parse_database(name)}", comment)
         while (pointer := self._find_database(name)).comment != comment:
             if names.point_database(self._storage, pointer, self._world, exists=True, comment=comment):
@@ -173,6 +197,9 @@ class Warehouse:
 
         **Commit point:** the next file of the database. A concurrently created table wins: the database is recreated,
         and `TableExistsError` (``DATABASE_NOT_EMPTY``) is raised, as for a database that has tables.
+
+        >>> warehouse.drop_database("shop", cascade=True)
+        True
         """
         database = parse_database(name)
         self._require()
@@ -211,6 +238,9 @@ class Warehouse:
         """Return the sorted names ``<database>.<table>`` of all tables, or of one database.
 
         Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
+
+        >>> warehouse.tables()
+        ['shop.orders', 'shop.people']
         """
         return [str(table.path) for table in self._list_tables(database)]
 
@@ -223,7 +253,11 @@ class Warehouse:
         return list_tables(self._storage, self._world, first)
 
     def exists(self, name: str) -> bool:
-        """Return whether the table exists; a suffix of the name is ignored."""
+        """Return whether the table exists; a suffix of the name is ignored.
+
+        >>> warehouse.exists("shop.orders")
+        True
+        """
         self._require()
         pointer = self._resolve_pointer(path := parse_table_name(name).path)
         return bool(pointer.uuid and self._open(path, pointer.uuid))
@@ -251,6 +285,9 @@ class Warehouse:
 
         Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
         written. With ``if_not_exists`` an existing table is returned unchanged.
+
+        >>> warehouse.create_table("shop.events", "id BIGINT, at TIMESTAMP", partition_by=["days(at)"])
+        Table(shop.events: 2 columns, 1 buckets, 0 rows)
         """
         path = parse_table_name(name).require_table("create")
         create = make_create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
@@ -298,6 +335,9 @@ class Warehouse:
         duplicate keys; Paimon: types, dynamic or postponed buckets, merge engines, changelog producers, deletion
         vectors, rows of unknown order; another owner), `TableExistsError` and `InvalidOptionError`, all before the lake
         table or the name is touched; `CommitConflictError` if the lake table changed concurrently.
+
+        >>> warehouse.adopt_table("shop.visits", dry_run=True).rows  # written by another engine
+        0
         """
         from streamhouse_spark.warehouse.adoption import adopt_table
 
@@ -310,6 +350,9 @@ class Warehouse:
     def table(self, name: str) -> Table:
         """Open a table or a branch. Raises `TableNotFoundError` naming the nearest name, `InvalidNameError` for a
         suffix.
+
+        >>> warehouse.table("shop.orders")
+        Table(shop.orders: 3 columns, 1 buckets, 2 rows)
         """
         if (table := self.find_table(name)) is None:
             raise self._not_found(parse_table_name(name).path.base)
@@ -317,7 +360,11 @@ class Warehouse:
         return table
 
     def find_table(self, name: str) -> Table | None:
-        """Open a table as `table` does, but return None if there is none."""
+        """Open a table as `table` does, but return None if there is none.
+
+        >>> warehouse.find_table("shop.absent") is None
+        True
+        """
         path = parse_table_name(name).require_rows("open as a table")
         if (pointer := self._resolve_pointer(path.base)).view is not None:
             raise name_is_view_error(path.base, self.url)
@@ -328,6 +375,9 @@ class Warehouse:
         """Open anything readable by name: a table, ``<table>$lake``, ``<table>$changelog`` or a system table.
 
         Raises `InvalidNameError` for an unsupported suffix, listing the supported ones.
+
+        >>> warehouse.view("shop.orders$changelog").to_arrow().num_rows
+        2
         """
         parsed = parse_table_name(name)
         table = self.table(str(parsed.path))
@@ -343,6 +393,9 @@ class Warehouse:
         Until then `undrop_table` restores both. Returns False if ``if_exists`` and there is none. **Commit point:** the
         drop record in the table's log. If the log or the name's pointer is too damaged for a record, the next pointer
         frees the name, and the files are kept for a repair.
+
+        >>> warehouse.drop_table("shop.orders")
+        True
         """
         path = parse_table_name(name).require_table("drop")
         self._require()
@@ -369,7 +422,11 @@ class Warehouse:
         return True
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """Return the dropped tables that `undrop_table` can restore, by name, the latest of a name first."""
+        """Return the dropped tables that `undrop_table` can restore, by name, the latest of a name first.
+
+        >>> warehouse.dropped_tables()
+        []
+        """
         self._require()
         return list_dropped_tables(self._storage, self._world)
 
@@ -382,6 +439,11 @@ class Warehouse:
 
         **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` if there is no such dropped
         table, `TableExistsError` if the name is in use.
+
+        >>> warehouse.drop_table("shop.orders")
+        True
+        >>> warehouse.undrop_table("shop.orders")
+        Table(shop.orders: 3 columns, 1 buckets, 2 rows)
         """
         path = parse_table_name(name).require_table("undrop")
         target = path if to is None else parse_table_name(to).require_table("undrop to")
@@ -408,6 +470,8 @@ class Warehouse:
         is free at once.
 
         Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` if the new name is in use.
+
+        >>> warehouse.rename_table("shop.orders", "shop.purchases")
         """
         path = parse_table_name(old).require_table("rename")
         target = parse_table_name(new).require_table("rename to")
@@ -425,6 +489,9 @@ class Warehouse:
         The tables are independent afterwards. Raises `TableExistsError` for a name in use, `InvalidOptionError` for a
         table that does not support clones, `SnapshotExpiredError` for a version whose files were replaced since.
         **Commit point:** the name's pointer, see `streamhouse_spark.warehouse.cloning`.
+
+        >>> warehouse.clone_table("shop.orders", "shop.copy")
+        Table(shop.copy: 3 columns, 1 buckets, 2 rows)
         """
         from streamhouse_spark.warehouse.cloning import clone_table
 
@@ -438,6 +505,9 @@ class Warehouse:
         """Return this process's requests and the estimated monthly cost of all tables, or of one database.
 
         See `streamhouse_spark.warehouse.costs`; ``prices`` are as for `Table.costs`.
+
+        >>> warehouse.costs().estimate.total_usd > 0
+        True
         """
         from streamhouse_spark.warehouse.costs import warehouse_costs
 
@@ -453,6 +523,9 @@ class Warehouse:
 
         A lake table in the warehouse is deleted too; one in an external catalog is kept. Raises `WarehouseMovedError`
         before anything is deleted if the warehouse was moved.
+
+        >>> warehouse.clean_dropped().deleted
+        []
         """
         self._require()
         if not dry_run:

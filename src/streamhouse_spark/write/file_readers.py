@@ -1,14 +1,11 @@
-"""Rows in JSON: an array of objects, one object, or one object per line.
+"""Readers of row files: Parquet, Arrow, CSV and JSON Lines, in batches of bounded size.
 
-Arrow parses many lines at once. Values that it does not support, or reads differently from `schema.json_values`, are
-parsed row by row, so the result is the same.
+JSON is an array of objects, one object, or one object per line. Arrow parses many lines at once. Values that it does
+not support, or reads differently from `schema.json_values`, are parsed row by row, so the result is the same.
 
-Rows in CSV as of RFC 4180: a header, and fields that are quoted as a whole or not at all.
-
-Arrow parses the rows, but takes an unclosed quote, and text after a quoted field, for data. So the quotes of each block
-are checked before Arrow reads it.
-
-Readers of row files: Parquet, Arrow, CSV and JSON Lines, in batches of bounded size.
+CSV is that of RFC 4180: a header, and fields that are quoted as a whole or not at all. Arrow parses the rows, but takes
+an unclosed quote, and text after a quoted field, for data. So the quotes of each block are checked before Arrow reads
+it.
 """
 
 from __future__ import annotations
@@ -52,6 +49,23 @@ _NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*n")
 """The first letter of a possible ``null`` after an object."""
 _PLAIN_NAME: Final = re.compile(r"[\w .$-]+", re.ASCII)
 _DECODER: Final = json.JSONDecoder()
+BLOCK_BYTES: Final = 8 << 20
+_HEADER_CHARS_MAX: Final = 1 << 20
+_QUOTE: Final = ord('"')
+_NEW_LINE: Final = ord("\n")
+_BOM: Final = b"\xef\xbb\xbf"
+FORMATS: Final = ("parquet", "arrow", "csv", "json")
+STDIN: Final = "-"
+_FORMAT_OF_SUFFIX: Final = {
+    ".parquet": "parquet", ".pq": "parquet",
+    ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".ipc": "arrow",
+    ".csv": "csv", ".tsv": "csv",
+    ".json": "json", ".jsonl": "json", ".ndjson": "json",
+}  # fmt: skip
+_COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4")
+_PARQUET_BATCH_ROWS: Final = 65_536
+_TEXT_BLOCK_BYTES: Final = 8 << 20
+_PIECE_BYTES_MAX: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +251,6 @@ def _is_finite_array(array: pa.Array) -> bool:
     if types.is_struct(array.type):
         return all(map(_is_finite_array, array.flatten()))
     return True
-
-
-BLOCK_BYTES: Final = 8 << 20
-_HEADER_CHARS_MAX: Final = 1 << 20
-_QUOTE: Final = ord('"')
-_NEW_LINE: Final = ord("\n")
-_BOM: Final = b"\xef\xbb\xbf"
 
 
 def read_csv(
@@ -446,20 +453,6 @@ class QuoteCheck:
             f"the CSV has {problem}, in line {self._line_of(data, place)}; quote the whole field, and double each "
             "quote in it"
         )
-
-
-FORMATS: Final = ("parquet", "arrow", "csv", "json")
-STDIN: Final = "-"
-_FORMAT_OF_SUFFIX: Final = {
-    ".parquet": "parquet", ".pq": "parquet",
-    ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".ipc": "arrow",
-    ".csv": "csv", ".tsv": "csv",
-    ".json": "json", ".jsonl": "json", ".ndjson": "json",
-}  # fmt: skip
-_COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4")
-_PARQUET_BATCH_ROWS: Final = 65_536
-_TEXT_BLOCK_BYTES: Final = 8 << 20
-_PIECE_BYTES_MAX: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)

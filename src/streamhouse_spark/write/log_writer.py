@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.expressions.check_constraints import Check
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StreamhouseError
 from streamhouse_spark.log.idempotency import require_writable
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.staging import BucketRouter, Removing, Require, RowStager, StagedRows, commit_staged
@@ -22,14 +22,36 @@ from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
-"""Retries of an append after concurrent changes of columns or defaults."""
+"""Retries of a write after concurrent changes of columns or defaults."""
+_T = TypeVar("_T")
+
+
+def retry_schema_changes(
+    table: TableHandle,
+    rows: Any,
+    write: Callable[[], _T],
+    errors: tuple[type[StreamhouseError], ...] = (CommitConflictError,),
+) -> _T:
+    """Return the result of ``write``, and repeat it if it failed because the schema changed concurrently.
+
+    Rows that can be read only once are not written again.
+    """
+    for attempt in itertools.count():
+        schema_id = table.state.schema_id
+        try:
+            return write()
+        except errors:
+            is_same = table.refresh().schema_id == schema_id
+            if is_same or attempt == SCHEMA_CHANGES_MAX or not is_rereadable(rows):
+                raise
+    raise AssertionError
 
 
 class LogTableWriter:
     """Appends to one table and caches the stager of the last state. Thread-safe."""
 
     def __init__(self, table: TableHandle) -> None:
-        self._table = table
+        self.table = table
         self._cached_stager: tuple[int, Mapping[str, str], RowStager] | None = None
         self._lock = new_lock()
         self._numbers: IdentityRanges | None = None
@@ -46,15 +68,12 @@ class LogTableWriter:
 
         A materialised table is rejected before the rows or the transaction are checked.
         """
-        require_writable(self._table.state, transaction)
-        for _ in range(SCHEMA_CHANGES_MAX):
-            staged = self.stage(rows)
-            try:
-                return self.commit(staged, transaction=transaction, overwrite=overwrite, require=require)
-            except CommitConflictError:
-                if self._table.refresh().schema_id == staged.schema_id or not is_rereadable(rows):
-                    raise
-        return self.commit(self.stage(rows), transaction=transaction, overwrite=overwrite, require=require)
+        require_writable(self.table.state, transaction)
+
+        def attempt() -> BucketOffsets:
+            return self.commit(self.stage(rows), transaction=transaction, overwrite=overwrite, require=require)
+
+        return retry_schema_changes(self.table, rows, attempt)
 
     def commit(
         self,
@@ -68,10 +87,10 @@ class LogTableWriter:
         """Commit rows staged here or in other processes, as `commit_staged`, and compact inline rows if due."""
         check_transaction(transaction)
         offsets, committed = commit_staged(
-            self._table.log, staged, transaction=transaction, overwrite=overwrite, removing=removing, require=require
+            self.table.log, staged, transaction=transaction, overwrite=overwrite, removing=removing, require=require
         )
         if committed.is_first:
-            merge_if_due(self._table, committed.state)
+            merge_if_due(self.table, committed.state)
         return offsets
 
     def stage(self, rows: Any) -> StagedRows:
@@ -79,38 +98,9 @@ class LogTableWriter:
         state, coerced, missing = self.fit_rows(rows)
         return self.stager(state).stage(coerced, missing)
 
-    def checks(self, state: TableState) -> Sequence[Check]:
-        """Return the constraints to check against rows as they are sent."""
-        return state.parsed.checks
-
-    def keys(self, keys: Any) -> NoReturn:  # noqa: ARG002 - see `WriteTarget`
-        raise self._no_keys()
-
-    def delete(self, keys: Any, transaction: Any, *, require: Any) -> NoReturn:  # noqa: ARG002 - see `WriteTarget`
-        raise self._no_keys()
-
-    def change(self, rows: Any, keys: Any, deleted: Any, transaction: Any, *, require: Any) -> NoReturn:  # noqa: ARG002
-        raise self._no_keys()
-
-    @property
-    def mixes_deletions(self) -> bool:
-        """Whether one commit may hold rows and deletions: never, a log table has no keys to delete."""
-        return False
-
-    def _no_keys(self) -> InvalidOptionError:
-        return InvalidOptionError(
-            f"table {self._table.name} has no primary key, so its writer cannot delete by key; use delete(where=...) "
-            "of the table"
-        )
-
-    @property
-    def cached_state(self) -> TableState:
-        """The cached state, without a request to the store."""
-        return self._table.state
-
     def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
         """Convert rows as `convert_rows` does; refresh the schema if the cached one does not have their columns."""
-        table = self._table
+        table = self.table
         state = table.state
         try:
             return state, *self._convert(rows, state)
@@ -121,20 +111,20 @@ class LogTableWriter:
             return state, *self._convert(rows, state)
 
     def _convert(self, rows: Any, state: TableState) -> tuple[pa.Table, frozenset[int]]:
-        schema = evaluate_defaults(state.schema, StatementContext.of(self._table.world))
-        return convert_rows(rows, schema, table=self._table.name, older=state.schemas)
+        schema = evaluate_defaults(state.schema, StatementContext.of(self.table.world))
+        return convert_rows(rows, schema, table=self.table.name, older=state.schemas)
 
     def identity_ranges(self, state: TableState) -> IdentityRanges | None:
         """Return the identity ranges that this object allocated; None for a table without an identity column."""
         with self._lock:
             identity = state.parsed.identity
             if self._numbers is None and identity is not None:
-                self._numbers = IdentityRanges(self._table.log, identity, self._table.name)
+                self._numbers = IdentityRanges(self.table.log, identity, self.table.name)
             return self._numbers
 
     def stager(self, state: TableState) -> RowStager:
         """Return the stager for a state; see `Table.stager`. Raises `InvalidOptionError` for a primary-key table."""
-        table = self._table
+        table = self.table
         if state.primary_key:
             raise InvalidOptionError(
                 f"table {table.name} has the primary key {', '.join(state.primary_key)}, and an append could "
@@ -154,7 +144,7 @@ class LogTableWriter:
         return self._make_stager(state, accepts_identity_values=True)
 
     def _make_stager(self, state: TableState, *, accepts_identity_values: bool = False) -> RowStager:
-        table, properties = self._table, state.parsed
+        table, properties = self.table, state.parsed
         return RowStager(
             table.storage,
             table.uuid,

@@ -1,6 +1,4 @@
-"""Parsing of the keys that a caller passes to `Table.delete` and `Table.lookup`.
-
-`PrimaryKeyTable`: the operations of primary-key tables, in Python and without Spark.
+"""`PrimaryKeyTable`: the operations of primary-key tables, in Python and without Spark.
 
 Current rows by key are cached in tablets of this host (`streamhouse_spark.kv`), which follow the log. Missing changes
 are read from the log before a tablet is used, so losing a tablet loses nothing.
@@ -12,7 +10,6 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +37,6 @@ from streamhouse_spark.kv.tablet import Tablet, open_tablet
 from streamhouse_spark.kv.upsert_commit import UpsertCommitter
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.bucketing import row_buckets
-from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.staging import Require
@@ -49,12 +45,14 @@ from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_values, evaluate_defaults, without_defaults
 from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
-from streamhouse_spark.schema.row_conversion import convert_to_schema, is_rereadable
+from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.log_writer import retry_schema_changes
 
 _SCALAR_TYPES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.generic, pa.Scalar)
+Bools = npt.NDArray[np.bool_]
 
 
 def parse_keys(keys: Any, names: Sequence[str], table: str) -> Any:
@@ -90,12 +88,6 @@ def _parse_key(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
             "or as a mapping"
         )
     return dict(zip(names, values, strict=True))
-
-
-SCHEMA_CHANGES_MAX = 10
-"""Retries of a write after concurrent schema changes."""
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -198,8 +190,7 @@ class PrimaryKeySchema:
                 f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, expected at most "
                 f"{arrow_rows.KEYS_BYTES_MAX}; nothing was written, write it in several batches"
             )
-        chosen = [arrow_rows.combine_chunks(c) if place in places else c for place, c in enumerate(columns)]
-        return self.layout.keys(chosen)
+        return self.layout.keys(columns)
 
     def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
         """Return whether each key of the batch is a key of a row that is marked in ``inserted``."""
@@ -219,12 +210,6 @@ def with_statement_context(shape: PrimaryKeySchema, world: World) -> PrimaryKeyS
     """Return the schema with defaults that are functions evaluated once, for a statement that starts now."""
     schema = evaluate_defaults(shape.schema, StatementContext.of(world))
     return shape if schema is shape.schema else replace(shape, schema=schema)
-
-
-def with_identity_allocator(shape: PrimaryKeySchema, log: CommitLog) -> PrimaryKeySchema:
-    """Return the schema with an allocator of identity values, if the table has an identity column."""
-    identity = shape.properties.identity
-    return shape if identity is None else replace(shape, numbers=IdentityRanges(log, identity, shape.name))
 
 
 class PrimaryKeyTable:
@@ -247,7 +232,9 @@ class PrimaryKeyTable:
                 or self._cached_shape[0] != state.schema_id
                 or self._cached_shape[1] is not state.properties
             ):
-                shape = with_identity_allocator(PrimaryKeySchema.of(state, self.table.storage.url), self.table.log)
+                shape = PrimaryKeySchema.of(state, self.table.storage.url)
+                if (identity := shape.properties.identity) is not None:
+                    shape = replace(shape, numbers=IdentityRanges(self.table.log, identity, shape.name))
                 self._cached_shape = (state.schema_id, state.properties, shape)
             return self._cached_shape[2]
 
@@ -313,7 +300,10 @@ class PrimaryKeyTable:
         check_transaction(transaction)
         shape = with_statement_context(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
-        padded = pad_columns(convert_to_schema(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
+        key = shape.key_schema.names
+        # The row of a deleted key has no other values.
+        nullable = TableSchema(tuple(c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns))
+        padded = pad_columns(convert_to_schema(rows, nullable, table=shape.name), shape.schema)
         batches = shape.batches(arrow_rows.take_rows(padded, order, distinct=True), deleted[order])
         for batch in batches.values():
             require_unique_keys(shape, batch)
@@ -344,18 +334,17 @@ class PrimaryKeyTable:
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
 
-    def write_with_retries(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
-        """Call ``write`` with the latest cached schema, and retry if the schema changed concurrently."""
+    def write_with_retries(
+        self, write: Callable[[PrimaryKeySchema], BucketOffsets], rows: Any, transaction: Transaction | None
+    ) -> BucketOffsets:
+        """Call ``write`` with the latest cached schema, and again if the schema changed concurrently."""
         check_transaction(transaction)
-        for _ in range(SCHEMA_CHANGES_MAX):
-            shape = with_statement_context(self.shape(), self.table.world)
-            try:
-                return write(shape)  # type: ignore[no-any-return]
-            except (CommitConflictError, SchemaMismatchError):
-                state = self.table.refresh()
-                if state.schema_id == shape.layout.schema_id or not is_rereadable(rows):
-                    raise
-        return write(with_statement_context(self.shape(), self.table.world))  # type: ignore[no-any-return]
+        return retry_schema_changes(
+            self.table,
+            rows,
+            lambda: write(with_statement_context(self.shape(), self.table.world)),
+            (CommitConflictError, SchemaMismatchError),
+        )
 
     def commit_rows(
         self,
@@ -399,8 +388,13 @@ class PrimaryKeyTable:
         require: Require | None = None,
     ) -> BucketOffsets:
         """Commit as `UpsertCommitter.write` does, and compact inline rows if due."""
-        extra_actions = None if require is None else partial(_plan_nothing, require)
-        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), extra_actions)
+
+        def require_allowed(state: TableState) -> Sequence[Action]:
+            if require is not None:
+                require(state)
+            return ()
+
+        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), require_allowed)
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
         return self._commit(writer, batches, require, **how)
 
@@ -438,12 +432,6 @@ class PrimaryKeyTable:
         if committed.is_first:
             merge_if_due(self.table, committed.state)
         return offsets
-
-
-def _plan_nothing(require: Require, state: TableState) -> Sequence[Action]:
-    """Check whether the record may follow a state, and return no actions."""
-    require(state)
-    return ()
 
 
 def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
@@ -495,13 +483,6 @@ def require_unique_keys(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
         f"table {shape.name}: the MERGE writes {int(written.max())} rows of one primary key ({key}), of which only one "
         "can stay; make the rows of its source distinct by the primary key"
     )
-
-
-def _nullable_but_key(shape: PrimaryKeySchema) -> TableSchema:
-    """Return the columns, all nullable except the key: the row of a deleted key has no other values."""
-    key = shape.key_schema.names
-    columns = (c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns)
-    return TableSchema(tuple(columns))
 
 
 def resolve_targets(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -23,6 +23,7 @@ from streamhouse_spark.lake.tiering.plan import round_begin
 from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.state import fold
+from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
 from streamhouse_spark.table.status import table_health
 from unit.log.commits.states import appended, record, segment
@@ -156,7 +157,7 @@ class TestCrashes:
     def test_the_recorded_snapshot_is_gone(self, table, clock):
         """Before the lake is emptied a repaired pin must not bring its rows back, afterwards it must find them."""
         table.overwrite(_rows(10))
-        assert table.repinned().lake is None
+        assert fall_back_to_lake_snapshot(table).lake is None
         _tier(table)
         table.append(_rows(20))
         clock.advance(HOUR_MS)
@@ -209,7 +210,7 @@ class TestRaces:
         assert _ids(table) == list(range(10))
         assert table.refresh().lake is None
         assert table.to_arrow().num_rows == 0
-        assert table.repinned().lake is None
+        assert fall_back_to_lake_snapshot(table).lake is None
         _tier(table)
         assert _ids(table) == []
 

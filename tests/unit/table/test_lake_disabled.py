@@ -7,6 +7,7 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError
+from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 
 KINDS = [("iceberg", False), ("iceberg", True), ("paimon", False), ("paimon", True)]
 HOUR_MS = 3_600_000
@@ -51,7 +52,7 @@ def test_trimming_keeps_what_the_lake_lacks_and_enabled_again_it_goes_on(table, 
 
 
 def test_a_pin_whose_snapshot_was_expired_is_taken_anew(table):
-    assert table.repinned().lake is not None
+    assert fall_back_to_lake_snapshot(table).lake is not None
 
 
 def test_dropped_for_good_its_lake_goes_too(table, wh, clock, store):

@@ -278,13 +278,13 @@ class TestKeyedTables:
         table.upsert(rows(1, 2))
         version = table.refresh().version
         table.upsert(rows(3))
-        really = rollback._encode_keys
+        really = rollback.engine_of
 
         def late(*given):
             other.table("d.t").upsert(rows(7))
             return really(*given)
 
-        monkeypatch.setattr(rollback, "_encode_keys", late)
+        monkeypatch.setattr(rollback, "engine_of", late)
         with pytest.raises(CommitConflictError):
             table.rollback_to_version(version)
         assert [number for number, _ in content(table)] == [1, 2, 3, 7]

@@ -1,16 +1,14 @@
-"""The file that LMDB maps, and its size.
-
-Writing directly to the map (``MDB_WRITEMAP``) makes commits several times faster, because no page is copied to the
-file. But writing a page without disk space kills the process, and opening the file with a smaller map truncates it for
-all processes. So disk space is allocated for the whole map before it is written, and the map is as large as the file.
-Both sizes change only under a lock shared by all processes.
-
-LMDB environments, used by the rules of its manual. The only importer of ``lmdb``.
+"""LMDB environments, used by the rules of its manual. The only importer of ``lmdb``.
 
 An environment must not be opened twice in a process or used across a fork, and its map cannot grow while it is read.
 `Environment` enforces this for all threads of a process: it opens lazily, closes before a fork, reopens after it, and
 grows as needed. Writes are not synced: files left by a power loss are never read again (see
 `streamhouse_spark.kv.lmdb.tablet_files`).
+
+Writing directly to the map (``MDB_WRITEMAP``) makes commits several times faster, because no page is copied to the
+file. But writing a page without disk space kills the process, and opening the file with a smaller map truncates it for
+all processes. So disk space is allocated for the whole map before it is written, and the map is as large as the file.
+Both sizes change only under a lock shared by all processes.
 """
 
 from __future__ import annotations
@@ -38,6 +36,12 @@ _ALLOCATING: Final = frozenset({"ext4", "overlay", "tmpfs", "xfs"})
 """File systems that keep the disk space allocated for a byte. Copy-on-write file systems may still be full."""
 _DOUBLED_BYTES_MAX: Final = 64 << 20
 _ROUND_BYTES: Final = 1 << 20
+MAP_BYTES = 1 << 18
+"""Initial size of a map. It grows when it is full."""
+READERS_MAX = 1024
+_READER_BYTES = 64
+_Result = TypeVar("_Result")
+_DATABASES = (b"rows", b"meta")
 
 
 def next_map_bytes(map_bytes: int) -> int:
@@ -110,15 +114,6 @@ class MapFile:
                 raise
         finally:
             os.close(file)
-
-
-MAP_BYTES = 1 << 18
-"""Initial size of a map. It grows when it is full."""
-READERS_MAX = 1024
-_READER_BYTES = 64
-
-_Result = TypeVar("_Result")
-_DATABASES = (b"rows", b"meta")
 
 
 class DamagedError(CorruptDataError):

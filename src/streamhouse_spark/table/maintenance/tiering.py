@@ -18,14 +18,13 @@ from streamhouse_spark.log.delete_vectors import DeleteRows, count_rows, union_d
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table_handle import TableHandle
 
+logger = logging.getLogger(__name__)
+
 
 def tier_table(table: TableHandle, run_tasks: RunTasks) -> TieringReport:
     """Tier all rows that were committed before the call; ``run_tasks`` writes the files of a round."""
     require_no_branch(table.state, "tiering")
     return TieringJob(table.log, table.open_lake(), world=table.world).run(run_tasks)
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,9 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         planned[:] = [_plan_report(state, allow_loss=allow_loss)]
         starts = {bucket: trimmed.end for bucket, trimmed in _find_lost_ranges(state).items()}
-        return [ResetLake(planned[0].lake_location, starts), *_make_delete_dropped(state)]
+        # Dropped rows stay deleted. With an Iceberg lake the record of the new lake implies it.
+        dropped = state.dropped_rows.named.rows if state.parsed.datalake_format != "iceberg" else None
+        return [ResetLake(planned[0].lake_location, starts), *((DeleteRows(dropped),) if dropped else ())]
 
     table.log.commit(plan)
     logger.warning("the lake of %s is built anew: %s", table.name, planned[0])
@@ -115,23 +116,11 @@ def _count_returning_rows(state: TableState) -> int:
     return min(tiered, max(0, state.lake.dropped_rows - state.dropped_rows.accounted) + of_files)
 
 
-def _make_delete_dropped(state: TableState) -> Sequence[DeleteRows]:
-    """Return the action that deletes the rows of dropped partitions, so that they do not return.
-
-    With an Iceberg lake the record of the new lake implies it.
-    """
-    named = state.dropped_rows.named.rows
-    return (DeleteRows(named),) if named and state.parsed.datalake_format != "iceberg" else ()
-
-
 def _find_lost_ranges(state: TableState) -> Mapping[int, OffsetRange]:
     """Bucket → offsets of the table that neither the log nor a key-value snapshot holds."""
+    snapshot_ends = {bucket: snapshot.offset for bucket, snapshot in state.snapshots.items()}
     return {
         bucket: OffsetRange(state.first_offset(bucket), log.start)
         for bucket, log in state.buckets.items()
-        if log.start > max(state.first_offset(bucket), _snapshot_offset(state, bucket))
+        if log.start > max(state.first_offset(bucket), snapshot_ends.get(bucket, 0))
     }
-
-
-def _snapshot_offset(state: TableState, bucket: int) -> int:
-    return state.snapshots[bucket].offset if bucket in state.snapshots else 0

@@ -1,26 +1,20 @@
-"""Logs that start from a version of another table, for clones and branches. No other process knows the new log's uuid.
-
-The steps run in this order. After a crash, cleaning removes what the finished steps left:
-
-1. Write the first record, and its state as a checkpoint (`write_first_record`).
-2. Tag the version in the source table, so that it is retained.
-3. Copy the rows of the source's hot log (`copy_rows`).
-4. Move inline rows to a segment, put a floor that voids the copied records, and delete these (`begin_history`).
-
-Branches: changes of a table that are invisible to its readers until they are published.
+"""Branches: changes of a table that are invisible to its readers until they are published.
 
 A branch is a separate log that starts as a copy of its table's hot log, and reads the table's lake at the snapshot of
 its creation. It is never tiered, trimmed or cleaned: its records since creation are its changes, which
-`table.branching.publication` commits to the table.
+`table.versioning.publication` commits to the table.
 
 **Commit point** of creation: the record in the table's log that names the branch. Before it there is a log without a
 name and a tag like a clone's, both of which cleaning removes. Of dropping: the record that removes the name. Before it
 the branch's own log is ended, so that writers get no acknowledgement for rows that will be dropped.
 
-Branches whose publication or drop was interrupted because its process died.
+A branch or a clone copies a version in this order. No other process knows the new log's uuid. After a crash, cleaning
+removes what the finished steps left:
 
-The rows of the branch and its table are correct. But a sealed branch accepts no rows, and an ended or published log
-retains files until the operation is finished.
+1. Write the first record, and its state as a checkpoint (`write_first_record`).
+2. Tag the version in the source table, so that it is retained.
+3. Copy the rows of the source's hot log (`copy_rows`).
+4. Move inline rows to a segment, put a floor that voids the copied records, and delete these (`begin_history`).
 """
 
 from __future__ import annotations
@@ -76,6 +70,9 @@ from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concur
 from streamhouse_spark.table.versioning.tags import keep_version
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_inline
+
+logger = logging.getLogger(__name__)
+_TRIES: Final = 5
 
 
 def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
@@ -148,11 +145,6 @@ def begin_history(source: TableHandle, state: TableState, path: TablePath) -> Co
     copies = [key for key in list_referenced_keys(state) if key.startswith(commits_prefix(state.table_uuid))]
     delete_all(storage, [*copies, *manifest_keys(state)])
     return log
-
-
-logger = logging.getLogger(__name__)
-
-_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""Changes of a branch, divergence of its table, and the end of a branch.
-
-Publication of a branch of a primary-key table: the net change of each key that the branch changed.
-
-Publication of a branch: its changes are committed to the table, all or none, and the branch ends.
+"""Publication of a branch: its changes are committed to the table, all or none, and the branch ends.
 
 **Commit point:** the one record of the table that has the changes and removes the branch's name. It is a transaction of
 the branch, so publishing again, after a crash or concurrently, has no effect. Before it the branch is sealed by a
@@ -34,7 +30,12 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.paths import parse_branch
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import OffsetRange, Transaction
-from streamhouse_spark.dml.delete import commit_with_conflict_check, has_dropped_partitions, make_delete_actions
+from streamhouse_spark.dml.delete import (
+    commit_with_conflict_check,
+    has_dropped_partitions,
+    make_delete_actions,
+    mark_as_rewrite,
+)
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError, quote
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
@@ -68,6 +69,13 @@ from streamhouse_spark.table.versioning.branches import end_log, open_log
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
+
+LOOKUP_ROWS: Final = 1 << 20
+"""Keys per lookup."""
+logger = logging.getLogger(__name__)
+MAIN: Final = "main"
+PIECE_BYTES: Final = 64 << 20
+"""Bytes of rows of one bucket that are in memory at once and become one segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +207,6 @@ def report_publication(
     return Publication(table.name, changes.branch.name, committed.state.version, written, deleted)
 
 
-LOOKUP_ROWS: Final = 1 << 20
-"""Keys per lookup."""
-
-
 @dataclass(frozen=True, slots=True)
 class _NetChange:
     """The net changes: rows by bucket and key, with deleted keys marked."""
@@ -213,8 +217,8 @@ class _NetChange:
     """None if the branch was truncated: the table's number of keys is not known here."""
 
 
-def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
-    """Publish the branch; see `publication`."""
+def _publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
+    """Publish a branch of a primary-key table: the net change of each key that the branch changed."""
     keyed = PrimaryKeyTable(table)
     _require_same_columns(table.refresh(), changes)
     shape = keyed.shape(table.state)
@@ -315,13 +319,6 @@ def _list_changed_keys(table: TableHandle, shape: PrimaryKeySchema, changes: Bra
     return distinct.select(names).cast(parts[0].schema)
 
 
-logger = logging.getLogger(__name__)
-
-MAIN: Final = "main"
-PIECE_BYTES: Final = 64 << 20
-"""Bytes of rows of one bucket that are in memory at once and become one segment."""
-
-
 def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publication:
     """Publish a branch; see `Table.fast_forward`."""
     if to.strip().lower() != MAIN:
@@ -341,11 +338,8 @@ def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publicatio
 def _commit_publication(table: TableHandle, name: str) -> Publication:
     branch, log = open_log(table, name)
     base = read_tagged(table.storage, table.uuid, branch.base.version, branch.base.uuid)
-    if base.primary_key:
-        pass
-    else:
-        publish_keyed = _publish
-    done = publish_keyed(table, BranchChanges(branch, base, log.state), log)
+    publish = _publish_keyed if base.primary_key else _publish
+    done = publish(table, BranchChanges(branch, base, log.state), log)
     with log_post_commit_errors(logger, "ending the log of branch", name):
         end_log(log)
     return done
@@ -366,9 +360,7 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
         return (*emptying, *deletions, *added, *changes.make_end_actions(state))
 
     read, transaction = ReadVersion.of(changes.base), changes.transaction
-    committed = commit_with_conflict_check(
-        table, deleted, read, plan, transaction=transaction, staged_ms=staged.staged_ms
-    )
+    committed = commit_with_conflict_check(table, deleted, read, plan, transaction=transaction, staged=staged)
     num_deleted: int | None = count_rows(deleted) + count_rows(files)
     if is_emptied:
         num_deleted = None if ADOPTED in changes.base.properties else changes.base.num_rows
@@ -413,9 +405,9 @@ def stage_branch_rows(
             parts = stage_group(storage, table.uuid, uuid, [part for _, part in group], options)
             by_number |= {number: part for (number, _), part in zip(group, parts, strict=True)}
         segments = [by_number[number] for number in sorted(by_number)]
-    if rewrites:
-        segments = [replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in segments]
-    return StagedRows(table.uuid, branch_state.schema_id, tuple(segments), staged_ms, checks=branch_state.parsed.checks)
+    checks = branch_state.parsed.checks
+    staged = StagedRows(table.uuid, branch_state.schema_id, tuple(segments), staged_ms, checks=checks)
+    return mark_as_rewrite(staged) if rewrites else staged
 
 
 def list_if_small(

@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.config.table_properties import ADOPTED
-from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import ROLLBACKS, OffsetRange, Transaction
-from streamhouse_spark.dml.delete import commit_with_conflict_check, make_delete_actions
+from streamhouse_spark.dml.delete import commit_with_conflict_check, make_delete_actions, mark_as_rewrite
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -35,7 +34,6 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.expressions.filters import Projection, parse_filter
-from streamhouse_spark.kv.log_replay import KeyedLayout
 from streamhouse_spark.kv.table_config import engine_of
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.actions import Action, ResetLake, TieredSnapshot
@@ -365,9 +363,7 @@ def _stage_returning_rows(table: TableHandle, now: TableState, rows: pa.Table) -
     state, fitted, missing = log_writer.fit_rows(rows)
     if state.schema_id != now.schema_id:
         raise _changed_error(state, now, "its columns changed")
-    staged = log_writer.restoring_stager(state).stage(fitted, missing)
-    pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
-    return replace(staged, segments=tuple(pieces))
+    return mark_as_rewrite(log_writer.restoring_stager(state).stage(fitted, missing))
 
 
 def _read_deleted_rows(
@@ -420,9 +416,8 @@ def _commit_rollback(
             raise _changed_error(state, now, "rows that go were trimmed")
         return deletions if staged is None else (*deletions, make_append_action(state, staged, time_ms))
 
-    staged_ms = staged.staged_ms if staged is not None else None
     transaction = _transaction(now, target)
-    commit_with_conflict_check(table, removed, ReadVersion.of(now), plan, transaction=transaction, staged_ms=staged_ms)
+    commit_with_conflict_check(table, removed, ReadVersion.of(now), plan, transaction=transaction, staged=staged)
 
 
 def _require_unchanged(state: TableState, now: TableState) -> None:
@@ -485,7 +480,7 @@ def _rollback_primary_key_table(
     _require_log_kept(table, pin)
     older = read_snapshot_rows(table, pin, Projection.of(target.schema, None, None))
     newer = read_snapshot_rows(table, take_latest_snapshot(now), Projection.of(now.schema, None, None))
-    target_keys, current_keys = _encode_keys(shape.layout, older), _encode_keys(shape.layout, newer)
+    target_keys, current_keys = shape.layout.keys(older.columns), shape.layout.keys(newer.columns)
     removed = newer.filter(pc.invert(pc.is_in(current_keys, value_set=target_keys)))
     num_added = older.num_rows - (newer.num_rows - removed.num_rows)
     report = RollbackReport(table.name, target.version, now.version, removed.num_rows, num_added, dry_run)
@@ -499,9 +494,3 @@ def _rollback_primary_key_table(
         transaction = None if older.equals(newer) else _transaction(now, target)
         keyed.commit(shape, batches, engine, transaction=transaction, read=read)
     return report
-
-
-def _encode_keys(layout: KeyedLayout, rows: pa.Table) -> pa.BinaryArray:
-    columns = [arrow_rows.combine_if_small(column) for column in rows.columns]
-    of_key = layout.key_indexes
-    return layout.keys([arrow_rows.combine_chunks(c) if place in of_key else c for place, c in enumerate(columns)])

@@ -1,13 +1,11 @@
-"""Single rows of plain values, which a writer buffers as they are and converts to Arrow in batches.
-
-Converting each row alone takes ten times as long. A row with a value that is not plain is converted by the sending
-call, which then gets the error.
-
-Rows of a writer that wait to be stored: ordered, counted as bytes in flight, and cut into batches.
+"""Rows of a writer that wait to be stored: ordered, counted as bytes in flight, and cut into batches.
 
 Callers append rows at the end, and one thread takes batches from the front. A batch stays until its outcome is known,
 so the contents are exactly what is in flight. Putting rows in is one append to a queue: an interrupt leaves them in or
 out, never half.
+
+Single rows of plain values are buffered as they are and converted to Arrow in batches: converting each alone takes ten
+times as long. A row with a value that is not plain is converted by the sending call, which then gets the error.
 """
 
 from __future__ import annotations
@@ -34,6 +32,11 @@ from streamhouse_spark.schema.table_schema import TableSchema
 ROW_BYTES_MAX: Final = 1 << 20
 """Larger rows are converted alone, where the overhead is small."""
 _FORMS_MAX: Final = 64
+SEND_BYTES: Final = 4 << 10
+COLUMN_BYTES: Final = 512
+"""Memory overhead of one send, and of each of its columns."""
+FLUSH_BYTES_MAX: Final = 64 << 20
+"""Bytes of a batch of several sends: far below the size at which rows are split into several segments."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,23 +152,12 @@ class BufferedRows:
 def concat_buffered_rows(parts: Sequence[Rows]) -> pa.Table:
     """Return rows with equal columns as one table, in their order."""
     tables: list[pa.Table] = []
-    for form, run in itertools.groupby(parts, _schema_key_of):
+    for form, run in itertools.groupby(parts, lambda part: part.schema_key if isinstance(part, BufferedRow) else None):
         if form is None:
             tables.extend(run)
         else:
             tables.append(form.table([row.values for row in run]))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
-
-
-def _schema_key_of(part: Rows) -> RowSchemaKey | None:
-    return part.schema_key if isinstance(part, BufferedRow) else None
-
-
-SEND_BYTES: Final = 4 << 10
-COLUMN_BYTES: Final = 512
-"""Memory overhead of one send, and of each of its columns."""
-FLUSH_BYTES_MAX: Final = 64 << 20
-"""Bytes of a batch of several sends: far below the size at which rows are split into several segments."""
 
 
 @dataclass(frozen=True, slots=True)

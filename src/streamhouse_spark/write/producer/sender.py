@@ -1,29 +1,25 @@
-"""The interface through which a writer commits batches to a table.
+"""Commits the batches of a writer, each as one append, upsert or deletion, and splits the offsets per send.
 
-Idempotent producer: at most one live writer per producer id, and the last sequence that was stored.
-
-Each batch of a producer is a transaction whose version is the sequence of its last rows. So all rows at or below the
-stored version are stored, wherever batches were cut. That alone does not suffice if two writers have the same id,
-because both may send rows after the stored version, cut differently. So each writer first takes the next *epoch*, a
-transaction of its own, and its batches are rejected after a record with a later epoch (fencing).
-
-Commits a batch of a writer as one append or upsert, and splits the resulting offsets per send.
-
-**Commit point:** the append's record. With a producer, a batch of unknown outcome is retried unchanged under its
+**Commit point:** the batch's record. With a producer, a batch of unknown outcome is retried unchanged under its
 transaction, so it is stored once. Without one, only a batch that is known not to be stored is retried.
+
+An *idempotent producer* has at most one live writer per producer id, and knows the last sequence that was stored. Each
+of its batches is a transaction whose version is the sequence of its last rows. So all rows at or below the stored
+version are stored, wherever batches were cut. That alone does not suffice if two writers have the same id, because both
+may send rows after the stored version, cut differently. So each writer first takes the next *epoch*, a transaction of
+its own, and its batches are rejected after a record with a later epoch (fencing).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import (
@@ -34,63 +30,24 @@ from streamhouse_spark.errors import (
     StorageRefusedError,
     TransactionConflictError,
 )
-from streamhouse_spark.expressions.check_constraints import Check
-from streamhouse_spark.keys.keyed_batch import Bools
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.idempotency import require_not_dropped
-from streamhouse_spark.log.staging import Require
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version, name_sum
 from streamhouse_spark.table_handle import TableHandle
+from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.producer.accumulator import Send, concat_buffered_rows, copy_error
 
-
-class WriteTarget(Protocol):
-    """Commits each batch in one record. `LogTableWriter` implements it for log tables, `UpsertTarget` for primary-key
-    tables.
-    """
-
-    @property
-    def cached_state(self) -> TableState: ...
-
-    @property
-    def mixes_deletions(self) -> bool:
-        """Whether one commit may hold rows and deletions, in the order in which they were sent."""
-
-    def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
-        """Convert rows; see `LogTableWriter.fit_rows`."""
-
-    def checks(self, state: TableState) -> Sequence[Check]:
-        """Return the constraints to check against rows as they are sent."""
-
-    def keys(self, keys: Any) -> pa.Table:
-        """Convert keys to delete. Raises `InvalidOptionError` if the table does not support deletes by key."""
-
-    def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
-        """Append or upsert rows. Returns the offsets of the commit."""
-
-    def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
-        """Delete rows by key. Returns as `append`."""
-
-    def change(
-        self,
-        rows: pa.Table,
-        keys: pa.Table,
-        deleted: Bools,
-        transaction: Transaction | None,
-        *,
-        require: Require | None,
-    ) -> BucketOffsets:
-        """Write rows and delete keys in the order of ``deleted``: True stands for the next key, False for the next row.
-
-        Returns as `append`.
-        """
+if TYPE_CHECKING:
+    from streamhouse_spark.write.producer.upsert_target import UpsertTarget
 
 
 EPOCH_SUFFIX: Final = "/epoch"
 """Suffix of the application id under which the epoch of a producer is stored."""
 CLAIMS_MAX: Final = 100
+Write = Callable[..., BucketOffsets]
+"""Writes the rows of a batch, given the rows, the transaction and ``require``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +114,20 @@ def _require_producer(state: TableState, producer_id: str) -> None:
         )
 
 
-Write = Callable[..., BucketOffsets]
-"""`WriteTarget.append`, `WriteTarget.delete`, or `WriteTarget.change` with bound keys."""
-
-
 class BatchSender:
     """Commits the batches of one writer, one after another."""
 
-    def __init__(self, target: WriteTarget, world: World, producer: Producer | None, timeout_ms: float) -> None:
-        self._target = target
-        self._world = world
+    def __init__(
+        self,
+        log_writer: LogTableWriter,
+        keyed: UpsertTarget | None,
+        producer: Producer | None,
+        timeout_ms: float,
+    ) -> None:
+        """Send to a log table, or by ``keyed`` to a primary-key table. A batch fails after ``timeout_ms``."""
+        self._log_writer = log_writer
+        self._keyed = keyed
+        self._world = log_writer.table.world
         self._timeout_ms = timeout_ms
         self.producer = producer
 
@@ -182,15 +143,16 @@ class BatchSender:
         return [offsets] * len(batch) if places is None else _split_offsets(offsets, places)
 
     def _take_batch(self, batch: Sequence[Send]) -> tuple[pa.Table, Write]:
-        """Return the rows of a batch, and the call of the target that writes all of them."""
+        """Return the rows of a batch, and the function that writes all of them."""
         upserts = [send.rows for send in batch if not send.is_deletion]
         keys = [send.rows for send in batch if send.is_deletion]
-        if not keys or not upserts:
-            return concat_buffered_rows(upserts or keys), self._target.delete if keys else self._target.append
+        keyed = self._keyed
+        if not keys or keyed is None:
+            return concat_buffered_rows(upserts), (keyed or self._log_writer).append
+        if not upserts:
+            return concat_buffered_rows(keys), keyed.delete
         deleted = np.repeat([send.is_deletion for send in batch], [send.rows.num_rows for send in batch])
-        return concat_buffered_rows(upserts), partial(
-            _commit_changes, self._target, concat_buffered_rows(keys), deleted
-        )
+        return concat_buffered_rows(upserts), partial(keyed.change, keys=concat_buffered_rows(keys), deleted=deleted)
 
     def _write_with_retries(
         self, write: Write, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
@@ -227,30 +189,18 @@ class BatchSender:
 
         Returns None if sends have no offsets of their own, as in a primary-key table.
         """
-        state = self._target.cached_state
-        if state.primary_key:
+        state = self._log_writer.table.state
+        if self._keyed is not None:
             return None
         properties = state.parsed
         if len(nums_rows) == 1 or state.num_buckets == 1 or not properties.bucket_key:
             return np.array(nums_rows, np.int64)[:, None]
-        state, whole, _ = self._target.fit_rows(rows)
+        state, whole, _ = self._log_writer.fit_rows(rows)
         keys = [whole.column(name) for name in state.parsed.bucket_key]
         buckets = row_buckets(keys, state.num_buckets, properties.datalake_format).astype(np.int64)
         calls = np.repeat(np.arange(len(nums_rows)), nums_rows)
         counts = np.bincount(calls * state.num_buckets + buckets, minlength=len(nums_rows) * state.num_buckets)
         return counts.reshape(len(nums_rows), state.num_buckets).astype(np.int64)
-
-
-def _commit_changes(
-    to: WriteTarget,
-    keys: pa.Table,
-    deleted: npt.NDArray[np.bool_],
-    rows: pa.Table,
-    transaction: Transaction | None,
-    *,
-    require: Require | None,
-) -> BucketOffsets:
-    return to.change(rows, keys, deleted, transaction, require=require)
 
 
 def _split_offsets(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[BucketOffsets]:

@@ -21,20 +21,14 @@ from streamhouse_spark.keys.keyed_batch import Bools
 from streamhouse_spark.log.staging import Require
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.row_conversion import convert_to_schema, is_rereadable
-from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, drop_ignored_deletions, pad_columns
 
 
 class UpsertTarget:
-    """The `WriteTarget` of a primary-key table. **Commit points:** those of `Table.upsert` and `Table.delete`."""
+    """Writes the batches of a writer by key. **Commit points:** those of `Table.upsert` and `Table.delete`."""
 
-    def __init__(self, keyed: PrimaryKeyTable, log_writer: LogTableWriter) -> None:
+    def __init__(self, keyed: PrimaryKeyTable) -> None:
         self._keyed = keyed
-        self._log_writer = log_writer
-
-    @property
-    def cached_state(self) -> TableState:
-        return self._keyed.table.state
 
     @property
     def mixes_deletions(self) -> bool:
@@ -43,9 +37,6 @@ class UpsertTarget:
         It does not with an identity column: a row that is deleted and rewritten in one record keeps its identity value.
         """
         return self._keyed.table.state.parsed.identity is None
-
-    def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
-        return self._log_writer.fit_rows(rows)
 
     def checks(self, state: TableState) -> Sequence[Check]:
         """Return no constraints if a merge with the stored row may change the row: the merged batch
@@ -67,6 +58,7 @@ class UpsertTarget:
         return key_rows
 
     def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
+        """Upsert rows. Returns the offsets of the commit."""
         return self._keyed.upsert(rows, transaction=transaction, require=require)
 
     def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
@@ -75,13 +67,15 @@ class UpsertTarget:
     def change(
         self,
         rows: pa.Table,
-        keys: pa.Table,
-        deleted: Bools,
         transaction: Transaction | None,
         *,
+        keys: pa.Table,
+        deleted: Bools,
         require: Require | None,
     ) -> BucketOffsets:
-        """Write rows and delete keys; see `WriteTarget.change`. **Commit point:** one record, as of `Table.upsert`."""
+        """Write rows and delete keys in one record, in the order of ``deleted``: True stands for the next key, False
+        for the next row.
+        """
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             older = self._keyed.table.state.schemas

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from multiprocessing.util import Finalize
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -31,10 +31,12 @@ from streamhouse_spark.log.idempotency import require_writable
 from streamhouse_spark.schema.conversion import FEW_ROWS
 from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
-from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.producer.accumulator import BufferedRows, Limits, RecordAccumulator, Rows, Send, copy_error
-from streamhouse_spark.write.producer.sender import BatchSender, WriteTarget, take_over
+from streamhouse_spark.write.producer.sender import BatchSender, take_over
+
+if TYPE_CHECKING:
+    from streamhouse_spark.write.producer.upsert_target import UpsertTarget
 
 logger = logging.getLogger(__name__)
 
@@ -178,9 +180,10 @@ class Writer:
     table they are upserted, and `delete` deletes keys.
     """
 
-    def __init__(self, sender_thread: SenderThread, target: WriteTarget) -> None:
+    def __init__(self, sender_thread: SenderThread, log_writer: LogTableWriter, keyed: UpsertTarget | None) -> None:
         self._sender_thread = sender_thread
-        self._target = target
+        self._log_writer = log_writer
+        self._keyed = keyed
         self._conversion_lock = new_lock()
         self._plain_rows = BufferedRows()
 
@@ -226,7 +229,7 @@ class Writer:
         """
         if (stored := self._answer_if_stored(sequence)) is not None:
             return stored
-        plain = self._plain_rows.buffer(rows, self._target.cached_state)
+        plain = self._plain_rows.buffer(rows, self._log_writer.table.state)
         converted, num_bytes = plain or self._convert_and_measure([rows] if isinstance(rows, Mapping) else rows)
         return self._enqueue(converted, num_bytes, sequence, timeout_ms)
 
@@ -239,7 +242,12 @@ class Writer:
         """
         if (stored := self._answer_if_stored(sequence)) is not None:
             return stored
-        key_rows = self._target.keys(keys)
+        if self._keyed is None:
+            raise InvalidOptionError(
+                f"table {self._sender_thread.name} has no primary key, so its writer cannot delete by key; use "
+                "delete(where=...) of the table"
+            )
+        key_rows = self._keyed.keys(keys)
         return self._enqueue(key_rows, key_rows.nbytes, sequence, timeout_ms, is_deletion=True)
 
     def flush(self) -> None:
@@ -294,10 +302,10 @@ class Writer:
 
     def _convert(self, rows: Any) -> pa.Table:
         """Convert rows without their missing columns; the commit evaluates the defaults."""
-        state, whole, missing = self._target.fit_rows(rows)
+        state, whole, missing = self._log_writer.fit_rows(rows)
         whole = fill_generated_columns(state.parsed.generated, whole, self._sender_thread.name)
         reject_identity_values(state.parsed.identity, whole, self._sender_thread.name)
-        checks = self._target.checks(state)
+        checks = state.parsed.checks if self._keyed is None else self._keyed.checks(state)
         require_constraints(checks, whole, self._sender_thread.name)  # before they are batched with rows of other calls
         check_paimon_values(
             self._sender_thread.name, {name: whole.column(name) for name in state.parsed.limited_columns}
@@ -319,27 +327,24 @@ def _copy_rows(rows: pa.Table) -> pa.Table:
 
 
 def make_sender_thread(
-    table: TableHandle, target: WriteTarget, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
+    log_writer: LogTableWriter,
+    keyed: UpsertTarget | None,
+    producer_id: str | None,
+    limits: Limits,
+    delivery_timeout_ms: float,
 ) -> SenderThread:
     """Return the background half of a writer; its thread is not started yet."""
+    table = log_writer.table
     producer = take_over(table, producer_id) if producer_id is not None else None
-    sender = BatchSender(target, table.world, producer, delivery_timeout_ms)
+    sender = BatchSender(log_writer, keyed, producer, delivery_timeout_ms)
     stored = producer.stored_sequence if producer is not None else None
-    accumulator = RecordAccumulator(table.world.clock, table.name, limits, stored, lambda: target.mixes_deletions)
+    accumulator = RecordAccumulator(
+        table.world.clock, table.name, limits, stored, lambda: keyed is not None and keyed.mixes_deletions
+    )
     return SenderThread(table.name, accumulator, sender)
 
 
-def _make_target(table: TableHandle, log_writer: LogTableWriter) -> WriteTarget:
-    if not table.state.primary_key:
-        return log_writer
-    from streamhouse_spark.write.producer.upsert_target import UpsertTarget
-    from streamhouse_spark.write.upsert import PrimaryKeyTable
-
-    return UpsertTarget(PrimaryKeyTable(table), log_writer)
-
-
 def open_writer(
-    table: TableHandle,
     log_writer: LogTableWriter,
     producer_id: str | None,
     flush_ms: float,
@@ -358,11 +363,16 @@ def open_writer(
     Raises `InvalidOptionError` for a materialised table, `TransactionConflictError` for the application id of a
     streaming query, and with a ``producer_id`` as `Table.append` does.
     """
+    table, keyed = log_writer.table, None
     require_writable(table.state, None)
     limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
-    target = _make_target(table, log_writer)
-    sender_thread = make_sender_thread(table, target, producer_id, limits, delivery_timeout_ms)
+    if table.state.primary_key:
+        from streamhouse_spark.write.producer.upsert_target import UpsertTarget
+        from streamhouse_spark.write.upsert import PrimaryKeyTable
+
+        keyed = UpsertTarget(PrimaryKeyTable(table))
+    sender_thread = make_sender_thread(log_writer, keyed, producer_id, limits, delivery_timeout_ms)
     sender_thread.start()
-    writer = Writer(sender_thread, target)
+    writer = Writer(sender_thread, log_writer, keyed)
     weakref.finalize(writer, _end_abandoned_writer, sender_thread).atexit = False
     return writer

@@ -1,0 +1,64 @@
+"""The methods of `Table` and `Warehouse`: each has an example that runs, and the reference page names each."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+import time
+from pathlib import Path
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+import streamhouse_spark as sh
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.storage.local import LocalStorage
+
+PAGE = Path(__file__).parents[2] / "docs/reference/python.md"
+OBJECT_OF_CLASS = {sh.Warehouse: r"Warehouse\(W\)", sh.Table: "(?:orders|people)"}
+
+
+@pytest.fixture
+def world_of_examples(tmp_path):
+    """The objects that examples use."""
+    warehouse = sh.Warehouse(tmp_path / "wh")
+    orders = warehouse.create_table("shop.orders", "id BIGINT, day STRING, amount DOUBLE", partition_by=["day"])
+    orders.append([{"id": 1, "day": "mon", "amount": 9.5}, {"id": 2, "day": "tue", "amount": 4.0}])
+    people = warehouse.create_table("shop.people", "id BIGINT, name STRING, city STRING", primary_key=["id"])
+    people.upsert([{"id": 1, "name": "Ada", "city": "Ulm"}, {"id": 2, "name": "Bob", "city": "Ulm"}])
+    visits = Schema(NestedField(1, "id", LongType()))
+    FileCatalog(LocalStorage(tmp_path / "wh"), world=World()).create_table("shop.visits", visits)
+    return {"warehouse": warehouse, "orders": orders, "people": people, "sh": sh, "time": time}
+
+
+def interface(kind: type) -> list[str]:
+    made = object.__new__(kind)
+    return [name for name in kind.__dir__(made) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", interface(sh.Table))
+def test_the_example_of_a_table_runs(name, world_of_examples):
+    run_example(sh.Table, name, world_of_examples)
+
+
+@pytest.mark.parametrize("name", interface(sh.Warehouse))
+def test_the_example_of_a_warehouse_runs(name, world_of_examples):
+    run_example(sh.Warehouse, name, world_of_examples)
+
+
+def run_example(kind: type, name: str, names: dict[str, object]) -> None:
+    text = inspect.getdoc(inspect.getattr_static(kind, name)) or ""
+    example = doctest.DocTestParser().get_doctest(text, names, name, None, None)
+    assert example.examples, f"{kind.__name__}.{name} has no example"
+    report: list[str] = []
+    failed, _ = doctest.DocTestRunner().run(example, out=report.append)
+    assert not failed, "".join(report)
+
+
+@pytest.mark.parametrize("kind", OBJECT_OF_CLASS, ids=lambda kind: kind.__name__)
+def test_the_interface_is_what_the_reference_page_names(kind):
+    named = set(re.findall(rf"`{OBJECT_OF_CLASS[kind]}\.(\w+)", PAGE.read_text("utf-8")))
+    assert named == set(interface(kind))
