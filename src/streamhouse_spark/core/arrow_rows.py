@@ -340,18 +340,26 @@ _SLICE_ROWS_MIN: Final = 4096
 """Slices of at least this many rows on average are cheaper than a copy."""
 
 
-def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places: Places = NO_PLACES) -> pa.Table:
-    """Return the rows for which the filter is true, in order, without the rows at ``deleted_places``.
+def evaluate_filter(rows: pa.Table, filter_: pc.Expression) -> pa.ChunkedArray:
+    """Return the filter's value for each row.
 
-    The calling thread evaluates the filter, and rows are copied once. `pyarrow.Table.filter` would use Arrow's threads,
-    one of which may release rows in Python's memory late. A thread that requests the GIL during interpreter shutdown
-    aborts the process: a command exited with code 134 after it had printed everything (Arrow issue 34314).
+    The calling thread evaluates the filter. `pyarrow.Table.filter` would use Arrow's threads, one of which may release
+    rows in Python's memory late. A thread that requests the GIL during interpreter shutdown aborts the process: a
+    command exited with code 134 after it had printed everything (Arrow issue 34314).
     """
     from pyarrow import acero  # imports pandas if installed
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
     plan = acero.Declaration("project", acero.ProjectNodeOptions([filter_], ["is_wanted"]), [source])
-    matches = _one_array(plan.to_table(use_threads=False).column(0))
+    return plan.to_table(use_threads=False).column(0)
+
+
+def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places: Places = NO_PLACES) -> pa.Table:
+    """Return the rows for which the filter is true, in order, without the rows at ``deleted_places``.
+
+    Rows are copied once.
+    """
+    matches = combine_chunks(evaluate_filter(rows, filter_))
     if not pa.types.is_boolean(matches.type):
         raise pa.ArrowTypeError(f"Filter expression must evaluate to bool, but {filter_} evaluates to {matches.type}")
     if len(deleted_places):
@@ -361,10 +369,6 @@ def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places:
         selected.append(_select_batch(batch, matches.slice(begin, batch.num_rows)))
         begin += batch.num_rows
     return pa.Table.from_batches(selected, rows.schema)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def slice_live_rows(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordBatch] | None:

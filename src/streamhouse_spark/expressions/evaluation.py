@@ -126,17 +126,7 @@ def _compare_floats(operator: str, left: Any, right: Any) -> Any:
 Bools = npt.NDArray[np.bool_]
 
 _KEPT_SHARE_MAX: Final = 0.75
-"""If more than this share of a batch may match, all rows are kept, because a copy costs more than filtering the
-rest.
-"""
-_OPERATORS: Final[Mapping[str, str]] = {
-    "=": "equal",
-    "<=>": "equal",
-    "<": "less",
-    "<=": "less_equal",
-    ">": "greater",
-    ">=": "greater_equal",
-}
+"""If more than this share of a batch may match, all rows are kept: a copy costs more than filtering the rest."""
 _TEXT_TESTS: Final[Mapping[str, str]] = {
     "STARTS_WITH": "starts_with",
     "ENDS_WITH": "ends_with",
@@ -227,21 +217,23 @@ def _evaluate(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray 
             return pc.is_null(column)
         case Compare(operator, _, value) if operator in _TEXT_TESTS:
             return pc.call_function(_TEXT_TESTS[operator], [column], options=pc.MatchSubstringOptions(value))
-        case Compare(operator, _, value):
-            return _compare_values(operator, column, value)
+        case Compare():
+            return _compare_constant(node, column)
         case In(_, _, has_null):
             values = None if has_null else _to_values(node, column.type)
             return None if values is None else _is_in_values(column, values)
 
 
-def _compare_values(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | None:
-    constant = _to_value(value, column.type)
+def _compare_constant(node: Compare, column: pa.Array) -> pa.BooleanArray | None:
+    constant = _to_value(node.value, column.type)
     if constant is None:
         return None
-    matches = pc.call_function(_OPERATORS[operator], [column, constant])
-    if pa.types.is_floating(column.type) and operator in (">", ">="):  # in Spark, NaN is greater than all numbers
-        matches = pc.or_(matches, pc.is_nan(column))
-    return pc.fill_null(matches, False) if operator == "<=>" else matches
+    operator = "=" if node.operator == "<=>" else node.operator
+    if pa.types.is_floating(column.type) and not node.is_false_for_nan:
+        matches = _compare_floats(operator, column, constant)
+    else:
+        matches = pc.call_function(_COMPARISONS[operator], [column, constant])
+    return pc.fill_null(matches, False) if node.operator == "<=>" else matches
 
 
 def _is_in_values(column: pa.Array, values: pa.Array) -> pa.BooleanArray:

@@ -16,7 +16,6 @@ from streamhouse_spark.core.arrow_rows import distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import from_text, scalar_to_ticks, to_python
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
-from streamhouse_spark.expressions.filters import Filter
 from streamhouse_spark.expressions.predicates import UNKNOWN, And, In, IsNull, Node, Or
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.partitioning import PartitionField
@@ -185,30 +184,6 @@ class OverwriteFilter(Protocol):
 
 OverwriteFilterFactory = Callable[[TableSchema], OverwriteFilter]
 """Creates the filter for a schema. Raises `SchemaMismatchError`, `InvalidOptionError` if that is impossible."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConditionOverwriteFilter:
-    """The rows for which a condition is true; null does not match."""
-
-    expression: pc.Expression
-    node: Node
-    columns: tuple[str, ...] | None
-
-    @classmethod
-    def of(cls, filter_: Filter, schema: TableSchema) -> ConditionOverwriteFilter:
-        """Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison."""
-        bound = filter_.bound(schema.arrow)
-        return cls(bound.expression, bound.node, bound.columns)
-
-    def mask(self, rows: pa.Table) -> Bools:
-        from pyarrow import acero  # imports pandas if installed
-
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
-        projection = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["chosen"]), [source])
-        column = projection.to_table(use_threads=False).column("chosen")
-        matches: Bools = pc.fill_null(column, False).to_numpy()
-        return matches
 
 
 @dataclass(frozen=True, slots=True)
