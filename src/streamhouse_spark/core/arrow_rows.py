@@ -30,6 +30,9 @@ STEP_ROWS = 1 << 16
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 Sizes = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int64]
+NO_PLACES: Final[Places] = np.zeros(0, np.int64)
+_SLICE_ROWS_MIN: Final = 4096
+"""Slices of at least this many rows on average are cheaper than a copy."""
 
 
 def cut_by_size(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
@@ -335,9 +338,6 @@ def _with_row_numbers(rows: pa.Table) -> pa.Table:
 
 
 """Ascending, distinct row numbers."""
-NO_PLACES: Final[Places] = np.zeros(0, np.int64)
-_SLICE_ROWS_MIN: Final = 4096
-"""Slices of at least this many rows on average are cheaper than a copy."""
 
 
 def evaluate_filter(rows: pa.Table, filter_: pc.Expression) -> pa.ChunkedArray:

@@ -24,6 +24,7 @@ FORMAT_VERSION = 1
 _WIDTHS_BYTES = (1, 2, 4, 8)
 
 Int64Array = npt.NDArray[np.int64]
+_EMPTY: Int64Array = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,7 +234,6 @@ class OffsetSet:
         return cls(starts.astype(np.int64), lengths)
 
 
-_EMPTY: Int64Array = np.zeros(0, np.int64)
 NO_RUNS: Final = OffsetSet(_EMPTY, _EMPTY)
 
 

@@ -36,6 +36,12 @@ _PLACED_AT = 12
 _LOG_FOLDER = re.compile(r"/tables/[0-9a-f]{32}/")
 _NAME_KEY = re.compile(r"([a-z_][a-z0-9_]*)/([a-z_][a-z0-9_]*)/names/([0-9]{8,})\.json")
 _NUMBER = re.compile(r"([0-9]{20})(?:\.json)?")
+_FILE = re.compile(r"file:/+(?=[^/])", re.IGNORECASE)
+_S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
+_AZURE = re.compile(r"abfs://", re.IGNORECASE)
+NAME_PROPERTY: Final = "openlineage.dataset.name"
+NAMESPACE_PROPERTY: Final = "openlineage.dataset.namespace"
+PROPERTY_PREFIX: Final = "openlineage."
 
 
 def parse_database(text: object) -> str:
@@ -268,11 +274,6 @@ def _lake_key(path: TablePath, name: str, lake_format: str) -> str:
     return f"{LAKE_PREFIX}{database}/{name}"
 
 
-_FILE = re.compile(r"file:/+(?=[^/])", re.IGNORECASE)
-_S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
-_AZURE = re.compile(r"abfs://", re.IGNORECASE)
-
-
 def plain_location(location: str) -> str:
     """Return the canonical spelling of a location: local files as a path, S3 as ``s3://``, Azure as ``abfss://``."""
     if location.startswith("/"):
@@ -331,11 +332,6 @@ def is_within(inner: str, outer: str) -> bool:
     if inner.startswith("/") and outer.startswith("/"):
         inner, outer = os.path.realpath(inner), os.path.realpath(outer)
     return _is_below(inner, outer)
-
-
-NAME_PROPERTY: Final = "openlineage.dataset.name"
-NAMESPACE_PROPERTY: Final = "openlineage.dataset.namespace"
-PROPERTY_PREFIX: Final = "openlineage."
 
 
 class DatasetName(NamedTuple):

@@ -31,6 +31,16 @@ _COMPARISONS: Final[Mapping[str, str]] = {
     ">=": "greater_equal",
 }
 _MIRRORED: Final = {">": "<", ">=": "<="}
+Bools = npt.NDArray[np.bool_]
+_KEPT_SHARE_MAX: Final = 0.75
+"""If more than this share of a batch may match, all rows are kept: a copy costs more than filtering the rest."""
+_TEXT_TESTS: Final[Mapping[str, str]] = {
+    "STARTS_WITH": "starts_with",
+    "ENDS_WITH": "ends_with",
+    "CONTAINS": "match_substring",
+}
+_UNCOMPARED = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""Arrow errors for a constant that the column's type does not hold, or a type that it does not compare."""
 
 
 def evaluate(part: Part, rows: pa.Table | pa.RecordBatch) -> Any:
@@ -121,19 +131,6 @@ def _compare_floats(operator: str, left: Any, right: Any) -> Any:
         case "<":
             return pc.or_(answer, pc.and_not(right_nan, left_nan))
     return pc.or_(answer, right_nan)
-
-
-Bools = npt.NDArray[np.bool_]
-
-_KEPT_SHARE_MAX: Final = 0.75
-"""If more than this share of a batch may match, all rows are kept: a copy costs more than filtering the rest."""
-_TEXT_TESTS: Final[Mapping[str, str]] = {
-    "STARTS_WITH": "starts_with",
-    "ENDS_WITH": "ends_with",
-    "CONTAINS": "match_substring",
-}
-_UNCOMPARED = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""Arrow errors for a constant that the column's type does not hold, or a type that it does not compare."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,9 @@ Predicate = tuple[str, str, Any]
 _OPERATORS = (*COMPARISONS, "in", "is null", "not null")
 _ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
 _UNKNOWN_FIELD = re.compile(r"No match for FieldRef\.(?:Name)?\(?([^)\s]+)\)?")
+_EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added if the value has one
+_UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +273,6 @@ def _float(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return None
-
-
-_EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
-_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added if the value has one
-_UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:

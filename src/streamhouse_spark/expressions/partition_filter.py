@@ -24,6 +24,9 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The text of a null partition value, as in Hive's directories."""
+Bools = npt.NDArray[np.bool_]
+_TESTED_MAX: Final = 256
+"""Above this number of partitions, files are not pruned by partition, because the tests would take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +158,6 @@ def _are_equal(value: Any, other: Any) -> bool:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-Bools = npt.NDArray[np.bool_]
-
-_TESTED_MAX: Final = 256
-"""Above this number of partitions, files are not pruned by partition, because the tests would take longer."""
 
 
 class OverwriteFilter(Protocol):

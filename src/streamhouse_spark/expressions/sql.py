@@ -39,6 +39,23 @@ DEPTH_MAX: Final = 50
 Token = tuple[str, str, int]
 """Kind, text and start position."""
 _Tree = TypeVar("_Tree")
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![A-Za-z0-9_.])
+      | (?P<text>'(?:[^'\\]|\\.|'')*')
+      | `(?P<quoted>(?:[^`]|``)+)`
+      | (?P<operator>\|\||<=|>=|<>|!=|==|=|<|>|\(|\)|,|\+|-|\*)
+      | (?P<word>[^\W\d]\w*))""",
+    re.VERBOSE | re.DOTALL,
+)
+COMPARISONS: Final = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_ARITHMETIC: Final = {"+": "add", "-": "subtract", "||": "concat", "*": "multiply"}
+_WORDS: Final = frozenset(["and", "or", "not", "in", "between", "like", "escape", "is", "null", "true", "false"])
+_BOOLEAN: Final = pa.bool_()
+_NULL: Final = pa.null()
+_POSSIBLE: Final = (
+    "possible are columns, numbers and 'texts', + - * ||, comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT, "
+    f"CAST(… AS …) and {', '.join(sorted(FUNCTIONS))}"
+)
 
 
 class SqlParser(ABC):
@@ -112,25 +129,6 @@ class SqlParser(ABC):
             refuse()
         yield
         self._depth -= 1
-
-
-_TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![A-Za-z0-9_.])
-      | (?P<text>'(?:[^'\\]|\\.|'')*')
-      | `(?P<quoted>(?:[^`]|``)+)`
-      | (?P<operator>\|\||<=|>=|<>|!=|==|=|<|>|\(|\)|,|\+|-|\*)
-      | (?P<word>[^\W\d]\w*))""",
-    re.VERBOSE | re.DOTALL,
-)
-COMPARISONS: Final = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_ARITHMETIC: Final = {"+": "add", "-": "subtract", "||": "concat", "*": "multiply"}
-_WORDS: Final = frozenset(["and", "or", "not", "in", "between", "like", "escape", "is", "null", "true", "false"])
-_BOOLEAN: Final = pa.bool_()
-_NULL: Final = pa.null()
-_POSSIBLE: Final = (
-    "possible are columns, numbers and 'texts', + - * ||, comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT, "
-    f"CAST(… AS …) and {', '.join(sorted(FUNCTIONS))}"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@ A read snapshot is a table state, a lake snapshot S, and for each bucket the log
 S and of the ranges are the table, each row exactly once: the state's own record says which offsets S holds, and
 trimming never passes them.
 
-Lake snapshots visible to a read: any retained one for a table, and the initial one for a branch.
-
-The lake belongs to the table. Later snapshots have rows of the table that the branch never had.
+A table sees every retained lake snapshot. A branch sees only its initial one, because the lake belongs to the table:
+later snapshots have rows that the branch never had.
 """
 
 from __future__ import annotations

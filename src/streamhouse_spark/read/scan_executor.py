@@ -1,7 +1,10 @@
-"""Overlay of a primary-key table's latest changes: merge each bucket's changelog, drop older rows of its keys.
+"""Scan execution: read the scan tasks of a plan, as whole tables or batch by batch. Every reader uses it.
 
-Scan execution: read the scan tasks of a plan, as whole tables or batch by batch. Every reader uses it.
+The rows of a primary-key table are older rows without the keys that its latest changes touch, and the rows that result
+from these changes, which are merged per bucket and cached per process.
 """
+
+# ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.arrow_rows import (
     NO_PLACES,
     Places,
@@ -75,6 +77,10 @@ from streamhouse_spark.table_handle import TableHandle
 
 CACHE_BYTES_MAX = 128 << 20
 """Memory that the cache of a process may use. A larger changelog is kept only while its task runs."""
+logger = logging.getLogger(__name__)
+_FILES_FIRST: Final = 4
+"""A reader of batches may stop after a few rows."""
+_WITH_LAKE_SPLIT = (LakeScanTask, KeyedScanTask)
 
 
 @dataclass(slots=True)
@@ -151,7 +157,7 @@ class ChangelogOverlay:
         for tail in self._changelogs(bucket):
             if len(tail.keys) and batch.num_rows:
                 changed = tail.keys.holds_keys_of([batch.column(place) for place in self._places])
-                batch = arrow_rows.drop_rows(batch, changed)
+                batch = drop_rows(batch, changed)
         return batch
 
     def _changelogs(self, bucket: int | None) -> Sequence[MergedChangelog]:
@@ -184,16 +190,6 @@ class ChangelogOverlay:
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
         batches = (batches.batch for batches in read_split(self._table.storage, split, written, records=records))
         return MergedChangelog.of(batches, schema.arrow, self._places)
-
-
-# ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
-
-
-logger = logging.getLogger(__name__)
-
-_FILES_FIRST: Final = 4
-"""A reader of batches may stop after a few rows."""
-_WITH_LAKE_SPLIT = (LakeScanTask, KeyedScanTask)
 
 
 def read_batches(

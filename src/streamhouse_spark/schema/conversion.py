@@ -1,8 +1,7 @@
 """Lossless conversion of Arrow and Python values to the canonical types of a table.
 
-Fast path for single rows: Python values of exactly their column's type, which need no conversion.
-
-They are recognised without Arrow, so that many single rows can be buffered and become Arrow data at once.
+Single rows have a fast path: Python values of exactly their column's type need no conversion and are recognised without
+Arrow, so that many single rows can be buffered and become Arrow data at once.
 """
 
 from __future__ import annotations
@@ -30,6 +29,67 @@ FEW_ROWS: Final = 2048
 """Up to this many rows, texts are validated by one Arrow call, which checks each of them. More rows are validated
 faster column by column, in several calls, after each of which the thread waits for the GIL.
 """
+_ARROW_ERRORS: Final = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+    UnicodeEncodeError,
+)
+_IS = pa.types
+_LOSSLESS: Final = {
+    ("integer", "float"),
+    ("integer", "decimal"),
+    ("float", "integer"),
+    ("decimal", "integer"),
+    ("timestamp_ntz", "date"),
+    ("struct", "variant"),
+}
+"""Pairs of families for which the cast itself detects a loss."""
+_INT32_MAX: Final = (1 << 31) - 1
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+_ADD_ZONE: Final = "add a zone (UTC, or where the clock stood), or declare the column timestamp_ntz"
+_DROP_ZONE: Final = "drop the zone on purpose, or declare the column timestamp"
+_REMEDIES: Final = {
+    ("timestamp_ntz", "timestamp"): _ADD_ZONE,
+    ("timestamp", "timestamp_ntz"): _DROP_ZONE,
+    ("string", "timestamp"): "text is not parsed: parse it first",
+    ("string", "timestamp_ntz"): "text is not parsed: parse it first",
+    ("string", "date"): "text is not parsed: parse it first",
+    ("string", "variant"): "text is not parsed: parse it first (in SQL with parse_json)",
+    ("variant", "struct"): "take the fields out of it first (in SQL with variant_get)",
+}
+_PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "boolean": (bool, np.bool_),
+    "integer": (numbers.Real,),
+    "float": (numbers.Real,),
+    "decimal": (decimal.Decimal, numbers.Integral),
+    "string": (str,),
+    "binary": (bytes, bytearray, memoryview),
+    "date": (dt.date,),
+    "timestamp": (dt.datetime,),
+    "timestamp_ntz": (dt.datetime,),
+    "list": (list, tuple, np.ndarray),
+    "map": (dict, list, tuple),
+    "struct": (dict,),
+}
+_PYTHON_REMEDIES: Final = {
+    "boolean": "give True or False",
+    "integer": "give an int",
+    "float": "give a float",
+    "decimal": "give a decimal.Decimal, as floats have no exact value",
+    "string": "give a str",
+    "binary": "give bytes",
+    "date": "give a datetime.date",
+    "timestamp": "give a datetime.datetime with a zone",
+    "timestamp_ntz": "give a datetime.datetime without a zone",
+    "list": "give a list",
+    "map": "give a dict",
+    "struct": "give a dict of field name and value",
+}
+NOT_PLAIN: Final = -1
+SizeOf = Callable[[Any], int]
+"""Returns the approximate size of a value in bytes, or `NOT_PLAIN` if it needs conversion or would be rejected."""
 
 
 def refuse_column(table: str, column: str, problem: str) -> NoReturn:
@@ -143,15 +203,6 @@ def _first_invalid(array: pa.Array) -> int | None:
         middle = (first + last) // 2
         first, last = (middle, last) if valid(first, middle) else (first, middle)
     return first
-
-
-_ARROW_ERRORS: Final = (
-    pa.ArrowInvalid,
-    pa.ArrowTypeError,
-    pa.ArrowNotImplementedError,
-    OverflowError,
-    UnicodeEncodeError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +452,6 @@ def _is_any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataT
     return lambda arrow: any(is_kind(arrow) for is_kind in predicates)
 
 
-_IS = pa.types
 _FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
     ("boolean", _IS.is_boolean),
     ("integer", _IS.is_integer),
@@ -415,57 +465,6 @@ _FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
     ("variant", is_marked),
     ("struct", _IS.is_struct),
 )
-_LOSSLESS: Final = {
-    ("integer", "float"),
-    ("integer", "decimal"),
-    ("float", "integer"),
-    ("decimal", "integer"),
-    ("timestamp_ntz", "date"),
-    ("struct", "variant"),
-}
-"""Pairs of families for which the cast itself detects a loss."""
-
-_INT32_MAX: Final = (1 << 31) - 1
-_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-_ADD_ZONE: Final = "add a zone (UTC, or where the clock stood), or declare the column timestamp_ntz"
-_DROP_ZONE: Final = "drop the zone on purpose, or declare the column timestamp"
-_REMEDIES: Final = {
-    ("timestamp_ntz", "timestamp"): _ADD_ZONE,
-    ("timestamp", "timestamp_ntz"): _DROP_ZONE,
-    ("string", "timestamp"): "text is not parsed: parse it first",
-    ("string", "timestamp_ntz"): "text is not parsed: parse it first",
-    ("string", "date"): "text is not parsed: parse it first",
-    ("string", "variant"): "text is not parsed: parse it first (in SQL with parse_json)",
-    ("variant", "struct"): "take the fields out of it first (in SQL with variant_get)",
-}
-_PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "boolean": (bool, np.bool_),
-    "integer": (numbers.Real,),
-    "float": (numbers.Real,),
-    "decimal": (decimal.Decimal, numbers.Integral),
-    "string": (str,),
-    "binary": (bytes, bytearray, memoryview),
-    "date": (dt.date,),
-    "timestamp": (dt.datetime,),
-    "timestamp_ntz": (dt.datetime,),
-    "list": (list, tuple, np.ndarray),
-    "map": (dict, list, tuple),
-    "struct": (dict,),
-}
-_PYTHON_REMEDIES: Final = {
-    "boolean": "give True or False",
-    "integer": "give an int",
-    "float": "give a float",
-    "decimal": "give a decimal.Decimal, as floats have no exact value",
-    "string": "give a str",
-    "binary": "give bytes",
-    "date": "give a datetime.date",
-    "timestamp": "give a datetime.datetime with a zone",
-    "timestamp_ntz": "give a datetime.datetime without a zone",
-    "list": "give a list",
-    "map": "give a dict",
-    "struct": "give a dict of field name and value",
-}
 
 
 def _join_names(names: set[str]) -> str:
@@ -474,11 +473,6 @@ def _join_names(names: set[str]) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0][:200]
-
-
-NOT_PLAIN: Final = -1
-SizeOf = Callable[[Any], int]
-"""Returns the approximate size of a value in bytes, or `NOT_PLAIN` if it needs conversion or would be rejected."""
 
 
 def size_of_values(column: Column) -> SizeOf | None:

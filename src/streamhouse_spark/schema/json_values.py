@@ -1,6 +1,4 @@
-"""Lossless JSON encoding of row values.
-
-Lossless JSON encoding and decoding of rows: one form per type.
+"""Lossless JSON encoding and decoding of rows: one form per type.
 
 Only `encode_rows` writes rows as JSON, and `decode_rows` reads every form that it writes. `FORMS` is the table of
 types. A JSON string never becomes a number, and a number is never rounded on its way to a decimal.
@@ -29,6 +27,22 @@ from streamhouse_spark.core.python_values import signed_year
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.table_schema import is_any_list
 from streamhouse_spark.schema.variant import VARIANT, encode_variant, is_variant, readable_value
+
+_ENCODED_ROWS: Final = 16_384
+"""Rows that are converted to Python values at once."""
+_SHOWN_CHARS_MAX: Final = 60
+_VARIANT_DIGITS_MAX: Final = 38
+_NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+_NOT_FINITE_TEXTS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_DECIMAL: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,4})?", re.ASCII)
+_WIDE_TIME: Final = re.compile(
+    r"(?P<year>[+-]\d{4,7})-(?P<day>\d\d-\d\d)"
+    r"(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_NOT_A_TIME: Final = "NaT"
+_UNITS_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 
 
 def json_text(value: Any) -> str:
@@ -63,23 +77,6 @@ def plain_value(value: Any) -> Any:
         case list() | tuple():
             return [plain_value(item) for item in value]
     return str(value)
-
-
-_ENCODED_ROWS: Final = 16_384
-"""Rows that are converted to Python values at once."""
-_SHOWN_CHARS_MAX: Final = 60
-_VARIANT_DIGITS_MAX: Final = 38
-_NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
-_NOT_FINITE_TEXTS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-_DECIMAL: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,4})?", re.ASCII)
-_WIDE_TIME: Final = re.compile(
-    r"(?P<year>[+-]\d{4,7})-(?P<day>\d\d-\d\d)"
-    r"(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
-    re.ASCII,
-)
-_NOT_A_TIME: Final = "NaT"
-_UNITS_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 
 
 class NumberText(str):

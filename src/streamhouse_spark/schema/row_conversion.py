@@ -36,6 +36,7 @@ from streamhouse_spark.schema.variant import first_malformed, is_variant
 _ADDED = "; a new one is added by add_columns(…), ALTER TABLE … ADD COLUMN, or in Spark by the write option mergeSchema"
 
 _MAKE_VARIANT = "make it in SQL with parse_json, or give a Python value"
+Indexes: TypeAlias = npt.NDArray[np.int64]
 
 
 def convert_to_schema(
@@ -257,9 +258,6 @@ def _refuse_row(table: str, name: str, row: int, num_bytes: int) -> None:
         f"has a value of {num_bytes} bytes with its row, in row {row} of these rows, and a row may have "
         f"{arrow_rows.ROW_BYTES_MAX}; store it in parts, or as a file that the row names",
     )
-
-
-Indexes: TypeAlias = npt.NDArray[np.int64]
 
 
 def holds_map(data_type: pa.DataType) -> bool:

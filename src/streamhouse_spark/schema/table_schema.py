@@ -1,13 +1,12 @@
-"""Reserved column names: those of metadata columns that some reader or result adds to a table's columns. Pure.
-
-Names compare case-insensitively, as in SQL and the lakes. They are rejected when a column gets its name: at creation,
-adoption, column addition and renaming. An older table with such a column remains readable, but results with two columns
-of the same name are rejected (`require_distinct_names`).
-
-Table schemas: the ids, names, types and nullability of columns.
+"""Table schemas: the ids, names, types and nullability of columns. Pure.
 
 `TableSchema` is immutable. Its `arrow` schema is exactly the schema of every segment, batch and reader of the table.
 `schema.ddl` has the table of types; `schema.row_conversion` converts a user's rows to a schema.
+
+Names of metadata columns that some reader or result adds are reserved. Names compare case-insensitively, as in SQL and
+the lakes. A reserved name is rejected when a column gets it: at creation, adoption, column addition and renaming. An
+older table with such a column remains readable, but results with two columns of the same name are rejected
+(`require_distinct_names`).
 """
 
 from __future__ import annotations
@@ -71,6 +70,33 @@ _BESIDE_PARTITIONS: Final = frozenset({"hot_rows", "lake_files", "lake_rows", "l
 
 RESERVED_NAMES: Final = _OURS | _ICEBERG | _PAIMON
 RESERVED_PREFIXES: Final = (INTERNAL, _PAIMON_PREFIX)
+COLUMN_NAME_LENGTH_MAX: Final = 255
+COLUMN_COUNT_MAX: Final = 10_000
+_STORED_AS_IS = (
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+    pa.date32(),
+)
+_WIDENED: Final[dict[pa.DataType, pa.DataType]] = {
+    **{arrow: arrow for arrow in _STORED_AS_IS},
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
 
 
 def require_free_name(name: str) -> None:
@@ -113,10 +139,6 @@ def require_distinct_names(names: Iterable[str], added: Iterable[str], source: s
             raise SchemaMismatchError(
                 f"{source} has a column '{name}' of its own, and so has the table; rename the table's column{advice}"
             )
-
-
-COLUMN_NAME_LENGTH_MAX: Final = 255
-COLUMN_COUNT_MAX: Final = 10_000
 
 
 class SparkSchema(Protocol):
@@ -403,33 +425,6 @@ def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
         f"column '{column}' has the Arrow type {arrow}, which a table cannot store; cast it to one of boolean, "
         "integers, floats, decimal, string, binary, date, timestamp, variant, list, map or struct",
     )
-
-
-_STORED_AS_IS = (
-    pa.bool_(),
-    pa.int8(),
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.float32(),
-    pa.float64(),
-    pa.string(),
-    pa.binary(),
-    pa.date32(),
-)
-_WIDENED: Final[dict[pa.DataType, pa.DataType]] = {
-    **{arrow: arrow for arrow in _STORED_AS_IS},
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-    pa.large_string(): pa.string(),
-    pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(),
-    pa.binary_view(): pa.binary(),
-    pa.date64(): pa.date32(),
-}
 
 
 def is_any_list(arrow: pa.DataType) -> bool:
