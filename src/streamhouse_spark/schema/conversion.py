@@ -18,17 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.ddl import TextSize, TextTooLongError, type_name
+from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import Column, is_any_list
 from streamhouse_spark.schema.variant import as_variant, encode_variant, has_variant_fields, is_marked, is_variant
 
-FEW_ROWS: Final = 2048
-"""Up to this many rows, texts are validated by one Arrow call, which checks each of them. More rows are validated
-faster column by column, in several calls, after each of which the thread waits for the GIL.
-"""
 _ARROW_ERRORS: Final = (
     pa.ArrowInvalid,
     pa.ArrowTypeError,
@@ -94,115 +89,6 @@ SizeOf = Callable[[Any], int]
 
 def refuse_column(table: str, column: str, problem: str) -> NoReturn:
     raise SchemaMismatchError(f"column '{column}' of {table} {problem}")
-
-
-def holds_text(data_type: pa.DataType) -> bool:
-    """Return whether values of the type are texts or contain texts."""
-    return pa.types.is_string(data_type) or any(
-        holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
-    )
-
-
-def have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
-    """Return whether the columns of few rows are valid, so that their texts are UTF-8. False if unsure."""
-    if rows.num_rows > FEW_ROWS:
-        return False
-    try:
-        rows.select(columns).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
-    """Reject texts that are not UTF-8. Arrow accepts them silently, but other readers fail on them or change them."""
-    row = 0
-    for chunk in values.chunks:
-        if not _is_valid(chunk) and (position := _first_invalid(chunk)) is not None:
-            refuse_column(
-                table,
-                column,
-                f"has bytes that are not UTF-8 in row {row + position} of these rows; repair them (in Spark with "
-                "make_valid_utf8), or store them in a BINARY column",
-            )
-        row += len(chunk)
-
-
-def fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
-    """Pad or check the texts for the length of their column. Returns the same object if nothing changes.
-
-    Padded texts are made in slices that each fit into an array. A row that would become too large is rejected first.
-    """
-    sizes = _sizes_with_blanks(values, size)
-    if sizes is None:
-        return _fit_slice(values, size, table, column, 0)
-    if (largest := int(sizes.max())) > arrow_rows.ROW_BYTES_MAX:
-        refuse_column(
-            table,
-            column,
-            f"is {size}, so the text in row {int(np.argmax(sizes))} of these rows takes {largest} bytes, and a row may "
-            f"have {arrow_rows.ROW_BYTES_MAX}; make it VARCHAR or STRING",
-        )
-    cuts = arrow_rows.cut_by_size(sizes)
-    parts = [_fit_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
-    return arrow_rows.concat_columns(parts, values.type)
-
-
-def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Sizes | None:
-    """Return the padded size of each text in bytes; None if all texts surely fit into one array."""
-    if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_rows.SLICE_BYTES_MAX:
-        return None
-    characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
-    blanks: arrow_rows.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
-    return arrow_rows.estimate_row_bytes(values) + blanks
-
-
-def _fit_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
-    try:
-        return size.fitted(values)
-    except TextTooLongError as error:
-        length = len(values[error.row].as_py())
-        row = first_row + error.row
-        refuse_column(
-            table, column, f"is {size}, and the text in row {row} of these rows has {length} characters; cut it"
-        )
-
-
-def _is_valid(array: pa.Array) -> bool:
-    try:
-        array.validate()
-        if not (pa.types.is_string(array.type) and _is_ascii(array)):
-            array.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _is_ascii(array: pa.Array) -> bool:
-    """Return whether all bytes of the texts are ASCII, by one vectorised check. Also False for unsorted offsets."""
-    _, offsets, data = array.buffers()
-    if offsets is None or data is None or not len(array):
-        return False
-    bounds = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
-    size = int(bounds[-1]) - int(bounds[0])
-    if size <= 0 or not (bounds[1:] >= bounds[:-1]).all():
-        return False
-    return int(np.frombuffer(data, np.int8, size, int(bounds[0])).min()) >= 0
-
-
-def _first_invalid(array: pa.Array) -> int | None:
-    """Return the index of the first invalid row; None if only unreferenced values are invalid."""
-
-    def valid(first: int, last: int) -> bool:
-        return _is_valid(array.take(pa.array(range(first, last), pa.int64())))
-
-    first, last = 0, len(array)
-    if valid(first, last):
-        return None
-    while last - first > 1:
-        middle = (first + last) // 2
-        first, last = (middle, last) if valid(first, middle) else (first, middle)
-    return first
 
 
 @dataclass(frozen=True, slots=True)
