@@ -134,10 +134,9 @@ class _Exports:
                 if metric.name in self._exported:
                     continue
                 self._exported.add(metric.name)
-            create = {
-                "counter": self._meter.create_observable_counter,
-                "gauge": self._meter.create_observable_gauge,
-            }[metric.kind]
+            create = {"counter": self._meter.create_observable_counter, "gauge": self._meter.create_observable_gauge}[
+                metric.kind
+            ]
             create(metric.name, callbacks=[partial(self._observe, metric.name)], description=metric.text)
 
     def remove(self, source: MetricSource) -> None:

@@ -319,11 +319,7 @@ class Alteration:
 
         Raises `SchemaMismatchError`, `InvalidOptionError` for changes that no table supports.
         """
-        for name, values in (
-            ("comments", comments),
-            ("set_properties", set_properties),
-            ("move_columns", positions),
-        ):
+        for name, values in (("comments", comments), ("set_properties", set_properties), ("move_columns", positions)):
             if not isinstance(values, Mapping | None):
                 raise InvalidOptionError(f"{name} is {values!r}, expected a mapping of names to texts")
         if not is_text_list(unset_properties):

@@ -328,7 +328,7 @@ def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) ->
     if not warehouse:
         raise InvalidOptionError(
             'no warehouse was given: set .option("warehouse", "<directory or URL>") or the environment variable '
-            f"{WAREHOUSE_VARIABLE}",
+            f"{WAREHOUSE_VARIABLE}"
         )
     return warehouse
 
@@ -343,7 +343,7 @@ def table_option(options: Mapping[str, str], mode: Mode) -> str:
     call = "save" if mode == "write" else "start"
     raise InvalidOptionError(
         f'no table name was given: say .{call}("<database>.<table>"), or write through the catalog with '
-        "saveAsTable or toTable",
+        "saveAsTable or toTable"
     )
 
 
@@ -368,7 +368,7 @@ def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
             _reject_unknown(name, mode)
         if mode not in option.modes:
             raise InvalidOptionError(
-                f"option {option.name} cannot be used in {mode}; it belongs to {' and '.join(option.modes)}",
+                f"option {option.name} cannot be used in {mode}; it belongs to {' and '.join(option.modes)}"
             )
         texts[option.name] = value
     return texts
@@ -389,7 +389,7 @@ def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
     if start is not None and end is not None and start > end:
         raise InvalidOptionError(
             f"startingTimestamp {texts['startingTimestamp']} is after endingTimestamp {texts['endingTimestamp']}; "
-            "the range is half-open, [startingTimestamp, endingTimestamp)",
+            "the range is half-open, [startingTimestamp, endingTimestamp)"
         )
     as_of = [name for name in ("asOfLakeSnapshot", "asOfTimestamp") if name in texts]
     bounds = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "readChangeFeed")
@@ -397,7 +397,7 @@ def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
     if len(as_of) > 1 or (as_of and conflicting):
         raise InvalidOptionError(
             f"options {' and '.join([*as_of, *conflicting][:2])} cannot be used together: 'as of' reads one "
-            "state; keep one",
+            "state; keep one"
         )
 
 

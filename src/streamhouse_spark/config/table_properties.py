@@ -329,9 +329,7 @@ class TableProperties:
 
 
 def parse_properties(
-    properties: Mapping[str, str],
-    schema: TableSchema,
-    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str] = ()
 ) -> TableProperties:
     """Parse the properties of a table with this schema and these partition columns.
 
@@ -347,7 +345,7 @@ def parse_properties(
         if not name.startswith((CONSTRAINT, GENERATED, IDENTITY)) and looks_like_secret(name, value):
             raise InvalidOptionError(
                 f"property {name} has a value that looks like a credential, and properties are stored for all to read; "
-                "give credentials as s3.* options or in the environment",
+                "give credentials as s3.* options or in the environment"
             )
     partitions = check_partition_columns(partition_by, schema)
     fields = _partition_fields(properties, partitions, schema)
@@ -373,9 +371,7 @@ def parse_properties(
         datalake_format=_LAKE_FORMATS[lake_format],
         datalake_freshness_ms=_duration_ms(properties, "table.datalake.freshness", default.datalake_freshness_ms),
         datalake_auto_compaction=_bool(
-            properties,
-            "table.datalake.auto-compaction",
-            default=default.datalake_auto_compaction and owns_files,
+            properties, "table.datalake.auto-compaction", default=default.datalake_auto_compaction and owns_files
         ),
         datalake_auto_expire_snapshot=_bool(
             properties,
@@ -492,9 +488,7 @@ def check_property_name(name: str) -> None:
 
 
 def alter_properties(
-    current: Mapping[str, str],
-    set_values: Mapping[str, str],
-    unset: Iterable[str] = (),
+    current: Mapping[str, str], set_values: Mapping[str, str], unset: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change.
 
@@ -518,7 +512,7 @@ def alter_properties(
         if changed.get(name) != current.get(name):
             raise InvalidOptionError(
                 f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, "
-                f"wanted {changed.get(name, 'its default')!r}); create a new table and copy the rows",
+                f"wanted {changed.get(name, 'its default')!r}); create a new table and copy the rows"
             )
     return changed
 
@@ -590,7 +584,7 @@ def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[st
     for name in properties:
         if is_keyed_property(name):
             raise InvalidOptionError(
-                f"property {name} belongs to tables with a primary key; set {PRIMARY_KEY}, or leave it out",
+                f"property {name} belongs to tables with a primary key; set {PRIMARY_KEY}, or leave it out"
             )
     return ()
 
@@ -608,7 +602,7 @@ def _bucket_key(text: str, schema: TableSchema, lake_format: LakeFormat) -> tupl
         if not _can_be_bucketed(arrow):
             raise InvalidOptionError(
                 f"bucket.key '{name}' has type {type_name(arrow)}, which cannot be bucketed; choose a column of "
-                "integers, decimals, text, binary, dates or timestamps",
+                "integers, decimals, text, binary, dates or timestamps"
             )
     return key
 
@@ -624,7 +618,7 @@ def _statistics_columns(text: str | None, schema: TableSchema, always: tuple[str
         for name in names - {column.name for column in candidates}:
             kind = type_name(schema.column(name).type)
             raise InvalidOptionError(
-                f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out",
+                f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out"
             )
     return tuple(column.name for column in candidates if column.name in names)
 

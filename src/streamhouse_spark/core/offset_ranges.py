@@ -180,11 +180,7 @@ class OffsetSet:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON for another process of this version."""
-        return {
-            "runs": len(self.starts),
-            "starts": _to_json_runs(self.starts),
-            "lengths": _to_json_runs(self.lengths),
-        }
+        return {"runs": len(self.starts), "starts": _to_json_runs(self.starts), "lengths": _to_json_runs(self.lengths)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OffsetSet:

@@ -63,7 +63,7 @@ def parse_table_name(text: object) -> TableName:
     parts = base.split(".")
     if len(parts) > 2:
         raise InvalidNameError(
-            f"table name {_quote(text)}: found {len(parts)} parts, expected '<database>.<table>' or '<table>'",
+            f"table name {_quote(text)}: found {len(parts)} parts, expected '<database>.<table>' or '<table>'"
         )
     database = parse_database(parts[0]) if len(parts) == 2 else DEFAULT_DATABASE
     path = TablePath(database, _validate_name(parts[-1], "table"))
@@ -91,7 +91,7 @@ def _validate_name(text: object, kind: str) -> str:
     if not _NAME.match(name) or len(name) > NAME_CHARS_MAX:
         raise InvalidNameError(
             f"{kind} name {_quote(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
-            "not beginning with a digit; choose such a name",
+            "not beginning with a digit; choose such a name"
         )
     return name
 

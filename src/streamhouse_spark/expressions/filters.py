@@ -125,7 +125,7 @@ def _refuse(item: Any) -> NoReturn:
     raise InvalidOptionError(
         f"filter {quote(item)}: expected a list of (column, operator, value) with an operator of "
         f"{', '.join(_OPERATORS)}, "
-        "or a pyarrow.compute expression",
+        "or a pyarrow.compute expression"
     )
 
 
@@ -316,7 +316,7 @@ def _to_member(field: pa.Field, value: Any) -> Any:
     if not fits:
         raise InvalidOptionError(
             f"filter on column '{field.name}' of type {kind}: found a value of type {type(value).__name__}; "
-            "give one of the column's type",
+            "give one of the column's type"
         )
     return value
 

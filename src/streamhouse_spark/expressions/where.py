@@ -62,7 +62,7 @@ class _Parser(SqlParser):
         at = self.at if position is None else position
         raise InvalidOptionError(
             f"where {self._text!r}: expected {expected} at character {at + 1}, found {self.excerpt(at, 20)}; "
-            "an example is \"amount > 5 AND customer = 'ann'\"",
+            "an example is \"amount > 5 AND customer = 'ann'\""
         )
 
     def parse(self) -> _Tree:
@@ -166,6 +166,6 @@ class _Parser(SqlParser):
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
             raise InvalidOptionError(
                 f"where compares column '{column.name}' of type {column.type} with {quote(value)}, which is no such "
-                f"value ({str(error).splitlines()[0]})",
+                f"value ({str(error).splitlines()[0]})"
             ) from error
         return scalar if pa.types.is_temporal(column.type) else scalar.as_py()

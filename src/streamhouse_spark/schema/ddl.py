@@ -261,7 +261,7 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
     if not 1 <= precision <= DECIMAL_PRECISION_MAX or not 0 <= scale <= precision:
         raise SchemaMismatchError(
             f"decimal({precision},{scale}) cannot be stored; expected a precision of 1 to {DECIMAL_PRECISION_MAX} "
-            "and a scale from 0 to the precision",
+            "and a scale from 0 to the precision"
         )
     return pa.decimal128(precision, scale)
 
@@ -533,7 +533,7 @@ class _Parser:
         actual = "the end" if token.kind == "end" else f"'{token.value}'"
         raise SchemaMismatchError(
             f"the schema text '{_shorten(self._text)}' has {actual} at character {token.position + 1}, "
-            f"expected {expected}",
+            f"expected {expected}"
         )
 
 

@@ -134,7 +134,7 @@ def _to_source(rows: Any, table: str) -> _Source:
     hint = {"dict": "; put it into a list", "LazyFrame": "; call collect() first"}.get(rows_type.__name__, "")
     raise SchemaMismatchError(
         f"rows for {table} are a {rows_type.__module__}.{rows_type.__name__}, expected a pyarrow Table or RecordBatch, "
-        f"a pandas or polars frame, or a list of dicts{hint}",
+        f"a pandas or polars frame, or a list of dicts{hint}"
     )
 
 
@@ -154,7 +154,7 @@ def _source_of_dicts(rows: list[Any], table: str) -> _Source:
         if not issubclass(kind, dict):
             position = next(i for i, row in enumerate(rows) if type(row) is kind)
             raise SchemaMismatchError(
-                f"row {position} for {table} is a {kind.__name__}, expected a dict of column name and value",
+                f"row {position} for {table} is a {kind.__name__}, expected a dict of column name and value"
             )
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     is_complete = sum(map(len, rows)) == len(rows) * len(names)

@@ -45,7 +45,7 @@ _OURS: Final = frozenset(
         "_commit_version",
         "_log_offset",
         FOUND,
-    },
+    }
 )
 _ICEBERG: Final = frozenset(
     {
@@ -58,7 +58,7 @@ _ICEBERG: Final = frozenset(
         "_pos",
         "_row_id",
         "_spec_id",
-    },
+    }
 )
 """Metadata columns of Iceberg readers, which cannot read a table with such a column."""
 _PAIMON: Final = frozenset({"_level", "_row_id", "_sequence_number", "_value_kind"})
@@ -254,12 +254,12 @@ class TableSchema:
             if other is not column:
                 raise SchemaMismatchError(
                     f"the schema has the columns '{other.name}' and '{column.name}', which are the same name without "
-                    "regard to case; rename one",
+                    "regard to case; rename one"
                 )
             if holds_variant(column.type) and not is_variant(column.type):
                 raise SchemaMismatchError(
                     f"column '{column.name}' of type {ddl.type_name(column.type)} has VARIANT inside another type; "
-                    "make the whole column VARIANT: its values may be arrays and objects themselves",
+                    "make the whole column VARIANT: its values may be arrays and objects themselves"
                 )
         if len({column.id for column in self.columns}) != len(self.columns):
             raise SchemaMismatchError(f"the schema uses a column id twice: {[c.id for c in self.columns]}")
@@ -290,7 +290,7 @@ class TableSchema:
             tuple(
                 Column(i, c.name, c.type, c.nullable, c.comment, _default_of(c), c.size)
                 for i, c in enumerate(columns, start=1)
-            ),
+            )
         )
 
     @classmethod
@@ -366,7 +366,7 @@ class TableSchema:
             if not column.nullable:
                 raise SchemaMismatchError(
                     f"the new column '{column.name}' is NOT NULL, and existing rows have no value for it; leave NOT "
-                    "NULL out",
+                    "NULL out"
                 )
         new = (replace(column, id=first_id + i) for i, column in enumerate(added.columns))
         return type(self)((*self.columns, *new))
@@ -388,7 +388,7 @@ def check_column_name(name: str) -> None:
     """Reject an invalid name for a new column. Raises `SchemaMismatchError`."""
     if not name or len(name) > COLUMN_NAME_LENGTH_MAX or not name.isprintable():
         raise SchemaMismatchError(
-            f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters",
+            f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters"
         )
     require_free_name(name)
 
@@ -423,7 +423,7 @@ def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
         return ddl.struct_type([(f.name, canonical_type(f.type, column=f"{column}.{f.name}")) for f in arrow])
     raise SchemaMismatchError(
         f"column '{column}' has the Arrow type {arrow}, which a table cannot store; cast it to one of boolean, "
-        "integers, floats, decimal, string, binary, date, timestamp, variant, list, map or struct",
+        "integers, floats, decimal, string, binary, date, timestamp, variant, list, map or struct"
     )
 
 
@@ -434,7 +434,7 @@ def is_any_list(arrow: pa.DataType) -> bool:
         or types.is_large_list(arrow)
         or types.is_fixed_size_list(arrow)
         or types.is_list_view(arrow)
-        or types.is_large_list_view(arrow),
+        or types.is_large_list_view(arrow)
     )
 
 
@@ -467,7 +467,7 @@ def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -
     if callable(getattr(schema, "json", None)):
         return ddl.parse_struct_json(json.loads(schema.json()))
     raise SchemaMismatchError(
-        f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType",
+        f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType"
     )
 
 
