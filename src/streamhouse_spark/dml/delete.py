@@ -209,7 +209,7 @@ def make_delete_actions(
 def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> RowLocations:
     """Find the rows of a read snapshot that match a filter."""
     read, plan = plan_row_id_read(table, pin, ScanRequest.of(projection))
-    batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
+    batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, node=projection.node)
     ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
     return locate_row_ids(table, pin.state, read, np.concatenate(ids))
 

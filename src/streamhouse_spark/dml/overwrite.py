@@ -30,7 +30,6 @@ from streamhouse_spark.dml.validation import (
     require_partitioned_by,
 )
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.expressions.evaluation import mask_of
 from streamhouse_spark.expressions.partition_filter import (
     OverwriteFilter,
     OverwriteFilterFactory,
@@ -321,7 +320,7 @@ def locate_rows(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) 
     """Locate the selected rows of a read snapshot. Raises `InvalidOptionError` for a row that cannot be identified."""
     read, plan = plan_row_id_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
     ids = [np.zeros(0, np.int64)]
-    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
+    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, node=choice.node):
         chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
         ids.append(chosen.column(ROW_ID.name).to_numpy())
     return locate_row_ids(table, pin.state, read, np.concatenate(ids))

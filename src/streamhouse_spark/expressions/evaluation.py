@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.arrow_rows import drop_rows
-from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.expressions.functions import to_decimal256, to_float, value_of
 from streamhouse_spark.expressions.predicates import FALSE, TRUE, And, Compare, Constant, In, IsNull, Node, Not, Or
 from streamhouse_spark.expressions.sql import Part
@@ -133,37 +132,26 @@ def _compare_floats(operator: str, left: Any, right: Any) -> Any:
     return pc.or_(answer, right_nan)
 
 
-@dataclass(frozen=True, slots=True)
-class RowMask:
-    """Finds rows of batches that surely do not match a filter. Columns missing in a batch may have any value."""
+def possible_rows(node: Node, batch: pa.RecordBatch) -> Bools | None:
+    """Return the rows for which the predicate may be true; None for all rows.
 
-    node: Node
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """The columns of the filter."""
-        return self.node.columns()
-
-    def of(self, batch: pa.RecordBatch) -> Bools | None:
-        """Return the rows for which the filter may be true; None for all rows."""
-        return _possible_mask(self.node, batch, TRUE)
-
-    def matches(self, batch: pa.RecordBatch) -> Bools | None:
-        """Return the rows for which the filter may be true; None for all, or if a copy would not pay off."""
-        possible = self.of(batch)
-        if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
-            return None
-        return possible
-
-    def filter_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch without rows for which the filter cannot be true, if that justifies a copy."""
-        possible = self.matches(batch)
-        return batch if possible is None else drop_rows(batch, ~possible)
+    Columns missing in the batch may have any value.
+    """
+    return _possible_mask(node, batch, TRUE)
 
 
-def mask_of(node: Node) -> RowMask | None:
-    """Return the mask of a filter; None if it references no column."""
-    return RowMask(node) if node.columns() else None
+def rows_to_keep(node: Node, batch: pa.RecordBatch) -> Bools | None:
+    """Return the rows for which the predicate may be true; None for all, or if a copy would not pay off."""
+    possible = possible_rows(node, batch)
+    if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
+        return None
+    return possible
+
+
+def drop_mismatches(node: Node, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch without rows for which the predicate cannot be true, if that justifies a copy."""
+    kept = rows_to_keep(node, batch)
+    return batch if kept is None else drop_rows(batch, ~kept)
 
 
 def _possible_mask(node: Node, batch: pa.RecordBatch, outcome: int) -> Bools | None:

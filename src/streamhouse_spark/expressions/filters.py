@@ -32,7 +32,6 @@ from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.expressions.arrow import COMPARISONS, ArrowFilter
-from streamhouse_spark.expressions.evaluation import RowMask, mask_of
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, UNKNOWN, And, Compare, In, IsNull, Node, Not
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -349,7 +348,7 @@ class Projection:
     read_columns: tuple[str, ...] | None
     filter: pc.Expression | None = None
     node: Node = ALWAYS_TRUE
-    """The filter for skipping files and segments."""
+    """The filter for skipping files, segments and rows."""
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, filter_: Filter | None) -> Projection:
@@ -367,11 +366,6 @@ class Projection:
         else:
             read = tuple(dict.fromkeys([*names, *needed])) or schema.names[:1]
         return cls(out, names, read, bound.expression if bound else None, bound.node if bound else ALWAYS_TRUE)
-
-    @property
-    def mask(self) -> RowMask | None:
-        """The pre-filter for rows."""
-        return mask_of(self.node)
 
     def finish(self, table: pa.Table) -> pa.Table:
         """Return the requested columns, in order."""
