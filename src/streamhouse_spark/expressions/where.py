@@ -25,9 +25,10 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.python_values import from_text
+from streamhouse_spark.core.sql_parser import DEPTH_MAX, SqlParser
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.expressions.filters import Filter, Predicate
-from streamhouse_spark.expressions.sql import COMPARISONS, DEPTH_MAX, SqlParser
+from streamhouse_spark.expressions.sql import COMPARISONS
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
