@@ -35,6 +35,23 @@ _SLICE_ROWS_MIN: Final = 4096
 """Slices of at least this many rows on average are cheaper than a copy."""
 
 
+def is_any_text(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type))
+
+
+def is_any_binary(data_type: pa.DataType) -> bool:
+    types = pa.types
+    kinds = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+    return any(is_kind(data_type) for is_kind in kinds)
+
+
+def is_any_list(data_type: pa.DataType) -> bool:
+    types = pa.types
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    return any(is_kind(data_type) for is_kind in kinds)
+
+
 def cut_by_size(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
     """Cut rows into ranges of at most ``bytes_max`` bytes (default `SLICE_BYTES_MAX`), or of one larger row."""
     limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
@@ -242,7 +259,7 @@ def _value_bytes(array: pa.Array) -> Sizes:
             array.items.slice(first, last - first)
         )
         return _sums(inner, np.diff(bounds))
-    if _is_list(data_type):
+    if is_any_list(data_type):
         return _sums(
             estimate_row_bytes(array.flatten()), pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
         )
@@ -275,12 +292,6 @@ def _is_bytes(data_type: pa.DataType) -> bool:
         or types.is_binary(data_type)
         or types.is_large_binary(data_type)
     )
-
-
-def _is_list(data_type: pa.DataType) -> bool:
-    types = pa.types
-    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    return any(is_kind(data_type) for is_kind in kinds)
 
 
 def _may_repeat(data_type: pa.DataType) -> bool:

@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.arrow_rows import is_any_binary, is_any_list, is_any_text
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.table_schema import Column, is_any_list
+from streamhouse_spark.schema.table_schema import Column
 from streamhouse_spark.schema.variant import as_variant, encode_variant, has_variant_fields, is_marked, is_variant
 
 _ARROW_ERRORS: Final = (
@@ -334,17 +335,13 @@ def _from_zero(array: pa.Array) -> pa.Array:
     return array if offsets[-1] <= _INT32_MAX else array.take(pa.array(np.arange(len(array))))
 
 
-def _is_any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda arrow: any(is_kind(arrow) for is_kind in predicates)
-
-
 _FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
     ("boolean", _IS.is_boolean),
     ("integer", _IS.is_integer),
     ("float", _IS.is_floating),
     ("decimal", _IS.is_decimal),
-    ("string", _is_any_of(_IS.is_string, _IS.is_large_string, _IS.is_string_view)),
-    ("binary", _is_any_of(_IS.is_binary, _IS.is_large_binary, _IS.is_binary_view, _IS.is_fixed_size_binary)),
+    ("string", is_any_text),
+    ("binary", is_any_binary),
     ("date", _IS.is_date),
     ("list", is_any_list),
     ("map", _IS.is_map),

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 
+from streamhouse_spark.core.arrow_rows import is_any_list
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import SchemaMismatchError
@@ -424,17 +425,6 @@ def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
     raise SchemaMismatchError(
         f"column '{column}' has the Arrow type {arrow}, which a table cannot store; cast it to one of boolean, "
         "integers, floats, decimal, string, binary, date, timestamp, variant, list, map or struct"
-    )
-
-
-def is_any_list(arrow: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_list(arrow)
-        or types.is_large_list(arrow)
-        or types.is_fixed_size_list(arrow)
-        or types.is_list_view(arrow)
-        or types.is_large_list_view(arrow)
     )
 
 
