@@ -50,7 +50,7 @@ from streamhouse_spark.spark import (
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.consumers import LogPosition
-    from streamhouse_spark.metrics.metrics import export_metrics
+    from streamhouse_spark.metrics import export_metrics
     from streamhouse_spark.table.table import Table
     from streamhouse_spark.warehouse.relocation import relocate
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -107,7 +107,7 @@ __all__ = [
 _HOMES: Final = {
     "LogPosition": "log.consumers",
     "Table": "table.table",
-    "export_metrics": "metrics.metrics",
+    "export_metrics": "metrics",
     "Warehouse": "warehouse.warehouse",
     "relocate": "warehouse.relocation",
 }

@@ -492,7 +492,7 @@ class RefreshService:
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Refresh until `stop` is called or ``stop`` is set. Returns after the step in progress has ended."""
-        from streamhouse_spark.metrics.metrics import export_until_exit
+        from streamhouse_spark.metrics import export_until_exit
         from streamhouse_spark.views.service import view_measures
 
         with export_until_exit(lambda: view_measures(self.status())):

@@ -29,8 +29,7 @@ from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.output import _JsonLines
 from streamhouse_spark.datasource.table_definition import describe_properties
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.metrics.metrics import process_metrics
-from streamhouse_spark.metrics.prometheus import as_prometheus
+from streamhouse_spark.metrics import as_prometheus, process_metrics
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
 from streamhouse_spark.serve.acl import Access, digest_of, parse_pattern
 from streamhouse_spark.serve.acl import Client as Rights

@@ -23,7 +23,7 @@ from streamhouse_spark.warehouse.table_batch import TableBatch
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.tiering.job import TieringReport
-    from streamhouse_spark.metrics.metrics import MetricSource
+    from streamhouse_spark.metrics import MetricSource
     from streamhouse_spark.service.endpoint import Address, ServiceSnapshot
     from streamhouse_spark.service.openlineage import LineageListener
     from streamhouse_spark.views.service import ViewStatus

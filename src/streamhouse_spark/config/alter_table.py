@@ -1,9 +1,7 @@
-"""Renaming, dropping and widening of columns: conditions and effects. Pure.
+"""ALTER TABLE: a set of changes, and the resulting schema and properties. Pure.
 
-A table's properties follow a column in the same record. The data layout depends on the types of keys and on partition
-columns, whose names are in the lake's partitioning, so these cannot change.
-
-ALTER TABLE: a set of changes, and the resulting schema and properties. Pure.
+A table's properties follow a column in the same record when it is renamed, dropped or widened. The data layout depends
+on the types of keys and on partition columns, whose names are in the lake's partitioning, so these cannot change.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import pyarrow as pa
 
 from streamhouse_spark.config.table_properties import (
     FIELD,
-    PARTITION_FIELDS,
     PRIMARY_KEY,
     VERSION_COLUMN,
     TableProperties,
@@ -39,7 +36,13 @@ from streamhouse_spark.schema.evolution import (
     without_not_null,
 )
 from streamhouse_spark.schema.nested_fields import InnerChanges, Path, split_path
-from streamhouse_spark.schema.partitioning import PartitionField, join_fields, parse_fields, split_fields
+from streamhouse_spark.schema.partitioning import (
+    PARTITION_FIELDS,
+    PartitionField,
+    join_fields,
+    parse_fields,
+    split_fields,
+)
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type, new_columns
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
 _STATISTICS: Final = "table.statistics.columns"
 _LISTS: Final = (PRIMARY_KEY, "bucket.key", _STATISTICS)
 """Properties that are lists of columns."""
+FormerFields: TypeAlias = Sequence[tuple[int, Sequence[PartitionField]]]
+"""The last schema of each former partitioning, with its fields by that schema's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,11 +319,7 @@ class Alteration:
 
         Raises `SchemaMismatchError`, `InvalidOptionError` for changes that no table supports.
         """
-        for name, values in (
-            ("comments", comments),
-            ("set_properties", set_properties),
-            ("move_columns", positions),
-        ):
+        for name, values in (("comments", comments), ("set_properties", set_properties), ("move_columns", positions)):
             if not isinstance(values, Mapping | None):
                 raise InvalidOptionError(f"{name} is {values!r}, expected a mapping of names to texts")
         if not is_text_list(unset_properties):
@@ -343,10 +344,6 @@ class Alteration:
             tuple(drop_not_null),
             dict(positions or {}),
         )
-
-
-FormerFields: TypeAlias = Sequence[tuple[int, Sequence[PartitionField]]]
-"""The last schema of each former partitioning, with its fields by that schema's names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,15 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Final, Literal, NoReturn
 
-from streamhouse_spark.core import option_parsing as values
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import (
+    find_nearest,
+    parse_bool,
+    parse_int,
+    parse_size_bytes,
+    parse_timestamp_ms,
+    reject,
+)
 from streamhouse_spark.core.types import Transaction, check_app_id
 from streamhouse_spark.errors import InvalidOptionError
 
@@ -273,7 +280,7 @@ def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
         starting_offsets=_offsets(texts, "startingOffsets", FULL, words=("full", "earliest", "latest")),
         starting_timestamp_ms=_timestamp(texts, "startingTimestamp", round_up=True),
         max_offsets_per_trigger=_int(texts, "maxOffsetsPerTrigger", minimum=1),
-        max_bytes_per_trigger=None if max_bytes is None else values.parse_size_bytes("maxBytesPerTrigger", max_bytes),
+        max_bytes_per_trigger=None if max_bytes is None else parse_size_bytes("maxBytesPerTrigger", max_bytes),
         read_change_feed=_bool(texts, "readChangeFeed", default=False),
         include_metadata=_bool(texts, "includeMetadata", default=False),
         fail_on_data_loss=_bool(texts, "failOnDataLoss", default=True),
@@ -321,7 +328,7 @@ def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) ->
     if not warehouse:
         raise InvalidOptionError(
             'no warehouse was given: set .option("warehouse", "<directory or URL>") or the environment variable '
-            f"{WAREHOUSE_VARIABLE}",
+            f"{WAREHOUSE_VARIABLE}"
         )
     return warehouse
 
@@ -336,7 +343,7 @@ def table_option(options: Mapping[str, str], mode: Mode) -> str:
     call = "save" if mode == "write" else "start"
     raise InvalidOptionError(
         f'no table name was given: say .{call}("<database>.<table>"), or write through the catalog with '
-        "saveAsTable or toTable",
+        "saveAsTable or toTable"
     )
 
 
@@ -361,7 +368,7 @@ def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
             _reject_unknown(name, mode)
         if mode not in option.modes:
             raise InvalidOptionError(
-                f"option {option.name} cannot be used in {mode}; it belongs to {' and '.join(option.modes)}",
+                f"option {option.name} cannot be used in {mode}; it belongs to {' and '.join(option.modes)}"
             )
         texts[option.name] = value
     return texts
@@ -372,7 +379,7 @@ def _reject_unknown(name: str, mode: Mode) -> NoReturn:
     if own_option is not None:
         raise InvalidOptionError(f"option {name} is another connector's; use {own_option}")
     names = [option.name for option in OPTIONS if mode in option.modes]
-    nearest_name = values.find_nearest(name, names) or values.find_nearest(name, [option.name for option in OPTIONS])
+    nearest_name = find_nearest(name, names) or find_nearest(name, [option.name for option in OPTIONS])
     hint = f"did you mean {nearest_name}?" if nearest_name else f"known in {mode} are {', '.join(names)}"
     raise InvalidOptionError(f"unknown option {name[:100]!r}; {hint}")
 
@@ -382,7 +389,7 @@ def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
     if start is not None and end is not None and start > end:
         raise InvalidOptionError(
             f"startingTimestamp {texts['startingTimestamp']} is after endingTimestamp {texts['endingTimestamp']}; "
-            "the range is half-open, [startingTimestamp, endingTimestamp)",
+            "the range is half-open, [startingTimestamp, endingTimestamp)"
         )
     as_of = [name for name in ("asOfLakeSnapshot", "asOfTimestamp") if name in texts]
     bounds = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "readChangeFeed")
@@ -390,7 +397,7 @@ def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
     if len(as_of) > 1 or (as_of and conflicting):
         raise InvalidOptionError(
             f"options {' and '.join([*as_of, *conflicting][:2])} cannot be used together: 'as of' reads one "
-            "state; keep one",
+            "state; keep one"
         )
 
 
@@ -404,19 +411,19 @@ def _offsets(texts: Mapping[str, str], name: str, default: OffsetSpec, words: tu
             return spec
     expected = f'{", ".join(words)}, or JSON such as {{"0": 120, "1": {LATEST_OFFSET}}}'
     if word in ("full", "earliest", "latest"):
-        values.reject(name, text, f"{expected} (here {word} would read nothing or has no meaning)")
+        reject(name, text, f"{expected} (here {word} would read nothing or has no meaning)")
     offset_min = EARLIEST_OFFSET if name == "startingOffsets" else LATEST_OFFSET
     try:
         bounds = json.loads(text, object_pairs_hook=_unique_pairs)
     except ValueError:
-        values.reject(name, text, expected)
+        reject(name, text, expected)
     if not isinstance(bounds, dict) or not bounds:
-        values.reject(name, text, expected)
+        reject(name, text, expected)
     offsets: dict[int, int] = {}
     for bucket, offset in bounds.items():
         if type(offset) is not int or not offset_min <= offset < 2**63:
-            values.reject(name, text, f"{expected}, with whole offsets of at least {offset_min}")
-        offsets[values.parse_int(f"a bucket in {name}", bucket, minimum=0, maximum=BUCKET_MAX)] = offset
+            reject(name, text, f"{expected}, with whole offsets of at least {offset_min}")
+        offsets[parse_int(f"a bucket in {name}", bucket, minimum=0, maximum=BUCKET_MAX)] = offset
     return OffsetSpec("offsets", offsets)
 
 
@@ -429,30 +436,30 @@ def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _timestamp(texts: Mapping[str, str], name: str, *, round_up: bool) -> int | None:
     text = texts.get(name)
-    return None if text is None else values.parse_timestamp_ms(name, text, round_up=round_up)
+    return None if text is None else parse_timestamp_ms(name, text, round_up=round_up)
 
 
 def _int(texts: Mapping[str, str], name: str, *, minimum: int) -> int | None:
     text = texts.get(name)
-    return None if text is None else values.parse_int(name, text, minimum=minimum)
+    return None if text is None else parse_int(name, text, minimum=minimum)
 
 
 def _bool(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = texts.get(name)
-    return default if text is None else values.parse_bool(name, text)
+    return default if text is None else parse_bool(name, text)
 
 
 def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     """Return the given word of ``words``, case-insensitively; the first by default."""
     text = texts.get(name, words[0])
     matches = [word for word in words if word.lower() == text.strip().lower()]
-    return matches[0] if matches else values.reject(name, text, " or ".join(words))
+    return matches[0] if matches else reject(name, text, " or ".join(words))
 
 
 def _identity(texts: Mapping[str, str], name: str) -> str | None:
     text = texts.get(name)
     if text is not None and not (1 <= len(text) <= 256 and text.isprintable() and text.strip() == text):
-        values.reject(name, text, "1 to 256 printable characters without blanks around them")
+        reject(name, text, "1 to 256 printable characters without blanks around them")
     if text is not None and name == "txnAppId":
         check_app_id(text)
     return text

@@ -1,16 +1,8 @@
-"""Metadata of a branch, stored in its log as the property ``table.branch``. Pure.
-
-Definition of a view, stored as its table's property ``table.view``. Pure.
-
-Table properties: ``TBLPROPERTIES`` under Apache Fluss's names, and the user's own.
+"""Table properties: ``TBLPROPERTIES`` under Apache Fluss's names, and the user's own. Pure.
 
 A table stores its properties as the text that the user gave, and `parse_properties` converts them to types. User
-properties have no meaning here. Credentials are never stored: a value that looks like one is rejected.
-
-Partition evolution: the action that changes a partitioning, and former partitionings. Pure.
-
-A new partitioning starts with a new schema of the same columns. So the schema of a segment determines the columns of
-its partitions, and plans made with an older schema are recognised.
+properties have no meaning here. Credentials are never stored: a value that looks like one is rejected. Branches and
+views are tables with a property that describes them.
 """
 
 from __future__ import annotations
@@ -23,9 +15,17 @@ from typing import Any, Final, Literal, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.core import option_parsing
-from streamhouse_spark.core import option_parsing as values
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import (
+    find_nearest,
+    join_names,
+    looks_like_secret,
+    parse_bool,
+    parse_duration_ms,
+    parse_int,
+    parse_names,
+    reject,
+)
 from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import CorruptDataError, InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.expressions.check_constraints import CONSTRAINT, Check, check_constraint_name, parse_checks
@@ -35,9 +35,9 @@ from streamhouse_spark.schema.identity import IDENTITY, Identity, parse_identity
 from streamhouse_spark.schema.paimon_limits import check_paimon_columns, limited_columns
 from streamhouse_spark.schema.partitioning import (
     AUTO_PARTITION_PROPERTIES,
+    PARTITION_FIELDS,
     AutoPartition,
     PartitionField,
-    join_fields,
     parse_auto_partition,
     parse_fields,
     split_fields,
@@ -46,6 +46,92 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.schema.variant import is_variant
 
 BRANCH: Final = "table.branch"
+VIEW: Final = "table.view"
+Mode = Literal["incremental", "full"]
+BUCKET_COUNT_MAX: Final = 16_384
+Compression = Literal["none", "lz4", "zstd"]
+LakeFormat = Literal["iceberg", "paimon"]
+PRIMARY_KEY: Final = "primary.key"
+ADOPTED: Final = "table.datalake.adopted"
+NOTHING_ADOPTED: Final = "empty"
+"""The value of `ADOPTED` if the lake table had no snapshot."""
+LOG_LOCATION: Final = "table.log.location"
+MERGE_ENGINE: Final = "table.merge-engine"
+VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
+DELETE_BEHAVIOR: Final = "table.delete.behavior"
+CHANGELOG_IMAGE: Final = "table.changelog.image"
+CHANGELOG_RETENTION: Final = "table.changelog.retention"
+INSERT_EXISTING: Final = "table.merge-into.insert-existing"
+FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
+"""The property of a column's aggregate function, in a table with ``table.merge-engine`` ``aggregation``."""
+_OWN_PREFIXES: Final = (
+    *("table.", "bucket.", "primary.", "partition.", "fields.", "streamhouse."),
+    *("status.", "openlineage.", "option."),
+)
+"""Prefixes of names that have a meaning here or are displayed for a table. All other names are the user's own."""
+_OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
+"""Names that Spark displays for every table."""
+_TYPO_SIMILARITY: Final = 0.85
+_NAME_CHARS_MAX: Final = 1000
+FIXED_PROPERTIES: Final = frozenset(
+    {
+        "bucket.num",
+        "bucket.key",
+        "table.datalake.format",
+        ADOPTED,
+        LOG_LOCATION,
+        PRIMARY_KEY,
+        MERGE_ENGINE,
+        VERSION_COLUMN,
+        CHANGELOG_IMAGE,
+        VIEW,
+        BRANCH,
+    }
+)
+"""Properties that cannot change after creation, because the data layout depends on them. Those that `FIELD` matches,
+and those of generated and identity columns, are fixed as well.
+"""
+_LISTS_OF_NAMES: Final = frozenset({"bucket.key", PARTITION_FIELDS, PRIMARY_KEY})
+"""Fixed properties that compare without regard to case and spaces."""
+_KNOWN: Final = (
+    "bucket.num",
+    "bucket.key",
+    PARTITION_FIELDS,
+    "table.datalake.enabled",
+    "table.datalake.format",
+    "table.datalake.freshness",
+    "table.datalake.auto-compaction",
+    "table.datalake.auto-expire-snapshot",
+    ADOPTED,
+    "table.log.ttl",
+    LOG_LOCATION,
+    "table.transactions.ttl",
+    "table.log.arrow.compression.type",
+    "table.statistics.columns",
+    *AUTO_PARTITION_PROPERTIES,
+    "comment",
+    f"{CONSTRAINT}<name>",
+    f"{GENERATED}<column>",
+    f"{IDENTITY}<column>",
+    PRIMARY_KEY,
+    MERGE_ENGINE,
+    VERSION_COLUMN,
+    DELETE_BEHAVIOR,
+    CHANGELOG_IMAGE,
+    CHANGELOG_RETENTION,
+    INSERT_EXISTING,
+    VIEW,
+    BRANCH,
+    "fields.<column>.agg",
+    "fields.<column>.listagg.delimiter",
+)
+_KEYED: Final = (
+    *(VIEW, PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR),
+    *(CHANGELOG_IMAGE, CHANGELOG_RETENTION, INSERT_EXISTING),
+)
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+[^/]")
+_LAKE_FORMATS: Final[dict[str, LakeFormat]] = {"iceberg": "iceberg", "paimon": "paimon"}
+_COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "lz4_frame": "lz4", "zstd": "zstd"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +161,6 @@ class BranchMark:
             raise CorruptDataError(
                 f"a log has the property {BRANCH} = {quote(text)}, which no version up to this one writes; restore it"
             ) from error
-
-
-VIEW: Final = "table.view"
-Mode = Literal["incremental", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +234,12 @@ def parse_step_rows(step_rows: int | None, mode: Mode) -> int | None:
 
 
 def parse_freshness_ms(freshness: str) -> int:
-    return option_parsing.parse_duration_ms("freshness", freshness)
+    return parse_duration_ms("freshness", freshness)
 
 
 def view_facts(properties: Mapping[str, str], table: str) -> dict[str, Any] | None:
     """Return the displayed properties of a view; None for any other table."""
     return ViewDefinition.of(properties, table).to_facts() if VIEW in properties else None
-
-
-BUCKET_COUNT_MAX: Final = 16_384
-
-Compression = Literal["none", "lz4", "zstd"]
-LakeFormat = Literal["iceberg", "paimon"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,97 +328,8 @@ class TableProperties:
         return tuple(field.column if field.transform == "identity" else str(field) for field in fields)
 
 
-PRIMARY_KEY: Final = "primary.key"
-PARTITION_FIELDS: Final = "partition.fields"
-ADOPTED: Final = "table.datalake.adopted"
-NOTHING_ADOPTED: Final = "empty"
-"""The value of `ADOPTED` if the lake table had no snapshot."""
-LOG_LOCATION: Final = "table.log.location"
-MERGE_ENGINE: Final = "table.merge-engine"
-VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
-DELETE_BEHAVIOR: Final = "table.delete.behavior"
-CHANGELOG_IMAGE: Final = "table.changelog.image"
-CHANGELOG_RETENTION: Final = "table.changelog.retention"
-INSERT_EXISTING: Final = "table.merge-into.insert-existing"
-FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
-"""The property of a column's aggregate function, in a table with ``table.merge-engine`` ``aggregation``."""
-
-_OWN_PREFIXES: Final = (
-    *("table.", "bucket.", "primary.", "partition.", "fields.", "streamhouse."),
-    *("status.", "openlineage.", "option."),
-)
-"""Prefixes of names that have a meaning here or are displayed for a table. All other names are the user's own."""
-_OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
-"""Names that Spark displays for every table."""
-_TYPO_SIMILARITY: Final = 0.85
-_NAME_CHARS_MAX: Final = 1000
-
-FIXED_PROPERTIES: Final = frozenset(
-    {
-        "bucket.num",
-        "bucket.key",
-        "table.datalake.format",
-        ADOPTED,
-        LOG_LOCATION,
-        PRIMARY_KEY,
-        MERGE_ENGINE,
-        VERSION_COLUMN,
-        CHANGELOG_IMAGE,
-        VIEW,
-        BRANCH,
-    }
-)
-"""Properties that cannot change after creation, because the data layout depends on them. Those that `FIELD` matches,
-and those of generated and identity columns, are fixed as well.
-"""
-_LISTS_OF_NAMES: Final = frozenset({"bucket.key", PARTITION_FIELDS, PRIMARY_KEY})
-"""Fixed properties that compare without regard to case and spaces."""
-
-_KNOWN: Final = (
-    "bucket.num",
-    "bucket.key",
-    PARTITION_FIELDS,
-    "table.datalake.enabled",
-    "table.datalake.format",
-    "table.datalake.freshness",
-    "table.datalake.auto-compaction",
-    "table.datalake.auto-expire-snapshot",
-    ADOPTED,
-    "table.log.ttl",
-    LOG_LOCATION,
-    "table.transactions.ttl",
-    "table.log.arrow.compression.type",
-    "table.statistics.columns",
-    *AUTO_PARTITION_PROPERTIES,
-    "comment",
-    f"{CONSTRAINT}<name>",
-    f"{GENERATED}<column>",
-    f"{IDENTITY}<column>",
-    PRIMARY_KEY,
-    MERGE_ENGINE,
-    VERSION_COLUMN,
-    DELETE_BEHAVIOR,
-    CHANGELOG_IMAGE,
-    CHANGELOG_RETENTION,
-    INSERT_EXISTING,
-    VIEW,
-    BRANCH,
-    "fields.<column>.agg",
-    "fields.<column>.listagg.delimiter",
-)
-_KEYED: Final = (
-    *(VIEW, PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR),
-    *(CHANGELOG_IMAGE, CHANGELOG_RETENTION, INSERT_EXISTING),
-)
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+[^/]")
-_LAKE_FORMATS: Final[dict[str, LakeFormat]] = {"iceberg": "iceberg", "paimon": "paimon"}
-_COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "lz4_frame": "lz4", "zstd": "zstd"}
-
-
 def parse_properties(
-    properties: Mapping[str, str],
-    schema: TableSchema,
-    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str] = ()
 ) -> TableProperties:
     """Parse the properties of a table with this schema and these partition columns.
 
@@ -355,10 +342,10 @@ def parse_properties(
         check_property_name(name)
         if not is_unicode(value):
             raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is not valid Unicode; correct it")
-        if not name.startswith((CONSTRAINT, GENERATED, IDENTITY)) and values.looks_like_secret(name, value):
+        if not name.startswith((CONSTRAINT, GENERATED, IDENTITY)) and looks_like_secret(name, value):
             raise InvalidOptionError(
                 f"property {name} has a value that looks like a credential, and properties are stored for all to read; "
-                "give credentials as s3.* options or in the environment",
+                "give credentials as s3.* options or in the environment"
             )
     partitions = check_partition_columns(partition_by, schema)
     fields = _partition_fields(properties, partitions, schema)
@@ -368,25 +355,23 @@ def parse_properties(
     primary_key = _primary_key(properties, schema)
     lake_format = get("table.datalake.format", default.datalake_format).strip().lower()
     if lake_format not in _LAKE_FORMATS:
-        values.reject("table.datalake.format", lake_format, "iceberg or paimon")
+        reject("table.datalake.format", lake_format, "iceberg or paimon")
     bucket_key = _bucket_key(get("bucket.key", ""), schema, _LAKE_FORMATS[lake_format])
     if primary_key and not set(bucket_key) <= set(primary_key):
-        values.reject("bucket.key", get("bucket.key", ""), f"a column of the primary key {', '.join(primary_key)}")
+        reject("bucket.key", get("bucket.key", ""), f"a column of the primary key {', '.join(primary_key)}")
     codec = get("table.log.arrow.compression.type", default.log_compression).strip().lower()
     if codec not in _COMPRESSIONS:
-        values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
+        reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
     lake_enabled = _bool(properties, "table.datalake.enabled", default=default.datalake_enabled)
     owns_files = ADOPTED not in properties
     parsed = TableProperties(
-        bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
+        bucket_num=parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
         bucket_key=bucket_key,
         datalake_enabled=lake_enabled,
         datalake_format=_LAKE_FORMATS[lake_format],
         datalake_freshness_ms=_duration_ms(properties, "table.datalake.freshness", default.datalake_freshness_ms),
         datalake_auto_compaction=_bool(
-            properties,
-            "table.datalake.auto-compaction",
-            default=default.datalake_auto_compaction and owns_files,
+            properties, "table.datalake.auto-compaction", default=default.datalake_auto_compaction and owns_files
         ),
         datalake_auto_expire_snapshot=_bool(
             properties,
@@ -491,7 +476,7 @@ def check_property_name(name: str) -> None:
         return
     folded = name.casefold()
     is_own = folded in _OF_SPARK or folded.startswith(_OWN_PREFIXES)
-    nearest_name = values.find_nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
+    nearest_name = find_nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
     if is_own or (nearest_name and "." in nearest_name):
         hint = f"did you mean {nearest_name}?" if nearest_name else f"known are {', '.join(_KNOWN)}"
         raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
@@ -503,9 +488,7 @@ def check_property_name(name: str) -> None:
 
 
 def alter_properties(
-    current: Mapping[str, str],
-    set_values: Mapping[str, str],
-    unset: Iterable[str] = (),
+    current: Mapping[str, str], set_values: Mapping[str, str], unset: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change.
 
@@ -529,13 +512,13 @@ def alter_properties(
         if changed.get(name) != current.get(name):
             raise InvalidOptionError(
                 f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, "
-                f"wanted {changed.get(name, 'its default')!r}); create a new table and copy the rows",
+                f"wanted {changed.get(name, 'its default')!r}); create a new table and copy the rows"
             )
     return changed
 
 
 def _folded_names(text: str) -> list[str]:
-    return [name.casefold() for name in values.parse_names(text)]
+    return [name.casefold() for name in parse_names(text)]
 
 
 def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
@@ -562,7 +545,7 @@ def _partition_fields(
         return tuple(PartitionField(name) for name in partitions)
     fields = parse_fields(split_fields(text), schema)
     if tuple(field.column for field in fields if field.transform == "identity") != partitions:
-        values.reject(PARTITION_FIELDS, text, f"the partition columns ({values.join_names(partitions)}) and transforms")
+        reject(PARTITION_FIELDS, text, f"the partition columns ({join_names(partitions)}) and transforms")
     return fields
 
 
@@ -582,26 +565,26 @@ def _log_location(text: str | None) -> str | None:
         return None
     location = text.strip()
     if not (location.startswith("/") or _URL.match(location)) or "\0" in location:
-        values.reject(LOG_LOCATION, text, "an absolute path or a URL, such as s3://bucket/logs")
+        reject(LOG_LOCATION, text, "an absolute path or a URL, such as s3://bucket/logs")
     return location
 
 
 def _retention_ms(text: str | None) -> int | None:
     if text is None:
         return None
-    retention_ms = values.parse_duration_ms(CHANGELOG_RETENTION, text)
+    retention_ms = parse_duration_ms(CHANGELOG_RETENTION, text)
     if retention_ms == 0:
-        values.reject(CHANGELOG_RETENTION, text, "a time longer than 0; unset it to keep what the log keeps")
+        reject(CHANGELOG_RETENTION, text, "a time longer than 0; unset it to keep what the log keeps")
     return retention_ms
 
 
 def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[str, ...]:
     if PRIMARY_KEY in properties:
-        return _distinct(PRIMARY_KEY, values.parse_names(properties[PRIMARY_KEY]), schema)
+        return _distinct(PRIMARY_KEY, parse_names(properties[PRIMARY_KEY]), schema)
     for name in properties:
         if is_keyed_property(name):
             raise InvalidOptionError(
-                f"property {name} belongs to tables with a primary key; set {PRIMARY_KEY}, or leave it out",
+                f"property {name} belongs to tables with a primary key; set {PRIMARY_KEY}, or leave it out"
             )
     return ()
 
@@ -611,15 +594,15 @@ def _can_be_bucketed(arrow: pa.DataType) -> bool:
 
 
 def _bucket_key(text: str, schema: TableSchema, lake_format: LakeFormat) -> tuple[str, ...]:
-    key = _distinct("bucket.key", values.parse_names(text), schema)
+    key = _distinct("bucket.key", parse_names(text), schema)
     if len(key) > 1 and lake_format == "iceberg":
-        values.reject("bucket.key", text, "one column, because an Iceberg bucket is taken of one")
+        reject("bucket.key", text, "one column, because an Iceberg bucket is taken of one")
     for name in key:
         arrow = schema.column(name).type
         if not _can_be_bucketed(arrow):
             raise InvalidOptionError(
                 f"bucket.key '{name}' has type {type_name(arrow)}, which cannot be bucketed; choose a column of "
-                "integers, decimals, text, binary, dates or timestamps",
+                "integers, decimals, text, binary, dates or timestamps"
             )
     return key
 
@@ -631,11 +614,11 @@ def _statistics_columns(text: str | None, schema: TableSchema, always: tuple[str
     elif text.strip() == "*":
         return tuple(column.name for column in candidates)
     else:
-        names = set(_distinct("table.statistics.columns", values.parse_names(text), schema))
+        names = set(_distinct("table.statistics.columns", parse_names(text), schema))
         for name in names - {column.name for column in candidates}:
             kind = type_name(schema.column(name).type)
             raise InvalidOptionError(
-                f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out",
+                f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out"
             )
     return tuple(column.name for column in candidates if column.name in names)
 
@@ -649,11 +632,11 @@ def _distinct(role: str, names: Sequence[str], schema: TableSchema) -> tuple[str
 
 
 def _bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
-    return values.parse_bool(name, properties[name]) if name in properties else default
+    return parse_bool(name, properties[name]) if name in properties else default
 
 
 def _duration_ms(properties: Mapping[str, str], name: str, default: int) -> int:
-    return values.parse_duration_ms(name, properties[name]) if name in properties else default
+    return parse_duration_ms(name, properties[name]) if name in properties else default
 
 
 def check_variants(schema: TableSchema, lake_format: str) -> None:
@@ -667,76 +650,3 @@ def check_variants(schema: TableSchema, lake_format: str) -> None:
                 "format 3, which pyiceberg does not write, and it has no type for them; choose a Paimon lake "
                 "(table.datalake.format=paimon) or no lake (table.datalake.enabled=false), or store JSON as STRING"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class FormerPartitioning:
-    """A former partitioning of a table. Its columns keep their names, types and positions."""
-
-    schema_id: int
-    """The last schema with this partitioning."""
-    columns: tuple[str, ...]
-    """The partition columns."""
-    fields: str
-    """All fields in order, as by `join_fields`, with the names of that schema."""
-
-    def parsed(self, schemas: Mapping[int, TableSchema]) -> tuple[PartitionField, ...]:
-        """Return all fields, with the names of its schema."""
-        return parse_fields(split_fields(self.fields), schemas[self.schema_id])
-
-    def to_json(self) -> list[Any]:
-        return [self.schema_id, list(self.columns), self.fields]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> FormerPartitioning:
-        schema_id, columns, fields = data
-        return cls(schema_id, tuple(columns), fields)
-
-
-@dataclass(frozen=True, slots=True)
-class SetPartitioning:
-    """Change the partition fields of new rows. Older versions of this package reject the action."""
-
-    schema_id: int
-    """The schema that starts here, with the same columns."""
-    columns: tuple[str, ...]
-    """The partition columns."""
-    fields: str
-    """All fields, if one is a transform of a column; else empty."""
-
-    def to_json(self) -> dict[str, Any]:
-        columns = list(self.columns)
-        return {"type": "partitioning", "schema_id": self.schema_id, "columns": columns, "fields": self.fields}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SetPartitioning:
-        return cls(data["schema_id"], tuple(data["columns"]), data["fields"])
-
-    def changes(
-        self, schemas: Mapping[int, TableSchema], schema: TableSchema, properties: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """Return the changed fields of a state, with their values after the action."""
-        other_properties = {name: text for name, text in properties.items() if name != PARTITION_FIELDS}
-        return {
-            "schema_id": self.schema_id,
-            "schemas": {**schemas, self.schema_id: schema},
-            "partition_by": self.columns,
-            "properties": {**other_properties, PARTITION_FIELDS: self.fields} if self.fields else other_properties,
-        }
-
-
-def former_partitioning(schema_id: int, columns: tuple[str, ...], properties: Mapping[str, str]) -> FormerPartitioning:
-    """Return the partitioning of a table, for when it is replaced."""
-    fields = properties.get(PARTITION_FIELDS) or join_fields(PartitionField(name) for name in columns)
-    return FormerPartitioning(schema_id, columns, fields)
-
-
-def partition_columns_at(
-    former_partitionings: Sequence[FormerPartitioning], current_columns: tuple[str, ...], schema_id: int
-) -> tuple[str, ...]:
-    """Return the partition columns of segments of a schema.
-
-    ``former_partitionings`` are the table's former partitionings, oldest first; ``current_columns`` are its partition
-    columns.
-    """
-    return next((spec.columns for spec in former_partitionings if schema_id <= spec.schema_id), current_columns)

@@ -30,6 +30,26 @@ STEP_ROWS = 1 << 16
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 Sizes = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int64]
+NO_PLACES: Final[Places] = np.zeros(0, np.int64)
+_SLICE_ROWS_MIN: Final = 4096
+"""Slices of at least this many rows on average are cheaper than a copy."""
+
+
+def is_any_text(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type))
+
+
+def is_any_binary(data_type: pa.DataType) -> bool:
+    types = pa.types
+    kinds = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+    return any(is_kind(data_type) for is_kind in kinds)
+
+
+def is_any_list(data_type: pa.DataType) -> bool:
+    types = pa.types
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    return any(is_kind(data_type) for is_kind in kinds)
 
 
 def cut_by_size(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
@@ -239,7 +259,7 @@ def _value_bytes(array: pa.Array) -> Sizes:
             array.items.slice(first, last - first)
         )
         return _sums(inner, np.diff(bounds))
-    if _is_list(data_type):
+    if is_any_list(data_type):
         return _sums(
             estimate_row_bytes(array.flatten()), pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
         )
@@ -272,12 +292,6 @@ def _is_bytes(data_type: pa.DataType) -> bool:
         or types.is_binary(data_type)
         or types.is_large_binary(data_type)
     )
-
-
-def _is_list(data_type: pa.DataType) -> bool:
-    types = pa.types
-    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    return any(is_kind(data_type) for is_kind in kinds)
 
 
 def _may_repeat(data_type: pa.DataType) -> bool:
@@ -335,23 +349,28 @@ def _with_row_numbers(rows: pa.Table) -> pa.Table:
 
 
 """Ascending, distinct row numbers."""
-NO_PLACES: Final[Places] = np.zeros(0, np.int64)
-_SLICE_ROWS_MIN: Final = 4096
-"""Slices of at least this many rows on average are cheaper than a copy."""
 
 
-def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places: Places = NO_PLACES) -> pa.Table:
-    """Return the rows for which the filter is true, in order, without the rows at ``deleted_places``.
+def evaluate_filter(rows: pa.Table, filter_: pc.Expression) -> pa.ChunkedArray:
+    """Return the filter's value for each row.
 
-    The calling thread evaluates the filter, and rows are copied once. `pyarrow.Table.filter` would use Arrow's threads,
-    one of which may release rows in Python's memory late. A thread that requests the GIL during interpreter shutdown
-    aborts the process: a command exited with code 134 after it had printed everything (Arrow issue 34314).
+    The calling thread evaluates the filter. `pyarrow.Table.filter` would use Arrow's threads, one of which may release
+    rows in Python's memory late. A thread that requests the GIL during interpreter shutdown aborts the process: a
+    command exited with code 134 after it had printed everything (Arrow issue 34314).
     """
     from pyarrow import acero  # imports pandas if installed
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
     plan = acero.Declaration("project", acero.ProjectNodeOptions([filter_], ["is_wanted"]), [source])
-    matches = _one_array(plan.to_table(use_threads=False).column(0))
+    return plan.to_table(use_threads=False).column(0)
+
+
+def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places: Places = NO_PLACES) -> pa.Table:
+    """Return the rows for which the filter is true, in order, without the rows at ``deleted_places``.
+
+    Rows are copied once.
+    """
+    matches = combine_chunks(evaluate_filter(rows, filter_))
     if not pa.types.is_boolean(matches.type):
         raise pa.ArrowTypeError(f"Filter expression must evaluate to bool, but {filter_} evaluates to {matches.type}")
     if len(deleted_places):
@@ -361,10 +380,6 @@ def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places:
         selected.append(_select_batch(batch, matches.slice(begin, batch.num_rows)))
         begin += batch.num_rows
     return pa.Table.from_batches(selected, rows.schema)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def slice_live_rows(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordBatch] | None:

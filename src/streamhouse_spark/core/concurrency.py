@@ -25,6 +25,19 @@ from contextlib import contextmanager
 from typing import Any, Protocol, Self, TypeVar, overload
 
 T_co = TypeVar("T_co", covariant=True)
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_events: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+_renewed: weakref.WeakSet[Any] = weakref.WeakSet()
+_put_away: weakref.WeakSet[Any] = weakref.WeakSet()
+_waiting: list[ForkAware] = []
+_one_fork = threading.RLock()
+_lock_files: dict[int, int] = {}
+"""Open file of `open_lock_file` → its thread."""
+_one_descriptor = threading.RLock()
+"""Ensures that a fork sees a file both opened and registered, or neither."""
+THREADS_MAX = 16
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class ReinitAfterFork(Protocol):
@@ -41,18 +54,6 @@ class ForkAware(Protocol):
 
     def after_fork(self) -> None:
         """Allow opening again, in the parent and in the child."""
-
-
-_locks: weakref.WeakSet[Any] = weakref.WeakSet()
-_events: weakref.WeakSet[threading.Event] = weakref.WeakSet()
-_renewed: weakref.WeakSet[Any] = weakref.WeakSet()
-_put_away: weakref.WeakSet[Any] = weakref.WeakSet()
-_waiting: list[ForkAware] = []
-_one_fork = threading.RLock()
-_lock_files: dict[int, int] = {}
-"""Open file of `open_lock_file` → its thread."""
-_one_descriptor = threading.RLock()
-"""Ensures that a fork sees a file both opened and registered, or neither."""
 
 
 def new_lock() -> threading.RLock:
@@ -175,12 +176,6 @@ def _reopen() -> None:
 
 
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
-
-
-THREADS_MAX = 16
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 def parallel_map(work: Callable[[T], R], items: Sequence[T], *, threads_max: int | None = None) -> Iterator[R]:

@@ -4,7 +4,8 @@ Never use it for stored values: renaming a field changes the JSON, so each store
 
 A field is a number, a text, bytes, a dataclass, or None or one of these; a tuple of these, or a mapping of these by
 numbers or texts. Fields of type ``Any`` must be JSON already. A class with its own ``to_json`` and ``from_json`` is
-encoded by these. Fields with their default are omitted.
+encoded by these. A value of one of several classes is a pair of the class's name and the value. Fields with their
+default are omitted.
 """
 
 from __future__ import annotations
@@ -78,14 +79,24 @@ def _codec_of(kind: Any) -> _Codec:
 def _union(kinds: frozenset[Any]) -> _Codec:
     if kinds == {int, bytes}:
         return _BYTES_OR_NUMBER
-    (kind,) = kinds - {NoneType}
-    inner = _codec_of(kind)
+    classes = kinds - {NoneType}
+    inner = _codec_of(*classes) if len(classes) == 1 else _tagged(classes)
     if inner is _AS_IS or NoneType not in kinds:
         return inner
     return _Codec(
         lambda value: None if value is None else inner.encode(value),
         lambda value: None if value is None else inner.decode(value),
     )
+
+
+def _tagged(classes: frozenset[Any]) -> _Codec:
+    codecs = {kind.__name__: _codec_of(kind) for kind in classes}
+
+    def encode(value: Any) -> Any:
+        name = type(value).__name__
+        return [name, codecs[name].encode(value)]
+
+    return _Codec(encode, lambda value: codecs[value[0]].decode(value[1]))
 
 
 def _tuple(kinds: tuple[Any, ...]) -> _Codec:
@@ -113,18 +124,25 @@ def _mapping(key: Any, kind: Any) -> _Codec:
 
 
 def _dataclass(kind: Any) -> _Codec:
-    kinds = typing.get_type_hints(kind)
-    codecs = [(f.name, f.default, _codec_of(kinds[f.name])) for f in fields(kind)]
-    decoders = {name: codec.decode for name, _, codec in codecs}
+    @cache
+    def codecs() -> list[tuple[str, Any, _Codec]]:  # when first used, because a field may be of the class itself
+        kinds = typing.get_type_hints(kind)
+        return [(f.name, f.default, _codec_of(kinds[f.name])) for f in fields(kind)]
+
+    @cache
+    def decoders() -> dict[str, Callable[[Any], Any]]:
+        return {name: codec.decode for name, _, codec in codecs()}
 
     def encode(value: Any) -> dict[str, Any]:
         out = {}
-        for name, default, codec in codecs:
+        for name, default, codec in codecs():
             field_value = getattr(value, name)
             if field_value is not default or default is MISSING:
                 out[name] = field_value if codec is _AS_IS else codec.encode(field_value)
         return out
 
-    return _Codec(
-        encode, lambda value: kind(**{name: decoders[name](field_value) for name, field_value in value.items()})
-    )
+    def decode(value: Any) -> Any:
+        decoder_of = decoders()
+        return kind(**{name: decoder_of[name](field_value) for name, field_value in value.items()})
+
+    return _Codec(encode, decode)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ FORMAT_VERSION = 1
 _WIDTHS_BYTES = (1, 2, 4, 8)
 
 Int64Array = npt.NDArray[np.int64]
+_EMPTY: Int64Array = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,14 +178,14 @@ class OffsetSet:
         """Return the number of smaller offsets."""
         return int(np.clip(offset - self.starts, 0, self.lengths).sum())
 
-    def to_json(self) -> list[list[int]]:
-        return [self.starts.tolist(), self.lengths.tolist()]
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON for another process of this version."""
+        return {"runs": len(self.starts), "starts": _to_json_runs(self.starts), "lengths": _to_json_runs(self.lengths)}
 
     @classmethod
-    def from_json(cls, value: Sequence[Sequence[int]]) -> OffsetSet:
+    def from_json(cls, value: Mapping[str, Any]) -> OffsetSet:
         """Decode the result of `to_json`."""
-        starts, lengths = (np.array(numbers, np.int64) for numbers in value)
-        return cls(starts, lengths)
+        return cls(*(_from_json_runs(value[name], value["runs"]) for name in ("starts", "lengths")))
 
     def to_text(self) -> str:
         """Return text for file metadata, which `from_text` can parse."""
@@ -229,7 +230,6 @@ class OffsetSet:
         return cls(starts.astype(np.int64), lengths)
 
 
-_EMPTY: Int64Array = np.zeros(0, np.int64)
 NO_RUNS: Final = OffsetSet(_EMPTY, _EMPTY)
 
 

@@ -36,6 +36,12 @@ _PLACED_AT = 12
 _LOG_FOLDER = re.compile(r"/tables/[0-9a-f]{32}/")
 _NAME_KEY = re.compile(r"([a-z_][a-z0-9_]*)/([a-z_][a-z0-9_]*)/names/([0-9]{8,})\.json")
 _NUMBER = re.compile(r"([0-9]{20})(?:\.json)?")
+_FILE = re.compile(r"file:/+(?=[^/])", re.IGNORECASE)
+_S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
+_AZURE = re.compile(r"abfs://", re.IGNORECASE)
+NAME_PROPERTY: Final = "openlineage.dataset.name"
+NAMESPACE_PROPERTY: Final = "openlineage.dataset.namespace"
+PROPERTY_PREFIX: Final = "openlineage."
 
 
 def parse_database(text: object) -> str:
@@ -57,7 +63,7 @@ def parse_table_name(text: object) -> TableName:
     parts = base.split(".")
     if len(parts) > 2:
         raise InvalidNameError(
-            f"table name {_quote(text)}: found {len(parts)} parts, expected '<database>.<table>' or '<table>'",
+            f"table name {_quote(text)}: found {len(parts)} parts, expected '<database>.<table>' or '<table>'"
         )
     database = parse_database(parts[0]) if len(parts) == 2 else DEFAULT_DATABASE
     path = TablePath(database, _validate_name(parts[-1], "table"))
@@ -85,7 +91,7 @@ def _validate_name(text: object, kind: str) -> str:
     if not _NAME.match(name) or len(name) > NAME_CHARS_MAX:
         raise InvalidNameError(
             f"{kind} name {_quote(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
-            "not beginning with a digit; choose such a name",
+            "not beginning with a digit; choose such a name"
         )
     return name
 
@@ -268,11 +274,6 @@ def _lake_key(path: TablePath, name: str, lake_format: str) -> str:
     return f"{LAKE_PREFIX}{database}/{name}"
 
 
-_FILE = re.compile(r"file:/+(?=[^/])", re.IGNORECASE)
-_S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
-_AZURE = re.compile(r"abfs://", re.IGNORECASE)
-
-
 def plain_location(location: str) -> str:
     """Return the canonical spelling of a location: local files as a path, S3 as ``s3://``, Azure as ``abfss://``."""
     if location.startswith("/"):
@@ -331,11 +332,6 @@ def is_within(inner: str, outer: str) -> bool:
     if inner.startswith("/") and outer.startswith("/"):
         inner, outer = os.path.realpath(inner), os.path.realpath(outer)
     return _is_below(inner, outer)
-
-
-NAME_PROPERTY: Final = "openlineage.dataset.name"
-NAMESPACE_PROPERTY: Final = "openlineage.dataset.namespace"
-PROPERTY_PREFIX: Final = "openlineage."
 
 
 class DatasetName(NamedTuple):

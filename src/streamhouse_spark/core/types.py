@@ -147,7 +147,7 @@ class TableName:
         if (path := self.require_rows(doing)).branch is not None:
             raise InvalidNameError(
                 f"cannot {doing} {self}: a branch takes and gives rows alone; use {path.base}, or for the branch "
-                "itself fast_forward and drop_branch",
+                "itself fast_forward and drop_branch"
             )
         return path
 
@@ -155,7 +155,7 @@ class TableName:
         """Return the path of a writable table or branch. Rejects suffixes, which are read-only."""
         if self.suffix is not None:
             raise InvalidNameError(
-                f"cannot {doing} {self}: names with a $ suffix are read-only; use {self.path} instead",
+                f"cannot {doing} {self}: names with a $ suffix are read-only; use {self.path} instead"
             )
         return self.path
 
@@ -212,7 +212,7 @@ class Transaction:
         for text in (self.app_id, self.owner):
             if not _is_identity(text) and not (text is None and self.app_id is not None):
                 raise InvalidOptionError(
-                    f"transaction of {quote(self.app_id)}, owner {quote(self.owner)}: expected non-empty texts",
+                    f"transaction of {quote(self.app_id)}, owner {quote(self.owner)}: expected non-empty texts"
                 )
         if not _is_int64(self.version):
             raise InvalidOptionError(

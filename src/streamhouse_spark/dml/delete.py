@@ -19,10 +19,8 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, Transaction, check_transaction
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
-from streamhouse_spark.expressions.evaluation import mask_of
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.partition_filter import (
-    ConditionOverwriteFilter,
     OverwriteFilter,
     OverwriteFilterFactory,
 )
@@ -68,7 +66,7 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
         raise InvalidOptionError("delete(where=None): a condition is needed; truncate() removes all rows")
     return delete_rows(
         table,
-        lambda schema: ConditionOverwriteFilter.of(filter_, schema),
+        lambda schema: filter_.bound(schema.arrow),
         InitialSchema(None, reader="a deletion of rows of {name}", advice="run it again"),
         transaction,
     )
@@ -121,7 +119,7 @@ def locate_rows(table: TableHandle, snapshot: ReadSnapshot, choice: OverwriteFil
         read = take_read_version(table, snapshot.state)
         plan = plan_scan(table, snapshot, request).plan(table)
     ids = [np.zeros(0, np.int64)]
-    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
+    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, node=choice.node):
         is_filtered = choice.expression is not None
         chosen = batch if is_filtered else batch.filter(pa.array(choice.mask(pa.Table.from_batches([batch]))))
         ids.append(chosen.column(ROW_ID.name).to_numpy())

@@ -12,7 +12,6 @@ from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.partition_filter import (
-    ConditionOverwriteFilter,
     OverwriteFilter,
     OverwriteFilterFactory,
 )
@@ -37,7 +36,7 @@ def condition_filter(where: Any) -> OverwriteFilterFactory:
     filter_ = parse_filter(where)
     if filter_ is None:
         raise InvalidOptionError("overwrite(where=[]): a condition is needed; leave where out to replace all rows")
-    return lambda schema: ConditionOverwriteFilter.of(filter_, schema)
+    return lambda schema: filter_.bound(schema.arrow)
 
 
 def limit_to_partitions(choose: OverwriteFilterFactory, state: TableState) -> OverwriteFilterFactory:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.arrow_rows import drop_rows
-from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.expressions.functions import to_decimal256, to_float, value_of
 from streamhouse_spark.expressions.predicates import FALSE, TRUE, And, Compare, Constant, In, IsNull, Node, Not, Or
 from streamhouse_spark.expressions.sql import Part
@@ -31,6 +30,16 @@ _COMPARISONS: Final[Mapping[str, str]] = {
     ">=": "greater_equal",
 }
 _MIRRORED: Final = {">": "<", ">=": "<="}
+Bools = npt.NDArray[np.bool_]
+_KEPT_SHARE_MAX: Final = 0.75
+"""If more than this share of a batch may match, all rows are kept: a copy costs more than filtering the rest."""
+_TEXT_TESTS: Final[Mapping[str, str]] = {
+    "STARTS_WITH": "starts_with",
+    "ENDS_WITH": "ends_with",
+    "CONTAINS": "match_substring",
+}
+_UNCOMPARED = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""Arrow errors for a constant that the column's type does not hold, or a type that it does not compare."""
 
 
 def evaluate(part: Part, rows: pa.Table | pa.RecordBatch) -> Any:
@@ -123,60 +132,26 @@ def _compare_floats(operator: str, left: Any, right: Any) -> Any:
     return pc.or_(answer, right_nan)
 
 
-Bools = npt.NDArray[np.bool_]
+def possible_rows(node: Node, batch: pa.RecordBatch) -> Bools | None:
+    """Return the rows for which the predicate may be true; None for all rows.
 
-_KEPT_SHARE_MAX: Final = 0.75
-"""If more than this share of a batch may match, all rows are kept, because a copy costs more than filtering the
-rest.
-"""
-_OPERATORS: Final[Mapping[str, str]] = {
-    "=": "equal",
-    "<=>": "equal",
-    "<": "less",
-    "<=": "less_equal",
-    ">": "greater",
-    ">=": "greater_equal",
-}
-_TEXT_TESTS: Final[Mapping[str, str]] = {
-    "STARTS_WITH": "starts_with",
-    "ENDS_WITH": "ends_with",
-    "CONTAINS": "match_substring",
-}
-_UNCOMPARED = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""Arrow errors for a constant that the column's type does not hold, or a type that it does not compare."""
+    Columns missing in the batch may have any value.
+    """
+    return _possible_mask(node, batch, TRUE)
 
 
-@dataclass(frozen=True, slots=True)
-class RowMask:
-    """Finds rows of batches that surely do not match a filter. Columns missing in a batch may have any value."""
-
-    node: Node
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """The columns of the filter."""
-        return self.node.columns()
-
-    def of(self, batch: pa.RecordBatch) -> Bools | None:
-        """Return the rows for which the filter may be true; None for all rows."""
-        return _possible_mask(self.node, batch, TRUE)
-
-    def matches(self, batch: pa.RecordBatch) -> Bools | None:
-        """Return the rows for which the filter may be true; None for all, or if a copy would not pay off."""
-        possible = self.of(batch)
-        if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
-            return None
-        return possible
-
-    def filter_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch without rows for which the filter cannot be true, if that justifies a copy."""
-        possible = self.matches(batch)
-        return batch if possible is None else drop_rows(batch, ~possible)
+def rows_to_keep(node: Node, batch: pa.RecordBatch) -> Bools | None:
+    """Return the rows for which the predicate may be true; None for all, or if a copy would not pay off."""
+    possible = possible_rows(node, batch)
+    if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
+        return None
+    return possible
 
 
-def mask_of(node: Node) -> RowMask | None:
-    """Return the mask of a filter; None if it references no column."""
-    return RowMask(node) if node.columns() else None
+def drop_mismatches(node: Node, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch without rows for which the predicate cannot be true, if that justifies a copy."""
+    kept = rows_to_keep(node, batch)
+    return batch if kept is None else drop_rows(batch, ~kept)
 
 
 def _possible_mask(node: Node, batch: pa.RecordBatch, outcome: int) -> Bools | None:
@@ -227,21 +202,23 @@ def _evaluate(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray 
             return pc.is_null(column)
         case Compare(operator, _, value) if operator in _TEXT_TESTS:
             return pc.call_function(_TEXT_TESTS[operator], [column], options=pc.MatchSubstringOptions(value))
-        case Compare(operator, _, value):
-            return _compare_values(operator, column, value)
+        case Compare():
+            return _compare_constant(node, column)
         case In(_, _, has_null):
             values = None if has_null else _to_values(node, column.type)
             return None if values is None else _is_in_values(column, values)
 
 
-def _compare_values(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | None:
-    constant = _to_value(value, column.type)
+def _compare_constant(node: Compare, column: pa.Array) -> pa.BooleanArray | None:
+    constant = _to_value(node.value, column.type)
     if constant is None:
         return None
-    matches = pc.call_function(_OPERATORS[operator], [column, constant])
-    if pa.types.is_floating(column.type) and operator in (">", ">="):  # in Spark, NaN is greater than all numbers
-        matches = pc.or_(matches, pc.is_nan(column))
-    return pc.fill_null(matches, False) if operator == "<=>" else matches
+    operator = "=" if node.operator == "<=>" else node.operator
+    if pa.types.is_floating(column.type) and not node.is_false_for_nan:
+        matches = _compare_floats(operator, column, constant)
+    else:
+        matches = pc.call_function(_COMPARISONS[operator], [column, constant])
+    return pc.fill_null(matches, False) if node.operator == "<=>" else matches
 
 
 def _is_in_values(column: pa.Array, values: pa.Array) -> pa.BooleanArray:

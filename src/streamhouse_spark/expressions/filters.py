@@ -6,7 +6,7 @@ decimals of different scales and does not compare large integers with floats; ne
 notation's value. Dates and timestamps compare as integers of any size, and those beyond Python's range are given as
 Arrow scalars.
 
-Projection of a read: the columns to read, the filters to apply, and the columns of the result.
+A `Projection` is what a read needs of a filter: the columns to read, the filter to apply, and the result's columns.
 """
 
 from __future__ import annotations
@@ -17,52 +17,32 @@ import math
 import numbers
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_rows import select_matching_rows
-from streamhouse_spark.core.concurrency import cached_property
+from streamhouse_spark.core.arrow_rows import evaluate_filter, select_matching_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
-from streamhouse_spark.expressions.evaluation import RowMask, mask_of
-from streamhouse_spark.expressions.predicates import (
-    ALWAYS_TRUE,
-    ANYTHING,
-    FALSE,
-    NULL,
-    UNKNOWN,
-    And,
-    Bounds,
-    Compare,
-    In,
-    IsNull,
-    Node,
-    Not,
-    OfNumbers,
-    family_of,
-)
+from streamhouse_spark.expressions.arrow import COMPARISONS, ArrowFilter
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, UNKNOWN, And, Compare, In, IsNull, Node, Not
 from streamhouse_spark.schema.table_schema import TableSchema
 
 Predicate = tuple[str, str, Any]
 
-_COMPARISONS: Mapping[str, Callable[[pc.Expression, Any], pc.Expression]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-_OPERATORS = (*_COMPARISONS, "in", "is null", "not null")
+_OPERATORS = (*COMPARISONS, "in", "is null", "not null")
 _ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
 _UNKNOWN_FIELD = re.compile(r"No match for FieldRef\.(?:Name)?\(?([^)\s]+)\)?")
+_EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added if the value has one
+_UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +51,41 @@ class Filter:
 
     expression: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
-    columns: tuple[str, ...] | None = None
-    """The columns of the given expression, if the caller knows them; None if unknown."""
+    node: Node | None = None
+    """The tree of the given expression, if the caller knows it."""
 
     def bound(self, schema: pa.Schema) -> BoundFilter:
         """Return the filter for rows of this schema: names in its spelling, values compared as its types.
 
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
         """
-        fields = [find_field(schema, name) for name, _, _ in self.predicates]
-        comparisons = [(f, o, _parse_operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
-        terms = [_to_expression(*comparison) for comparison in comparisons]
-        if self.expression is not None:
-            terms.append(self.expression)
-        columns = tuple(f.name for f in fields) if self.expression is None else self.columns
-        node = (
-            And(tuple(_to_node(*comparison) for comparison in comparisons))
-            if self.expression is None
-            else ArrowFilter(self.expression, schema)
-        )
-        bound = BoundFilter(reduce(operator.and_, terms), node, columns)
+        if self.expression is None:
+            fields = [find_field(schema, name) for name, _, _ in self.predicates]
+            terms = [_bind(field, op, value) for field, (_, op, value) in zip(fields, self.predicates, strict=True)]
+            expression = reduce(operator.and_, (term for term, _ in terms))
+            bound = BoundFilter(expression, And(tuple(node for _, node in terms)), tuple(f.name for f in fields))
+        elif self.node is None:
+            bound = BoundFilter(self.expression, ArrowFilter(self.expression, schema), None)
+        else:
+            bound = BoundFilter(self.expression, self.node, tuple(sorted(self.node.columns())))
         _check(bound.expression, schema)
         return bound
 
 
 @dataclass(frozen=True, slots=True)
 class BoundFilter:
+    """A filter for rows of one schema. It is true for the matching rows; null does not match."""
+
     expression: pc.Expression
     node: Node
     """Predicate that all matching rows satisfy, for skipping files and segments."""
-    columns: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None
     """The columns that it needs; None if unknown."""
+
+    def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return which of the rows match."""
+        matches: npt.NDArray[np.bool_] = pc.fill_null(evaluate_filter(rows, self.expression), False).to_numpy()
+        return matches
 
 
 def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter | None:
@@ -140,30 +124,71 @@ def _refuse(item: Any) -> NoReturn:
     raise InvalidOptionError(
         f"filter {quote(item)}: expected a list of (column, operator, value) with an operator of "
         f"{', '.join(_OPERATORS)}, "
-        "or a pyarrow.compute expression",
+        "or a pyarrow.compute expression"
     )
 
 
-def _to_expression(field: pa.Field, name: str, value: Any) -> pc.Expression:
-    """Return the predicate as an expression over a column of this type."""
-    column = pc.field(field.name)
-    if name == "is null":
-        return column.is_null()
-    if name == "not null":
-        return column.is_valid()
-    if name != "in" and (number := _exact(value, field.type)) is not None:
-        return _exact_comparison(column, field.type, name, number)
-    if pa.types.is_timestamp(field.type) and _is_time(value):
+def _bind(field: pa.Field, name: str, given: Any) -> tuple[pc.Expression, Node]:
+    """Return the predicate as an expression, and as a tree that all of its rows satisfy.
+
+    The tree has values of the column's type, and rounding loses no row. Bounds are unreliable for infinities.
+    """
+    column, kind, value = pc.field(field.name), field.type, _parse_operand(given)
+    match name:
+        case "is null":
+            return column.is_null(), IsNull(field.name)
+        case "not null":
+            return column.is_valid(), Not(IsNull(field.name))
+        case "in":
+            return _bind_members(field, value)
+    if (number := _exact(value, kind)) is not None:
+        return _bind_number(field, name, number)
+    if pa.types.is_timestamp(kind) and _is_time(value):
         _to_member(field, value)  # Arrow rejects zoned against plain times only when it reads rows
     try:
-        if name == "in":
-            members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
-            return column.isin(pa.array([m for m in members if m is not None], field.type))
-        return _COMPARISONS[name](column, value)
+        expression = COMPARISONS[name](column, value)
     except _ARROW_ERRORS as error:
-        raise InvalidOptionError(
-            f"filter ({field.name!r}, {name!r}, {quote(value)}): {error}; give another value"
-        ) from error
+        raise _incomparable_error(field, name, value, error) from error
+    if pa.types.is_floating(kind):
+        finite = _float(value) if _is_number(value) else None
+        is_bounded = finite is not None and math.isfinite(finite)
+        return expression, _compare(field.name, name, finite) if is_bounded else UNKNOWN
+    try:
+        return expression, _compare(field.name, name, _to_member(field, value))
+    except InvalidOptionError:  # Arrow may be able to compare them
+        return expression, UNKNOWN
+
+
+def _bind_members(field: pa.Field, value: Any) -> tuple[pc.Expression, Node]:
+    try:
+        members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
+        non_null = [m for m in members if m is not None]
+        expression = pc.field(field.name).isin(pa.array(non_null, field.type))
+    except _ARROW_ERRORS as error:
+        raise _incomparable_error(field, "in", value, error) from error
+    has_bounds = all(not isinstance(m, float) or math.isfinite(m) for m in non_null)
+    return expression, In(field.name, tuple(non_null), has_null=False) if has_bounds else UNKNOWN
+
+
+def _bind_number(field: pa.Field, name: str, value: decimal.Decimal) -> tuple[pc.Expression, Node]:
+    """Compare exactly: with the value rounded down to the column's type, and an operator that allows for rounding."""
+    column, kind = pc.field(field.name), field.type
+    always = column == column  # noqa: PLR0124 - null for null
+    never = column != column  # noqa: PLR0124 - null for null
+    if value.is_nan():
+        return (always if name == "!=" else never), UNKNOWN
+    floor = _floor(value, kind)
+    scalar = _number(floor, kind)
+    if scalar is None:  # outside the range of the type
+        return (always if name in (("!=", "<", "<=") if value > 0 else ("!=", ">", ">=")) else never), UNKNOWN
+    folded = name if floor == value else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
+    if folded is None:
+        return (always if name == "!=" else never), UNKNOWN
+    return COMPARISONS[folded](column, scalar), _compare(field.name, folded, scalar_to_ticks(scalar))
+
+
+def _incomparable_error(field: pa.Field, name: str, value: Any, error: Exception) -> InvalidOptionError:
+    return InvalidOptionError(f"filter ({field.name!r}, {name!r}, {quote(value)}): {error}; give another value")
 
 
 def _parse_members(column: str, value: Any) -> list[Any]:
@@ -180,41 +205,10 @@ def _parse_operand(value: Any) -> Any:
     return value.as_py() if is_plain or (isinstance(value, pa.Scalar) and not value.is_valid) else value
 
 
-def _to_node(field: pa.Field, name: str, value: Any) -> Node:
-    """Return a tree that all rows of the predicate satisfy, with values of the column's type; rounding loses no row.
-
-    Bounds are unreliable for infinities.
-    """
-    kind = field.type
-    if name in ("is null", "not null"):
-        return IsNull(field.name) if name == "is null" else Not(IsNull(field.name))
-    if name == "in":
-        members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
-        non_null = [m for m in members if m is not None]
-        return In(field.name, tuple(non_null), has_null=False) if all(_has_bounds(m) for m in non_null) else UNKNOWN
-    if (number := _exact(value, kind)) is not None:
-        floor = number if number.is_nan() else _floor(number, kind)
-        scalar = None if floor.is_nan() else _number(floor, kind)
-        folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
-        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, scalar_to_ticks(scalar))
-    if pa.types.is_floating(kind):
-        finite = _float(value) if _is_number(value) else None
-        return _compare(field.name, name, finite) if finite is not None and math.isfinite(finite) else UNKNOWN
-    try:
-        return _compare(field.name, name, _to_member(field, value))
-    except InvalidOptionError:  # Arrow may be able to compare them
-        return UNKNOWN
-
-
 def _compare(column: str, name: str, value: Any) -> Node:
     if name == "!=":
         return Not(Compare("=", column, value))
-    compared = Compare(name, column, value)
-    return OfNumbers(compared) if isinstance(value, float) else compared
-
-
-def _has_bounds(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
+    return Compare(name, column, value, is_false_for_nan=isinstance(value, float))
 
 
 def _is_exact(kind: pa.DataType) -> bool:
@@ -280,31 +274,6 @@ def _float(value: Any) -> float | None:
         return None
 
 
-def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value: decimal.Decimal) -> pc.Expression:
-    if value.is_nan():
-        return column == column if name == "!=" else column != column  # noqa: PLR0124 - null for null
-    floor = _floor(value, kind)
-    scalar = _number(floor, kind)
-    if scalar is None:  # outside the range of the type
-        always = name in (("!=", "<", "<=") if value > 0 else ("!=", ">", ">="))
-        return column == column if always else column != column  # noqa: PLR0124 - null for null
-    if floor == value:
-        return _COMPARISONS[name](column, scalar)
-    match name:
-        case "<" | "<=":
-            return column <= scalar
-        case ">" | ">=":
-            return column > scalar
-        case "=":
-            return column != column  # noqa: PLR0124 - false, and null for null
-    return column == column  # noqa: PLR0124 - true, and null for null
-
-
-_EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
-_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added if the value has one
-_UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-
-
 def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
     """Return the largest number of the type's scale that is not greater than the value."""
     scale = kind.scale if pa.types.is_decimal(kind) else 0
@@ -346,7 +315,7 @@ def _to_member(field: pa.Field, value: Any) -> Any:
     if not fits:
         raise InvalidOptionError(
             f"filter on column '{field.name}' of type {kind}: found a value of type {type(value).__name__}; "
-            "give one of the column's type",
+            "give one of the column's type"
         )
     return value
 
@@ -370,90 +339,6 @@ def _check(expression: pc.Expression, schema: pa.Schema) -> None:
         raise InvalidOptionError(f"filter {expression}: {first}; compare columns with values of their types") from error
 
 
-@dataclass(frozen=True, eq=False)
-class ArrowFilter:
-    """A `Node` for an opaque Arrow expression, evaluated the way Arrow prunes Parquet row groups.
-
-    Arrow simplifies the expression under the guarantee that the bounds give, if possible to one that is never true.
-    """
-
-    expression: pc.Expression
-    schema: pa.Schema
-
-    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        named_bounds = {name: column_bounds for name, column_bounds in bounds.items() if name in self._column_names}
-        guarantee = _make_guarantees(named_bounds, self.schema)
-        return FALSE | NULL if guarantee is not None and self._is_excluded_by(guarantee) else ANYTHING
-
-    def _is_excluded_by(self, guarantee: pc.Expression) -> bool:
-        import pyarrow.dataset as ds  # imports pandas if installed
-
-        file_format = ds.IpcFileFormat()
-        fragment = file_format.make_fragment(pa.py_buffer(b""), partition_expression=guarantee)
-        dataset = ds.FileSystemDataset([fragment], self.schema, file_format)
-        try:
-            return next(iter(dataset.get_fragments(filter=self.expression)), None) is None
-        except pa.ArrowInvalid:  # a bound does not fit the type of the comparison; only pruning needs that cast
-            return False
-
-    def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
-        return None
-
-    def columns(self) -> frozenset[str]:
-        return self._column_names
-
-    @cached_property
-    def _column_names(self) -> frozenset[str]:
-        """Columns whose names occur in the expression's text: all that it references, perhaps more.
-
-        Arrow simplifies comparisons with NaN wrongly, so an expression with NaN does not prune by float columns.
-        """
-        text = str(self.expression)
-        has_nan = "nan" in text.casefold()
-        named = (field for field in self.schema if field.name in text)
-        return frozenset(field.name for field in named if not (has_nan and pa.types.is_floating(field.type)))
-
-
-def _make_guarantees(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expression | None:
-    combined: pc.Expression | None = None
-    for name, column_bounds in bounds.items():
-        index = schema.get_field_index(name)
-        part = _make_guarantee(pc.field(name), column_bounds, schema.field(index).type) if index >= 0 else None
-        if part is not None:
-            combined = part if combined is None else combined & part
-    return combined
-
-
-def _make_guarantee(field: pc.Expression, bounds: Bounds, data_type: pa.DataType) -> pc.Expression | None:
-    """Return the guarantee that bounds give; None without one, such as for NaN, which Arrow cannot express."""
-    if not bounds.may_have_value:
-        return field.is_null()
-    low, high = _to_scalar(bounds.low, data_type), _to_scalar(bounds.high, data_type)
-    if low is None or high is None or bounds.may_be_nan:
-        return None
-    above, below = field >= low, field <= high
-    if bounds.may_be_null:  # repeated for each bound, because Arrow does not look deeper
-        above, below = above | field.is_null(), below | field.is_null()
-    return above & below
-
-
-def _to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar | None:
-    """Return a bound in the column's type; None without a bound, or if it does not fit the type."""
-    if value is None or family_of(data_type) is None:
-        return None
-    if isinstance(value, tuple):
-        is_nan, value = value
-        if is_nan:
-            return None
-    try:
-        return pa.scalar(value, data_type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return None
-
-
-__all__ = ["Filter", "Projection", "filter_and_project", "parse_filter"]
-
-
 @dataclass(frozen=True, slots=True)
 class Projection:
     """The ``columns`` of the result, and ``read_columns`` (None: all), which include those of the filter."""
@@ -463,7 +348,7 @@ class Projection:
     read_columns: tuple[str, ...] | None
     filter: pc.Expression | None = None
     node: Node = ALWAYS_TRUE
-    """The filter for skipping files and segments."""
+    """The filter for skipping files, segments and rows."""
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, filter_: Filter | None) -> Projection:
@@ -481,11 +366,6 @@ class Projection:
         else:
             read = tuple(dict.fromkeys([*names, *needed])) or schema.names[:1]
         return cls(out, names, read, bound.expression if bound else None, bound.node if bound else ALWAYS_TRUE)
-
-    @property
-    def mask(self) -> RowMask | None:
-        """The pre-filter for rows."""
-        return mask_of(self.node)
 
     def finish(self, table: pa.Table) -> pa.Table:
         """Return the requested columns, in order."""

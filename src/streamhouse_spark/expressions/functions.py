@@ -1,11 +1,8 @@
-"""Calendar fields and truncation of dates and timestamps, over their whole range. Pure.
-
-Arrow's own functions store years in 16 bits and return wrong dates for other years.
-
-Functions of SQL expressions: type resolution, and evaluation over Arrow columns. Pure.
+"""Functions of SQL expressions: type resolution, and evaluation over Arrow columns. Pure.
 
 Results equal Spark's in ANSI mode: null if an operand is null, an error if a number overflows. The year, day, hour and
-text of a TIMESTAMP are in UTC, on every machine and in every session.
+text of a TIMESTAMP are in UTC, on every machine and in every session. Calendar fields are computed here, because
+Arrow's own functions store years in 16 bits and return wrong dates for other years.
 """
 
 from __future__ import annotations
@@ -32,6 +29,35 @@ _MICROS: Final[Mapping[str, int]] = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_TIMESTAMP_NTZ: Final = pa.timestamp("us")
+_DATES: Final = (pa.date32(), _TIMESTAMP, _TIMESTAMP_NTZ)
+_UNITS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("year", "yyyy", "yy"), "year"),
+    "quarter": "quarter",
+    **dict.fromkeys(("month", "mon", "mm"), "month"),
+    "week": "week",
+    **dict.fromkeys(("day", "dd"), "day"),
+    "hour": "hour",
+    "minute": "minute",
+    "second": "second",
+    "millisecond": "millisecond",
+    "microsecond": "microsecond",
+}
+_DATE_UNITS: Final = ("year", "quarter", "month", "week")
+_TIMES: Final[Mapping[str, Callable[[Any], Any]]] = {"hour": pc.hour, "minute": pc.minute, "second": pc.second}
+_ARITHMETIC: Final = ("add", "subtract", "multiply", "negative")
+_LENGTHS: Final = ("length", "char_length", "character_length")
+_EXACT_DIGITS_MAX: Final = 76
+"""Digits of Arrow's widest decimal, in which sums and products are exact."""
+_TEXT_SCALE_MAX: Final = 6
+"""Decimals with up to this scale have no exponent in Arrow's texts, as in Spark's."""
+_INT_DIGITS: Final[Mapping[int, int]] = {8: 3, 16: 5, 32: 10, 64: 20}
+"""Integer bits → digits of Spark's decimal for it."""
+_DATE_DAYS: Final = (-719162, 2932896)
+_TIMESTAMP_MICROS: Final = tuple(day * 86_400_000_000 for day in (_DATE_DAYS[0], _DATE_DAYS[1] + 1))
+Chosen = tuple[str, pa.DataType, Sequence[int], Any]
+"""Resolved function: operator, result type, positions of its operands, and further argument."""
 
 
 def _months(days: Ints) -> Ints:
@@ -115,41 +141,11 @@ def _each(values: Any, kind: pa.DataType, function: Callable[[Ints, bool], Ints]
     return pa.array(function(ticks, is_date), of_ticks, mask=mask).cast(kind)
 
 
-_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-_TIMESTAMP_NTZ: Final = pa.timestamp("us")
-_DATES: Final = (pa.date32(), _TIMESTAMP, _TIMESTAMP_NTZ)
-_UNITS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("year", "yyyy", "yy"), "year"),
-    "quarter": "quarter",
-    **dict.fromkeys(("month", "mon", "mm"), "month"),
-    "week": "week",
-    **dict.fromkeys(("day", "dd"), "day"),
-    "hour": "hour",
-    "minute": "minute",
-    "second": "second",
-    "millisecond": "millisecond",
-    "microsecond": "microsecond",
-}
-_DATE_UNITS: Final = ("year", "quarter", "month", "week")
-_TIMES: Final[Mapping[str, Callable[[Any], Any]]] = {"hour": pc.hour, "minute": pc.minute, "second": pc.second}
-_ARITHMETIC: Final = ("add", "subtract", "multiply", "negative")
-_LENGTHS: Final = ("length", "char_length", "character_length")
-_EXACT_DIGITS_MAX: Final = 76
-"""Digits of Arrow's widest decimal, in which sums and products are exact."""
-_TEXT_SCALE_MAX: Final = 6
-"""Decimals with up to this scale have no exponent in Arrow's texts, as in Spark's."""
-_INT_DIGITS: Final[Mapping[int, int]] = {8: 3, 16: 5, 32: 10, 64: 20}
-"""Integer bits → digits of Spark's decimal for it."""
-_DATE_DAYS: Final = (-719162, 2932896)
-_TIMESTAMP_MICROS: Final = tuple(day * 86_400_000_000 for day in (_DATE_DAYS[0], _DATE_DAYS[1] + 1))
 FUNCTIONS: Final = frozenset(
     [*FIELDS, *_TIMES, *_LENGTHS, "date", "to_date", "date_trunc", "trunc", "concat", "upper", "lower",
      "substring", "substr"]
 )  # fmt: skip
 """The names that an expression may call, in lower case."""
-
-Chosen = tuple[str, pa.DataType, Sequence[int], Any]
-"""Resolved function: operator, result type, positions of its operands, and further argument."""
 
 
 class UnsuitableError(Exception):

@@ -16,7 +16,6 @@ from streamhouse_spark.core.arrow_rows import distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import from_text, scalar_to_ticks, to_python
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
-from streamhouse_spark.expressions.filters import Filter
 from streamhouse_spark.expressions.predicates import UNKNOWN, And, In, IsNull, Node, Or
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.partitioning import PartitionField
@@ -25,6 +24,9 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The text of a null partition value, as in Hive's directories."""
+Bools = npt.NDArray[np.bool_]
+_TESTED_MAX: Final = 256
+"""Above this number of partitions, files are not pruned by partition, because the tests would take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +160,6 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-Bools = npt.NDArray[np.bool_]
-
-_TESTED_MAX: Final = 256
-"""Above this number of partitions, files are not pruned by partition, because the tests would take longer."""
-
-
 class OverwriteFilter(Protocol):
     """Chooses rows by the columns of one schema."""
 
@@ -185,30 +181,6 @@ class OverwriteFilter(Protocol):
 
 OverwriteFilterFactory = Callable[[TableSchema], OverwriteFilter]
 """Creates the filter for a schema. Raises `SchemaMismatchError`, `InvalidOptionError` if that is impossible."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConditionOverwriteFilter:
-    """The rows for which a condition is true; null does not match."""
-
-    expression: pc.Expression
-    node: Node
-    columns: tuple[str, ...] | None
-
-    @classmethod
-    def of(cls, filter_: Filter, schema: TableSchema) -> ConditionOverwriteFilter:
-        """Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison."""
-        bound = filter_.bound(schema.arrow)
-        return cls(bound.expression, bound.node, bound.columns)
-
-    def mask(self, rows: pa.Table) -> Bools:
-        from pyarrow import acero  # imports pandas if installed
-
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
-        projection = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["chosen"]), [source])
-        column = projection.to_table(use_threads=False).column("chosen")
-        matches: Bools = pc.fill_null(column, False).to_numpy()
-        return matches
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ are days, timestamps microseconds.
 from __future__ import annotations
 
 import datetime as dt
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -81,24 +82,29 @@ def family_of(column: pa.DataType) -> str | None:
     return simple.get(column)
 
 
-class Node(Protocol):
+class Node(ABC):
     """A predicate, or a part of one."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
         """Return the possible outcomes for a row within the bounds, as a set of `TRUE`, `FALSE`, `NULL`.
 
         Columns without bounds may have any value.
         """
 
-    def values_of(self, column: str) -> frozenset[Any] | None:
+    def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002 - unknown by default
         """Return the values (None is null) that the column must have for the filter to be true; None for any."""
+        return None
 
     def columns(self) -> frozenset[str]:
         """Return the columns whose bounds are needed."""
+        return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Node):
     """A part with the same outcomes for every row, or of which nothing is known."""
 
     possible: int = ANYTHING
@@ -109,31 +115,35 @@ class Constant:
     def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
         return None if self.possible & TRUE else frozenset()
 
-    def columns(self) -> frozenset[str]:
-        return frozenset()
-
 
 UNKNOWN = Constant()
 ALWAYS_TRUE = Constant(TRUE)
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Not(Node):
     child: Node
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
         outcomes = self.child.outcomes(bounds)
-        return (outcomes & NULL) | (FALSE if outcomes & TRUE else 0) | (TRUE if outcomes & FALSE else 0)
-
-    def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
-        return None
+        return (outcomes & NULL) | _invert_outcomes(outcomes)
 
     def columns(self) -> frozenset[str]:
         return self.child.columns()
 
 
+class _Connective(Node):
+    """AND or OR."""
+
+    __slots__ = ()
+    children: tuple[Node, ...]
+
+    def columns(self) -> frozenset[str]:
+        return frozenset[str]().union(*(child.columns() for child in self.children))
+
+
 @dataclass(frozen=True, slots=True)
-class And:
+class And(_Connective):
     children: tuple[Node, ...]
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
@@ -146,12 +156,9 @@ class And:
         value_sets = [values for child in self.children if (values := child.values_of(column)) is not None]
         return frozenset.intersection(*value_sets) if value_sets else None
 
-    def columns(self) -> frozenset[str]:
-        return frozenset[str]().union(*(child.columns() for child in self.children))
-
 
 @dataclass(frozen=True, slots=True)
-class Or:
+class Or(_Connective):
     children: tuple[Node, ...]
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
@@ -161,17 +168,22 @@ class Or:
         return outcomes
 
     def values_of(self, column: str) -> frozenset[Any] | None:
-        value_sets = [child.values_of(column) for child in self.children]
-        if any(values is None for values in value_sets):
-            return None
-        return frozenset[Any]().union(*(values for values in value_sets if values is not None))
+        value_sets = [values for child in self.children if (values := child.values_of(column)) is not None]
+        return frozenset[Any]().union(*value_sets) if len(value_sets) == len(self.children) else None
+
+
+class _ColumnTest(Node):
+    """A test of one column."""
+
+    __slots__ = ()
+    column: str
 
     def columns(self) -> frozenset[str]:
-        return frozenset[str]().union(*(child.columns() for child in self.children))
+        return frozenset([self.column])
 
 
 @dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(_ColumnTest):
     column: str
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
@@ -181,53 +193,34 @@ class IsNull:
     def values_of(self, column: str) -> frozenset[Any] | None:
         return frozenset([None]) if column == self.column else None
 
-    def columns(self) -> frozenset[str]:
-        return frozenset([self.column])
-
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(_ColumnTest):
     """``column operator value`` with ``= < <= > >= <=> STARTS_WITH ENDS_WITH CONTAINS``, never against null."""
 
     operator: str
     column: str
     value: Any
+    is_false_for_nan: bool = False
+    """Whether NaN never satisfies the comparison, as in Arrow; else it compares as in Spark."""
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
         column_bounds = bounds.get(self.column, UNKNOWN_BOUNDS)
         of_null = FALSE if self.operator == "<=>" else NULL
         possible = of_null if column_bounds.may_be_null else 0
         if column_bounds.may_have_value:
+            if self.is_false_for_nan:
+                column_bounds = replace(column_bounds, may_be_nan=False)
+                possible |= FALSE
             possible |= _compare_outcomes(self.operator, column_bounds, to_comparable(self.value))
         return possible
 
     def values_of(self, column: str) -> frozenset[Any] | None:
         return frozenset([self.value]) if column == self.column and self.operator in ("=", "<=>") else None
 
-    def columns(self) -> frozenset[str]:
-        return frozenset([self.column])
-
 
 @dataclass(frozen=True, slots=True)
-class OfNumbers:
-    """A comparison that NaN never satisfies, as in Arrow."""
-
-    child: Compare
-
-    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        column_bounds = bounds.get(self.child.column, UNKNOWN_BOUNDS)
-        of_numbers = self.child.outcomes({self.child.column: replace(column_bounds, may_be_nan=False)})
-        return of_numbers | (FALSE if column_bounds.may_have_value else 0)
-
-    def values_of(self, column: str) -> frozenset[Any] | None:
-        return self.child.values_of(column)
-
-    def columns(self) -> frozenset[str]:
-        return self.child.columns()
-
-
-@dataclass(frozen=True, slots=True)
-class In:
+class In(_ColumnTest):
     column: str
     values: tuple[Any, ...]
     """The values without null, for which ``has_null`` stands."""
@@ -271,9 +264,6 @@ class In:
 
     def values_of(self, column: str) -> frozenset[Any] | None:
         return frozenset(self.values) if column == self.column else None
-
-    def columns(self) -> frozenset[str]:
-        return frozenset([self.column])
 
 
 # -- three-valued logic over sets of outcomes -------------------------------------------------------------------------
@@ -334,16 +324,15 @@ def _starts_with(low: Any, high: Any, prefix: str) -> int:
     return (0 if is_below or is_above else TRUE) | (0 if all_inside else FALSE)
 
 
-def _ends_with(low: Any, high: Any, suffix: str) -> int:
-    if low is None or low != high:
-        return TRUE | FALSE
-    return TRUE if low.endswith(suffix) else FALSE
+def _of_constant(test: Callable[[str, str], bool]) -> Callable[[Any, Any, str], int]:
+    """Return the possible outcomes of a text test that is known only if all values are the same."""
 
+    def outcomes(low: Any, high: Any, part: str) -> int:
+        if low is None or low != high:
+            return TRUE | FALSE
+        return TRUE if test(low, part) else FALSE
 
-def _contains(low: Any, high: Any, part: str) -> int:
-    if low is None or low != high:
-        return TRUE | FALSE
-    return TRUE if part in low else FALSE
+    return outcomes
 
 
 _INTERVALS = {
@@ -354,8 +343,8 @@ _INTERVALS = {
     ">": lambda low, high, value: _invert_outcomes(_less_or_equal(low, high, value)),
     ">=": lambda low, high, value: _invert_outcomes(_less(low, high, value)),
     "STARTS_WITH": _starts_with,
-    "ENDS_WITH": _ends_with,
-    "CONTAINS": _contains,
+    "ENDS_WITH": _of_constant(str.endswith),
+    "CONTAINS": _of_constant(str.__contains__),
 }
 
 

@@ -1,4 +1,4 @@
-"""Parser of ``where`` conditions: a subset of SQL, as a filter with which reads can skip files and segments.
+"""``where`` conditions: a subset of SQL, as a filter with which reads can skip files and segments.
 
 ::
 
@@ -15,16 +15,20 @@ Texts are converted to the column's type: ``day >= '2026-01-31'``, ``at < '2026-
 from __future__ import annotations
 
 import decimal
+import operator
 import re
-from typing import Any, Final, NoReturn
+from functools import reduce
+from typing import Any, Final, NoReturn, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.python_values import from_text
+from streamhouse_spark.core.sql_parser import DEPTH_MAX, SqlParser
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.expressions.filters import Filter, Predicate
+from streamhouse_spark.expressions.sql import COMPARISONS
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
@@ -34,8 +38,8 @@ _TOKEN: Final = re.compile(
       | (?P<word>[A-Za-z_][A-Za-z0-9_$]*))""",
     re.VERBOSE,
 )
-_COMPARISONS: Final = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_DEPTH_MAX: Final = 50
+_Tree: TypeAlias = "Predicate | pc.Expression | list[Predicate]"
+"""A predicate, an expression, or predicates that must all hold."""
 
 
 def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression:
@@ -44,105 +48,79 @@ def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression
     Raises `InvalidOptionError` with the position of unsupported syntax, `SchemaMismatchError` for an unknown column.
     """
     tree = _Parser(text, schema).parse()
-    if _is_predicate(tree):
-        return [tree]
-    if tree[0] == "and" and all(_is_predicate(t) for t in tree[1]):
-        return list(tree[1])
-    return _to_expression(tree, schema)
+    return [tree] if isinstance(tree, tuple) else tree
 
 
-def _is_predicate(tree: Any) -> bool:
-    return len(tree) == 3
-
-
-def _to_expression(tree: Any, schema: pa.Schema) -> pc.Expression:
-    if _is_predicate(tree):
-        return Filter(None, (tree,)).bound(schema).expression
-    parts = [_to_expression(t, schema) for t in tree[1]]
-    if tree[0] == "not":
-        return ~parts[0]
-    result = parts[0]
-    for part in parts[1:]:
-        result = result & part if tree[0] == "and" else result | part
-    return result
-
-
-class _Parser:
+class _Parser(SqlParser):
     def __init__(self, text: str, schema: pa.Schema) -> None:
-        self._text = text
         self._schema = schema
-        self._tokens = self._split(text)
-        self._position = 0
-        self._depth = 0
+        super().__init__(text, _TOKEN)
 
-    def _split(self, text: str) -> list[tuple[str, str, int]]:
-        """Yield (kind, value, position in the text) of each token."""
-        tokens = []
-        position = 0
-        while text[position:].strip():
-            match = _TOKEN.match(text, position)
-            if match is None:
-                self._refuse("a column, an operator or a literal", len(text[:position]))
-            kind = match.lastgroup or ""
-            tokens.append((kind, match[kind], match.start(kind)))
-            position = match.end()
-        return tokens
+    def refuse_token(self, at: int) -> NoReturn:
+        self._refuse("a column, an operator or a literal", at)
 
-    def parse(self) -> Any:
-        tree = self._chain("or")
-        if self._position < len(self._tokens):
+    def _refuse(self, expected: str, position: int | None = None) -> NoReturn:
+        at = self.at if position is None else position
+        raise InvalidOptionError(
+            f"where {self._text!r}: expected {expected} at character {at + 1}, found {self.excerpt(at, 20)}; "
+            "an example is \"amount > 5 AND customer = 'ann'\""
+        )
+
+    def parse(self) -> _Tree:
+        tree = self._condition()
+        if not self.is_at_end:
             self._refuse("AND, OR or the end")
         return tree
 
-    def _chain(self, word: str) -> Any:
-        parts = [self._link(word)]
-        while self._take_word(word):
-            parts.append(self._link(word))
-        return parts[0] if len(parts) == 1 else (word, parts)
+    def _condition(self) -> _Tree:
+        parts = self.operands("or", self._conjunction)
+        return parts[0] if len(parts) == 1 else reduce(operator.or_, map(self._expression, parts))
 
-    def _link(self, word: str) -> Any:
-        return self._chain("and") if word == "or" else self._negation()
+    def _conjunction(self) -> _Tree:
+        parts = self.operands("and", self._negation)
+        if len(parts) == 1:
+            return parts[0]
+        predicates = [part for part in parts if isinstance(part, tuple)]
+        return predicates if len(predicates) == len(parts) else reduce(operator.and_, map(self._expression, parts))
 
-    def _negation(self) -> Any:
-        self._depth += 1
-        if self._depth > _DEPTH_MAX:
-            self._refuse(f"at most {_DEPTH_MAX} levels of parentheses and NOT")
-        try:
-            if self._take_word("not"):
-                return ("not", [self._negation()])
-            if self._take_operator("("):
-                tree = self._chain("or")
-                if not self._take_operator(")"):
+    def _expression(self, tree: _Tree) -> pc.Expression:
+        if isinstance(tree, pc.Expression):
+            return tree
+        return Filter(None, tuple(tree) if isinstance(tree, list) else (tree,)).bound(self._schema).expression
+
+    def _negation(self) -> _Tree:
+        with self.deeper(lambda: self._refuse(f"at most {DEPTH_MAX} levels of parentheses and NOT")):
+            if self.accept_word("not"):
+                return ~self._expression(self._negation())
+            if self.accept("("):
+                tree = self._condition()
+                if not self.accept(")"):
                     self._refuse("a closing parenthesis")
                 return tree
             return self._test()
-        finally:
-            self._depth -= 1
 
-    def _test(self) -> Any:
+    def _test(self) -> _Tree:
         column = self._column()
-        if self._take_word("is"):
-            negated = self._take_word("not")
-            if not self._take_word("null"):
+        if self.accept_word("is"):
+            is_negated = self.accept_word("not")
+            if not self.accept_word("null"):
                 self._refuse("NULL")
-            return (column.name, "not null" if negated else "is null", None)
-        if self._take_word("not"):
-            if not self._take_word("in"):
+            return (column.name, "not null" if is_negated else "is null", None)
+        if self.accept_word("not"):
+            if not self.accept_word("in"):
                 self._refuse("IN")
-            return ("not", [(column.name, "in", self._literals(column))])
-        if self._take_word("in"):
+            return ~self._expression((column.name, "in", self._literals(column)))
+        if self.accept_word("in"):
             return (column.name, "in", self._literals(column))
-        kind, value, _ = self._peek()
-        if kind != "operator" or value not in _COMPARISONS:
+        if not self.is_next(*COMPARISONS):
             self._refuse("=, !=, <, <=, >, >=, IN or IS NULL")
-        self._position += 1
-        return (column.name, _COMPARISONS[value], self._literal(column))
+        return (column.name, COMPARISONS[self.take()[1]], self._literal(column))
 
     def _column(self) -> pa.Field:
-        kind, name, _ = self._peek()
+        kind, name, _ = self.peek()
         if kind not in ("word", "quoted"):
             self._refuse("a column")
-        self._position += 1
+        self.take()
         folded = {field.name.casefold(): field for field in self._schema}
         if name.casefold() not in folded:
             nearest_name = find_nearest(name, self._schema.names)
@@ -155,17 +133,17 @@ class _Parser:
         return folded[name.casefold()]
 
     def _literals(self, column: pa.Field) -> list[Any]:
-        if not self._take_operator("("):
+        if not self.accept("("):
             self._refuse("a list such as (1, 2)")
         values = [self._literal(column)]
-        while self._take_operator(","):
+        while self.accept(","):
             values.append(self._literal(column))
-        if not self._take_operator(")"):
+        if not self.accept(")"):
             self._refuse("a comma or a closing parenthesis")
         return values
 
     def _literal(self, column: pa.Field) -> Any:
-        kind, value, _ = self._peek()
+        kind, value, _ = self.peek()
         if kind == "text":
             value = value.replace("''", "'")
         elif not (kind == "number" or (kind == "word" and value.lower() in ("true", "false"))):
@@ -175,7 +153,7 @@ class _Parser:
         if kind != "text" and (pa.types.is_string(column.type) or pa.types.is_temporal(column.type)):
             self._refuse(f"a text in 'single quotes', because column {column.name} has type {column.type},")
         converted = self._convert_literal(value, column)
-        self._position += 1
+        self.take()
         return converted
 
     def _convert_literal(self, value: str, column: pa.Field) -> Any:
@@ -189,29 +167,6 @@ class _Parser:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
             raise InvalidOptionError(
                 f"where compares column '{column.name}' of type {column.type} with {quote(value)}, which is no such "
-                f"value ({str(error).splitlines()[0]})",
+                f"value ({str(error).splitlines()[0]})"
             ) from error
         return scalar if pa.types.is_temporal(column.type) else scalar.as_py()
-
-    def _peek(self) -> tuple[str, str, int]:
-        return self._tokens[self._position] if self._position < len(self._tokens) else ("end", "", len(self._text))
-
-    def _take_word(self, word: str) -> bool:
-        kind, value, _ = self._peek()
-        is_match = kind == "word" and value.lower() == word
-        self._position += is_match
-        return is_match
-
-    def _take_operator(self, operator: str) -> bool:
-        kind, value, _ = self._peek()
-        is_match = kind == "operator" and value == operator
-        self._position += is_match
-        return is_match
-
-    def _refuse(self, expected: str, position: int | None = None) -> NoReturn:
-        at = self._peek()[2] if position is None else position
-        context = repr(self._text[at : at + 20]) if self._text[at:].strip() else "the end"
-        raise InvalidOptionError(
-            f"where {self._text!r}: expected {expected} at character {at + 1}, found {context}; an example is "
-            "\"amount > 5 AND customer = 'ann'\"",
-        )

@@ -14,12 +14,11 @@ from streamhouse_spark.config.table_properties import (
     FIELD,
     INSERT_EXISTING,
     MERGE_ENGINE,
-    PARTITION_FIELDS,
     PRIMARY_KEY,
     VERSION_COLUMN,
 )
-from streamhouse_spark.core import option_parsing as values
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import parse_names, reject
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.expressions.check_constraints import Check, parse_checks
 from streamhouse_spark.expressions.generated_columns import Generated, parse_generated
@@ -37,7 +36,7 @@ from streamhouse_spark.kv.merge_engines import (
 )
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.identity import Identity, parse_identity
-from streamhouse_spark.schema.partitioning import parse_field, split_fields
+from streamhouse_spark.schema.partitioning import PARTITION_FIELDS, parse_field, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
 EngineName = Literal["last_row", "first_row", "versioned", "aggregation"]
@@ -92,7 +91,7 @@ def parse_keyed_properties(
         engine = cast("EngineName", _parse_choice(properties, MERGE_ENGINE, "", get_args(EngineName)[1:]))
     image = cast("ChangelogImage", _parse_choice(properties, CHANGELOG_IMAGE, "full", get_args(ChangelogImage)))
     if engine == "aggregation" and image == "wal":
-        values.reject(CHANGELOG_IMAGE, "wal", f"full, because {MERGE_ENGINE} is aggregation")
+        reject(CHANGELOG_IMAGE, "wal", f"full, because {MERGE_ENGINE} is aggregation")
     return KeyedProperties(
         primary_key=primary_key,
         merge_engine=engine,
@@ -174,7 +173,7 @@ def _resolve_targets(keyed: KeyedProperties, schema: TableSchema, targets: Colle
 def _parse_primary_key(
     properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str]
 ) -> tuple[str, ...]:
-    names = tuple(schema.column(name).name for name in values.parse_names(properties.get(PRIMARY_KEY, "")))
+    names = tuple(schema.column(name).name for name in parse_names(properties.get(PRIMARY_KEY, "")))
     if not names or len(set(names)) != len(names):
         _reject_role(f"{PRIMARY_KEY} is {properties.get(PRIMARY_KEY, '')!r}", "name one or more columns, each once")
     for name in names:
@@ -217,7 +216,7 @@ def _parse_delete_behavior(properties: Mapping[str, str], engine: EngineName) ->
     default = "allow" if engine == "last_row" else "ignore"
     behavior = cast("DeleteBehavior", _parse_choice(properties, DELETE_BEHAVIOR, default, get_args(DeleteBehavior)))
     if behavior == "allow" and engine in ("first_row", "versioned"):
-        values.reject(DELETE_BEHAVIOR, behavior, f"ignore or disable, because {MERGE_ENGINE} is {engine}")
+        reject(DELETE_BEHAVIOR, behavior, f"ignore or disable, because {MERGE_ENGINE} is {engine}")
     return behavior
 
 
@@ -250,7 +249,7 @@ def _parse_aggregates(
 def _parse_choice(properties: Mapping[str, str], name: str, default: str, words: Sequence[str]) -> str:
     word = properties.get(name, default).strip().lower()
     if word not in words:
-        values.reject(name, word, ", ".join(words[:-1]) + f" or {words[-1]}")
+        reject(name, word, ", ".join(words[:-1]) + f" or {words[-1]}")
     return word
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field
 from typing import Any, Final
 
-from streamhouse_spark.config.table_properties import BRANCH, SetPartitioning
+from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.expressions.check_constraints import has_constraints
@@ -20,6 +20,7 @@ from streamhouse_spark.expressions.generated_columns import has_generated_column
 from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
 from streamhouse_spark.log.history_epochs import HistoryPoint
 from streamhouse_spark.log.segment import Segment, action_kind
+from streamhouse_spark.schema.partitioning import SetPartitioning
 from streamhouse_spark.schema.table_schema import TableSchema
 
 

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from streamhouse_spark.config.table_properties import BRANCH, FormerPartitioning
+from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.paths import (
     checkpoint_hint_key,
@@ -46,6 +46,7 @@ from streamhouse_spark.log.history_epochs import ConsumerPosition, HistoryIndex,
 from streamhouse_spark.log.state import BucketLog, TableState, TombstonedFile, tags_from_json, tags_to_json, with_lake
 from streamhouse_spark.log.transactions import RequestKeys
 from streamhouse_spark.schema.evolution import SchemaChange
+from streamhouse_spark.schema.partitioning import FormerPartitioning
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, ReadsMany

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.config.table_properties import LakeFormat, partition_columns_at
+from streamhouse_spark.config.table_properties import LakeFormat
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.expressions.predicates import ONLY_NULLS, Bounds, Node, constant_bounds, may_match
 from streamhouse_spark.log.bucketing import buckets_of
@@ -17,6 +17,7 @@ from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from streamhouse_spark.log.segments.statistics import decode_stored_value, stats_bounds
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.schema.partitioning import partition_columns_at
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMark, SetPartitioning
+from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMark
 from streamhouse_spark.core.types import TablePath, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -20,6 +20,7 @@ from streamhouse_spark.log.actions import Action, ConfirmDeleted, MarkOrphans, R
 from streamhouse_spark.log.delete_vectors import PartitionDropRows
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import REFRESHES, TransactionEntry, name_sum
+from streamhouse_spark.schema.partitioning import SetPartitioning
 
 IN_REAL_TIME: Final = " in real-time mode"
 """Ends the owner of the application id of a query in Spark's real-time mode."""

@@ -8,15 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.config.table_properties import (
-    ADOPTED,
-    NOTHING_ADOPTED,
-    FormerPartitioning,
-    SetPartitioning,
-    TableProperties,
-    former_partitioning,
-    parse_properties,
-)
+from streamhouse_spark.config.table_properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
 from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.offset_ranges import OffsetSet
@@ -40,6 +32,7 @@ from streamhouse_spark.log.record import CommitAttempt, Record
 from streamhouse_spark.log.segment import Segment, shared_uuids
 from streamhouse_spark.log.transactions import NO_REQUEST_KEYS, Past, RequestEntry, RequestKeys, TransactionEntry
 from streamhouse_spark.schema.evolution import SchemaChange, append_schema_change
+from streamhouse_spark.schema.partitioning import FormerPartitioning, SetPartitioning, former_partitioning
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 

@@ -1,9 +1,8 @@
-"""Rows of the log in the form of Spark's ``CHANGES``: each with its change type and commit.
+"""Changes as rows: the form of Spark's ``CHANGES``, with change type and commit, and of ``<table>$binlog``.
 
 A key has at most one change per commit. If several writers that share a record change the same key, the net change has
-the pre-image of the first and the post-image of the last.
-
-``<table>$binlog``: each change of a primary-key table as one row, with its pre-image and post-image.
+the pre-image of the first and the post-image of the last. ``$binlog`` has each change of a primary-key table as one
+row, with its pre-image and post-image.
 """
 
 from __future__ import annotations
@@ -45,6 +44,10 @@ _NAMES = {
 }
 _OF_ADDED = (ChangeType.INSERT, ChangeType.UPDATE_AFTER)
 _OF_DELETED = (ChangeType.DELETE, ChangeType.UPDATE_BEFORE)
+Places = npt.NDArray[np.int64]
+_BEFORE = "update_before"
+_KINDS = ("insert", "update", "delete")
+_SHOWN = ("insert", "update_after", "delete")
 
 
 def split_changes(task: ChangesScanTask, target_bytes: int) -> Iterator[ChangesScanTask]:
@@ -179,14 +182,6 @@ def _change_type_names() -> pa.Array:
     return pa.array([_NAMES[kind] for kind in sorted(ChangeType)])
 
 
-Places = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-_BEFORE = "update_before"
-_KINDS = ("insert", "update", "delete")
-_SHOWN = ("insert", "update_after", "delete")
-
-
 def binlog_schema(schema: pa.Schema) -> pa.Schema:
     """Return the binlog schema: ``_change_type``, ``_log_offset``, ``_commit_timestamp``, ``before``, ``after``."""
     fields = [field.with_nullable(True) for field in schema]
@@ -204,16 +199,12 @@ def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iter
     for batch in changes:
         if not batch.num_rows:
             continue
-        rows = batch if waiting is None else _concat_changes(waiting, batch)
+        rows = batch if waiting is None else pa.concat_batches([waiting, batch])
         waiting = rows.slice(rows.num_rows - 1) if rows.column(0)[-1].as_py() == _BEFORE else None
         if waiting is not None:
             rows = rows.slice(0, rows.num_rows - 1)
         if rows.num_rows:
             yield _pair_updates(rows, schema)
-
-
-def _concat_changes(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.concat_batches([first, second])
 
 
 def _pair_updates(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -239,9 +230,7 @@ def _pair_updates(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*metadata, *images], schema=out)
 
 
-def _make_struct(
-    columns: list[pa.Array], places: Places, is_present: BoolArray, struct: pa.StructType
-) -> pa.StructArray:
+def _make_struct(columns: list[pa.Array], places: Places, is_present: Bools, struct: pa.StructType) -> pa.StructArray:
     indices = pa.array(np.where(is_present, places, 0), mask=~is_present)
     fields = [struct.field(i) for i in range(struct.num_fields)]
     return pa.StructArray.from_arrays([c.take(indices) for c in columns], fields=fields, mask=pa.array(~is_present))

@@ -14,6 +14,9 @@ from streamhouse_spark.core.types import OffsetRange
 
 Int64Array = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+_NONE: Int64Array = np.zeros(0, np.int64)
+_NUMBERS = ("starts", "ends", "versions", "times_us")
+_COLUMNS = (*_NUMBERS, "is_grouped", "is_updated")
 
 
 class CommitRange(NamedTuple):
@@ -130,8 +133,3 @@ class CommitRanges:
         grouped[np.array(data["grouped"], np.int64)] = True
         updated[np.array(data["updated"], np.int64)] = True
         return cls(starts, ends, versions, times_us, grouped, updated)
-
-
-_NONE: Int64Array = np.zeros(0, np.int64)
-_NUMBERS = ("starts", "ends", "versions", "times_us")
-_COLUMNS = (*_NUMBERS, "is_grouped", "is_updated")

@@ -24,6 +24,10 @@ from streamhouse_spark.table_handle import TableHandle
 
 SHARE: Final = 16
 """The poll interval is this fraction of the time without commits."""
+FEW: Final = {1: 4, 4: None}
+"""Records requested in one poll → records requested in the next, which is due at once if all were found. None stands
+for all records.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,6 @@ LOCAL: Final = Pace(busy_ms=1.0, idle_ms=10.0)
 """A poll is a system call."""
 REMOTE: Final = Pace(busy_ms=20.0, idle_ms=2_000.0)
 """A poll is a request: 0.5 per second for a table that has been quiet for half a minute."""
-
-
-FEW: Final = {1: 4, 4: None}
-"""Records requested in one poll → records requested in the next, which is due at once if all were found. None stands
-for all records.
-"""
 
 
 class LogPoller:

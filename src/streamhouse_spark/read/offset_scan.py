@@ -1,10 +1,8 @@
-"""Row deletions in reads of the log: rows deleted before they are read are skipped, later deletions are an error.
+"""Scans of offset ranges: from the hot log, and below its start from the change archive or the lake.
 
-A reader of plain rows cannot retract a row that it returned. So a deletion of rows before a reader's position,
-committed after it read them, fails every reader that continues from there. Rows of dropped partitions are skipped as
-well if the drop came first, and ignored if it came later.
-
-Scans of offset ranges: from the hot log, and below its start from the change archive or the lake.
+Rows deleted before they are read are skipped. A reader of plain rows cannot retract a row that it returned, so a later
+deletion of rows before its position fails every reader that continues from there. Rows of dropped partitions are
+skipped as well if the drop came first, and ignored if it came later.
 """
 
 from __future__ import annotations
@@ -34,6 +32,11 @@ from streamhouse_spark.read.scan_tasks import (
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table_handle import TableHandle
+
+logger = logging.getLogger(__name__)
+LAKE_RANGE_ROWS = 1 << 20
+"""Offsets per scan task of the lake, whose size in bytes is unknown in advance."""
+_ROW_BYTES_UNKNOWN = 64
 
 
 def limit_deletions(storage: Storage, state: TableState, commit: int) -> TableState:
@@ -127,13 +130,6 @@ def require_undeleted(state: TableState, positions: Mapping[int, int], commit: i
                     f"commit {deletion.commit} deleted rows of {state.name} that {who} has read, the first of them "
                     f"offset {read.range.start} of bucket {bucket}: results derived from them are stale; {advice}"
                 )
-
-
-logger = logging.getLogger(__name__)
-
-LAKE_RANGE_ROWS = 1 << 20
-"""Offsets per scan task of the lake, whose size in bytes is unknown in advance."""
-_ROW_BYTES_UNKNOWN = 64
 
 
 def plan_ranges(

@@ -4,9 +4,8 @@ A read snapshot is a table state, a lake snapshot S, and for each bucket the log
 S and of the ranges are the table, each row exactly once: the state's own record says which offsets S holds, and
 trimming never passes them.
 
-Lake snapshots visible to a read: any retained one for a table, and the initial one for a branch.
-
-The lake belongs to the table. Later snapshots have rows of the table that the branch never had.
+A table sees every retained lake snapshot. A branch sees only its initial one, because the lake belongs to the table:
+later snapshots have rows that the branch never had.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
     if ADOPTED in state.properties and timestamp_ms < state.created_ms:
         raise OffsetsTrimmedError(
             f"{state.name} as of {timestamp_ms} ms: the table was created from a lake table later, at "
-            f"{state.created_ms} ms; read the lake as of that time ({state.name}$lake), or a later time",
+            f"{state.created_ms} ms; read the lake as of that time ({state.name}$lake), or a later time"
         )
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
     _require_truncated_before(state, timestamp_ms, ends)
@@ -103,13 +102,13 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
             raise OffsetsTrimmedError(
                 f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, which "
                 f"holds {log.offsets}, and no recorded lake snapshot covers the gap; read the lake as of that time "
-                f"({state.name}$lake), or a later time",
+                f"({state.name}$lake), or a later time"
             )
         if ends[bucket] <= log.start and not _is_committed_by(state, bucket, start, timestamp_ms):
             raise OffsetsTrimmedError(
                 f"{state.name} as of {timestamp_ms} ms: rows of bucket {bucket} below offset {start} are in the lake "
                 f"only, which does not keep commit times; read the lake as of that time ({state.name}$lake), or a "
-                "later time",
+                "later time"
             )
         if ends[bucket] > start:
             hot[bucket] = OffsetRange(start, ends[bucket])
@@ -146,7 +145,7 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
         raise OffsetsTrimmedError(
             f"{state.name} as of {timestamp_ms} ms: the table was truncated later, by commit {truncation.commit} at "
             f"{truncation.time_ms} ms, which removed all earlier rows; read the lake as of that time "
-            f"({state.name}$lake), or a later time",
+            f"({state.name}$lake), or a later time"
         )
 
 

@@ -1,7 +1,10 @@
-"""Overlay of a primary-key table's latest changes: merge each bucket's changelog, drop older rows of its keys.
+"""Scan execution: read the scan tasks of a plan, as whole tables or batch by batch. Every reader uses it.
 
-Scan execution: read the scan tasks of a plan, as whole tables or batch by batch. Every reader uses it.
+The rows of a primary-key table are older rows without the keys that its latest changes touch, and the rows that result
+from these changes, which are merged per bucket and cached per process.
 """
+
+# ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.arrow_rows import (
     NO_PLACES,
     Places,
@@ -31,7 +33,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
-from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
 from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
@@ -74,6 +76,10 @@ from streamhouse_spark.table_handle import TableHandle
 
 CACHE_BYTES_MAX = 128 << 20
 """Memory that the cache of a process may use. A larger changelog is kept only while its task runs."""
+logger = logging.getLogger(__name__)
+_FILES_FIRST: Final = 4
+"""A reader of batches may stop after a few rows."""
+_WITH_LAKE_SPLIT = (LakeScanTask, KeyedScanTask)
 
 
 @dataclass(slots=True)
@@ -150,7 +156,7 @@ class ChangelogOverlay:
         for tail in self._changelogs(bucket):
             if len(tail.keys) and batch.num_rows:
                 changed = tail.keys.holds_keys_of([batch.column(place) for place in self._places])
-                batch = arrow_rows.drop_rows(batch, changed)
+                batch = drop_rows(batch, changed)
         return batch
 
     def _changelogs(self, bucket: int | None) -> Sequence[MergedChangelog]:
@@ -185,34 +191,24 @@ class ChangelogOverlay:
         return MergedChangelog.of(batches, schema.arrow, self._places)
 
 
-# ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
-
-
-logger = logging.getLogger(__name__)
-
-_FILES_FIRST: Final = 4
-"""A reader of batches may stop after a few rows."""
-_WITH_LAKE_SPLIT = (LakeScanTask, KeyedScanTask)
-
-
 def read_batches(
     table: TableHandle,
     plan: ScanPlan,
     metadata: Sequence[pa.Field] = (),
     *,
     filter: pc.Expression | None = None,
-    mask: RowMask | None = None,
+    node: Node = ALWAYS_TRUE,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Read all tasks in order: the metadata columns, then the plan's columns, of the rows that match the filter.
 
-    ``mask`` is a cheap pre-filter. Rows that it rejects may still be returned; they are skipped if that saves reading
-    them.
+    All matching rows satisfy ``node``, a cheap pre-filter. Other rows may be returned without ``filter``; they are
+    skipped if that saves reading them.
 
     Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
     """
     fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
-    reader = ScanTaskReader(table, plan, fields, filter=filter, mask=mask, fail_on_data_loss=fail_on_data_loss)
+    reader = ScanTaskReader(table, plan, fields, filter=filter, node=node, fail_on_data_loss=fail_on_data_loss)
     batches = (batch for task in plan.pieces for batch in reader.batches(task))
     if plan.binlog_start is None:
         yield from batches
@@ -221,10 +217,10 @@ def read_batches(
 
 
 def read_tables(
-    table: TableHandle, plan: ScanPlan, *, filter: pc.Expression | None = None, mask: RowMask | None = None
+    table: TableHandle, plan: ScanPlan, *, filter: pc.Expression | None = None, node: Node = ALWAYS_TRUE
 ) -> Iterator[pa.Table]:
     """Read all tasks into tables of the plan's columns, lake files in parallel. Raises as `read_batches`."""
-    reader = ScanTaskReader(table, plan, filter=filter, mask=mask, files_first=WINDOW_FILES)
+    reader = ScanTaskReader(table, plan, filter=filter, node=node, files_first=WINDOW_FILES)
     if isinstance(table.storage, ReadsMany):  # reads of the log wait for the store as well
         reader.fetch_first()
         yield from parallel_map(reader.table, plan.pieces, threads_max=THREADS_MAX)
@@ -250,10 +246,10 @@ def _number_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array
         place += batch.num_rows
 
 
-def _drop_mismatches(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
+def _drop_mismatches(batches: Iterator[LogBatch], node: Node) -> Iterator[LogBatch]:
     """Drop rows that surely do not match the filter, if there are many."""
     for batch in batches:
-        matches = mask.matches(batch.batch)
+        matches = rows_to_keep(node, batch.batch)
         if matches is None:
             yield batch
         elif matches.any():
@@ -275,7 +271,7 @@ class ScanTaskReader:
         metadata: Sequence[pa.Field] = (),
         *,
         filter: pc.Expression | None = None,
-        mask: RowMask | None = None,
+        node: Node = ALWAYS_TRUE,
         fail_on_data_loss: bool = True,
         files_first: int = _FILES_FIRST,
     ) -> None:
@@ -284,8 +280,7 @@ class ScanTaskReader:
         self._plan = plan
         self._metadata = metadata
         self._filter = filter
-        self._mask = mask
-        self._node = mask.node if mask is not None else ALWAYS_TRUE
+        self._node = node
         self._fail_on_data_loss = fail_on_data_loss
         self._changes = ChangelogOverlay(table, plan.keyed) if plan.keyed is not None else None
         self._archive = ArchiveReader(table)
@@ -386,7 +381,7 @@ class ScanTaskReader:
         read_schema = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
         batches = read_split(self._table.storage, split, read_schema, records=self._records)
         return self._add_metadata(
-            batches if has_changes or self._mask is None else _drop_mismatches(batches, self._mask)
+            batches if has_changes or self._node is ALWAYS_TRUE else _drop_mismatches(batches, self._node)
         )
 
     def _adds_columns(self, split: LogSplit) -> bool:
@@ -518,7 +513,7 @@ class ScanTaskReader:
             return
         source = self._require_offset_file(task) if task.deleted else self._offset_file(task)
         deleted_positions = self._excluded_positions(task, source)
-        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, deleted=deleted_positions):
+        for numbers, batch in read_numbered(files, split, self._projection, node=self._node, deleted=deleted_positions):
             if source is not None:
                 offsets = pa.array(source.runs.offsets_of(numbers))
                 yield add_log_positions(batch, self._metadata, source.bucket, offsets)

@@ -1,4 +1,4 @@
-"""Scan tasks of a read: log ranges, lake files and inlined rows, serialised as JSON.
+"""Scan tasks of a read: log ranges, lake files and inlined rows. Processes of one version exchange them as JSON.
 
 A task carries all that its reader needs in addition to its plan.
 """
@@ -7,32 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
 
+from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
-from streamhouse_spark.log.delete_vectors import rows_from_json, rows_to_json
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read.commit_ranges import CommitRanges
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class LogScanTask:
+class LogScanTask(Portable):
     split: LogSplit
 
     @property
     def size_bytes(self) -> int:
         return self.split.size_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "log", "split": self.split.to_json()}
-
 
 @dataclass(frozen=True, slots=True)
-class LakeScanTask:
+class LakeScanTask(Portable):
     split: LakeSplit
     bucket: int | None = None
     """Bucket of all its rows, if known."""
@@ -52,23 +48,9 @@ class LakeScanTask:
         """Whether the task may have pending deletes."""
         return bool(self.deleted) or self.deleted_positions is not None
 
-    def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
-        if self.deleted:
-            out["deleted"] = rows_to_json(self.deleted)
-        if self.deleted_positions is not None:
-            out["gone"] = self.deleted_positions.to_text()
-        return out if self.place is None else {**out, "place": self.place}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> LakeScanTask:
-        deleted = rows_from_json(data.get("deleted", {}))
-        deleted_positions = OffsetSet.from_text(data["gone"], where="a plan") if "gone" in data else None
-        return cls(LakeSplit.from_json(data["split"]), data["bucket"], deleted, deleted_positions, data.get("place"))
-
 
 @dataclass(frozen=True, slots=True)
-class OffsetsScanTask:
+class OffsetsScanTask(Portable):
     """A log range that was trimmed from the hot log and is read from the lake."""
 
     bucket: int
@@ -81,19 +63,9 @@ class OffsetsScanTask:
     deleted: OffsetSet | None = None
     """Rows to skip, which the lake may still have."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": "offsets",
-            "bucket": self.bucket,
-            "offsets": [self.offsets.start, self.offsets.end],
-            "size_bytes": self.size_bytes,
-            **({"snapshot_id": self.snapshot_id} if self.snapshot_id is not None else {}),
-            **({"deleted": self.deleted.to_text()} if self.deleted is not None else {}),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class ArchiveScanTask:
+class ArchiveScanTask(Portable):
     """Changes of a bucket to read from a page of the change archive, because the hot log may no longer have them."""
 
     bucket: int
@@ -102,18 +74,9 @@ class ArchiveScanTask:
     """UUID of the page."""
     size_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": "archive",
-            "bucket": self.bucket,
-            "offsets": [self.offsets.start, self.offsets.end],
-            "page": self.page,
-            "size_bytes": self.size_bytes,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class KeyedScanTask:
+class KeyedScanTask(Portable):
     """Rows of a primary-key table that must be merged with its latest changes.
 
     With ``lake`` or ``base``, the task reads the rows of that lake split or key-value snapshot whose keys have no
@@ -131,14 +94,9 @@ class KeyedScanTask:
         """Whether the task reads the merged changes instead of older rows."""
         return self.lake is None and self.base is None
 
-    def to_json(self) -> dict[str, Any]:
-        lake = self.lake.to_json() if self.lake else None
-        base = self.base.to_json() if self.base else None
-        return {"kind": "keyed", "bucket": self.bucket, "lake": lake, "size_bytes": self.size_bytes, "base": base}
-
 
 @dataclass(frozen=True, slots=True)
-class StartScanTask:
+class StartScanTask(Portable):
     """Rows of a key-value snapshot that start a changelog stream."""
 
     split: LogSplit
@@ -149,12 +107,9 @@ class StartScanTask:
     def size_bytes(self) -> int:
         return self.split.size_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "start", "split": self.split.to_json(), "offset": self.offset}
-
 
 @dataclass(frozen=True, slots=True)
-class BinlogScanTask:
+class BinlogScanTask(Portable):
     """All changes of a bucket for ``$binlog``, as one task because an update is two rows of the log."""
 
     split: LogSplit
@@ -167,18 +122,9 @@ class BinlogScanTask:
     def size_bytes(self) -> int:
         return self.split.size_bytes + sum(task.size_bytes for task in self.archived)
 
-    def to_json(self) -> dict[str, Any]:
-        archived = [task.to_json() for task in self.archived]
-        return {
-            "kind": "binlog",
-            "split": self.split.to_json(),
-            "schema": self.schema.to_json(),
-            "archived": archived,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class FileRowsScanTask:
+class FileRowsScanTask(Portable):
     """A data file of a lake snapshot whose rows are identified by position, because they have no offsets."""
 
     name: str
@@ -191,12 +137,9 @@ class FileRowsScanTask:
         """Its rows may be of any bucket."""
         return
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "file", "name": self.name, "snapshot_id": self.snapshot_id, "size_bytes": self.size_bytes}
-
 
 @dataclass(frozen=True, slots=True)
-class VersionRowsScanTask:
+class VersionRowsScanTask(Portable):
     """All rows that a bucket of a primary-key table had at a version, numbered in read order."""
 
     bucket: int | None
@@ -210,12 +153,9 @@ class VersionRowsScanTask:
     def size_bytes(self) -> int:
         return sum(task.size_bytes for task in self.plan.pieces)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "version", "bucket": self.bucket, "plan": self.plan.to_json(), "num_rows": self.num_rows}
-
 
 @dataclass(frozen=True, slots=True)
-class ChangesScanTask:
+class ChangesScanTask(Portable):
     """Rows of a bucket as changes, each with its commit. Rows at offsets of no commit are skipped.
 
     For a lake file and for a version, positions take the place of offsets.
@@ -238,35 +178,13 @@ class ChangesScanTask:
     def size_bytes(self) -> int:
         return self.rows.size_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": "changes",
-            "rows": self.rows.to_json(),
-            "commits": self.commits.to_json(),
-            "is_deleted": self.is_deleted,
-            "key": list(self.key),
-            "is_changelog": self.is_changelog,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ChangesScanTask:
-        rows = task_from_json(data["rows"])
-        assert isinstance(
-            rows, LogScanTask | OffsetsScanTask | ArchiveScanTask | FileRowsScanTask | VersionRowsScanTask
-        )
-        commits = CommitRanges.from_json(data["commits"])
-        return cls(rows, commits, data["is_deleted"], tuple(data["key"]), data["is_changelog"])
-
 
 @dataclass(frozen=True, slots=True)
-class ViewScanTask:
+class ViewScanTask(Portable):
     """A whole system or metadata table."""
 
     suffix: str
     size_bytes: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "view", "suffix": self.suffix}
 
 
 ScanTask = (
@@ -282,41 +200,6 @@ ScanTask = (
     | ChangesScanTask
     | ViewScanTask
 )
-
-
-def task_from_json(data: Mapping[str, Any]) -> ScanTask:
-    match data["kind"]:
-        case "log":
-            return LogScanTask(LogSplit.from_json(data["split"]))
-        case "lake":
-            return LakeScanTask.from_json(data)
-        case "offsets":
-            offsets = OffsetRange(*data["offsets"])
-            deleted = OffsetSet.from_text(data["deleted"], where="a plan") if "deleted" in data else None
-            return OffsetsScanTask(data["bucket"], offsets, data["size_bytes"], data.get("snapshot_id"), deleted)
-        case "keyed":
-            lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
-            base = LogSplit.from_json(data["base"]) if data["base"] else None
-            return KeyedScanTask(data["bucket"], lake, data["size_bytes"], base)
-        case "start":
-            return StartScanTask(LogSplit.from_json(data["split"]), data["offset"])
-        case "binlog":
-            archived = tuple(_archive_task_from_json(task) for task in data["archived"])
-            return BinlogScanTask(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]), archived)
-        case "archive":
-            return _archive_task_from_json(data)
-        case "file":
-            return FileRowsScanTask(data["name"], data["snapshot_id"], data["size_bytes"])
-        case "version":
-            return VersionRowsScanTask(data["bucket"], ScanPlan.from_json(data["plan"]), data["num_rows"])
-        case "changes":
-            return ChangesScanTask.from_json(data)
-        case _:
-            return ViewScanTask(data["suffix"])
-
-
-def _archive_task_from_json(data: Mapping[str, Any]) -> ArchiveScanTask:
-    return ArchiveScanTask(data["bucket"], OffsetRange(*data["offsets"]), data["page"], data["size_bytes"])
 
 
 def count_segments(plan: ScanPlan) -> int:
@@ -338,7 +221,7 @@ def log_splits(plan: ScanPlan) -> Iterator[LogSplit]:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeColumns:
+class MergeColumns(Portable):
     """Columns and changes for reading a primary-key table, in addition to the requested columns."""
 
     schema: TableSchema
@@ -357,18 +240,9 @@ class MergeColumns:
         needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
         return replace(self, tails=needed)
 
-    def to_json(self) -> dict[str, Any]:
-        tails = [tail.to_json() for tail in self.tails]
-        return {"schema": self.schema.to_json(), "key": list(self.key), "tails": tails, "history": self.history}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> MergeColumns:
-        tails = tuple(LogSplit.from_json(tail) for tail in data["tails"])
-        return cls(TableSchema.from_json(data["schema"]), tuple(data["key"]), tails, data["history"])
-
 
 @dataclass(frozen=True, slots=True)
-class ScanPlan:
+class ScanPlan(Portable):
     """All scan tasks of one read of one table state, with their common properties."""
 
     table: str
@@ -384,30 +258,6 @@ class ScanPlan:
     """For ``$binlog``: the tasks belong to one bucket and hold its changes from this offset on, perhaps one row
     earlier.
     """
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "table": self.table,
-            "uuid": self.table_uuid,
-            "schema": self.schema.to_json(),
-            "pieces": [task.to_json() for task in self.pieces],
-            "projection": self.projection.to_json() if self.projection else None,
-            "keyed": self.keyed.to_json() if self.keyed else None,
-            "binlog_start": self.binlog_start,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ScanPlan:
-        projection = data["projection"]
-        return cls(
-            data["table"],
-            data["uuid"],
-            TableSchema.from_json(data["schema"]),
-            tuple(task_from_json(task) for task in data["pieces"]),
-            LakeProjection.from_json(projection) if projection is not None else None,
-            MergeColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
-            data["binlog_start"],
-        )
 
     def of_columns(self, schema: TableSchema) -> ScanPlan:
         """Return the plan of a read of a subset of the columns."""

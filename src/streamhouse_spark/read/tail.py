@@ -158,7 +158,7 @@ def _require_same_rows(initial: TableState, state: TableState) -> None:
     if state.truncation is not None and not initial.begins_at(state.first_offsets):
         raise OffsetsTrimmedError(
             f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
-            "rows that were read were removed; follow it again from 'earliest'",
+            "rows that were read were removed; follow it again from 'earliest'"
         )
 
 
@@ -227,9 +227,9 @@ def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, 
                 end = state.buckets[bucket].end
                 if not isinstance(offset, int | np.integer) or not 0 <= offset <= end:
                     raise InvalidOptionError(
-                        f"start of bucket {bucket} of {state.name} is {offset!r}, expected an offset from 0 to {end}",
+                        f"start of bucket {bucket} of {state.name} is {offset!r}, expected an offset from 0 to {end}"
                     )
             return {bucket: int(start.get(bucket, first)) for bucket, first in earliest.items()}
     raise InvalidOptionError(
-        f"start {quote(start)}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
+        f"start {quote(start)}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone"
     )

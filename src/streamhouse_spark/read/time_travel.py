@@ -1,12 +1,11 @@
-"""Historical schemas: a read as of a time returns the columns that the table had then, as a read of a version does.
+"""Time travel: the table, the state and the columns that a read as of a time sees.
 
-If columns were only added since, the latest state is sufficient, and the read reaches as far back as log and lake do.
-If columns were renamed, dropped or widened, names in properties and filters have changed their meaning. Then the state
-before that change is read, provided that its records are retained.
+A read as of a time returns the columns that the table had then, as a read of a version does. If columns were only added
+since, the latest state is sufficient, and the read reaches as far back as log and lake do. If columns were renamed,
+dropped or widened, names in properties and filters have changed their meaning. Then the state before that change is
+read, provided that its records are retained.
 
-Time travel across CREATE OR REPLACE TABLE.
-
-A read as of a time before the replacement reads the replaced table, if it is still retained.
+A read as of a time before CREATE OR REPLACE TABLE reads the replaced table, if it is still retained.
 """
 
 from __future__ import annotations

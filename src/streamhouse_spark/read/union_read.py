@@ -87,4 +87,4 @@ def read_hot_rows(table: TableHandle, snapshot: ReadSnapshot, projection: Projec
 
 def _read_tables(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
     plan = plan_scan(table, snapshot, ScanRequest.of(projection)).plan(table)
-    return map(projection.finish, read_tables(table, plan, filter=projection.filter, mask=projection.mask))
+    return map(projection.finish, read_tables(table, plan, filter=projection.filter, node=projection.node))

@@ -1,8 +1,7 @@
 """Lossless conversion of Arrow and Python values to the canonical types of a table.
 
-Fast path for single rows: Python values of exactly their column's type, which need no conversion.
-
-They are recognised without Arrow, so that many single rows can be buffered and become Arrow data at once.
+Single rows have a fast path: Python values of exactly their column's type need no conversion and are recognised without
+Arrow, so that many single rows can be buffered and become Arrow data at once.
 """
 
 from __future__ import annotations
@@ -19,131 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import arrow_rows
+from streamhouse_spark.core.arrow_rows import is_any_binary, is_any_list, is_any_text
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.ddl import TextSize, TextTooLongError, type_name
-from streamhouse_spark.schema.table_schema import Column, is_any_list
+from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.table_schema import Column
 from streamhouse_spark.schema.variant import as_variant, encode_variant, has_variant_fields, is_marked, is_variant
-
-FEW_ROWS: Final = 2048
-"""Up to this many rows, texts are validated by one Arrow call, which checks each of them. More rows are validated
-faster column by column, in several calls, after each of which the thread waits for the GIL.
-"""
-
-
-def refuse_column(table: str, column: str, problem: str) -> NoReturn:
-    raise SchemaMismatchError(f"column '{column}' of {table} {problem}")
-
-
-def holds_text(data_type: pa.DataType) -> bool:
-    """Return whether values of the type are texts or contain texts."""
-    return pa.types.is_string(data_type) or any(
-        holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
-    )
-
-
-def have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
-    """Return whether the columns of few rows are valid, so that their texts are UTF-8. False if unsure."""
-    if rows.num_rows > FEW_ROWS:
-        return False
-    try:
-        rows.select(columns).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
-    """Reject texts that are not UTF-8. Arrow accepts them silently, but other readers fail on them or change them."""
-    row = 0
-    for chunk in values.chunks:
-        if not _is_valid(chunk) and (position := _first_invalid(chunk)) is not None:
-            refuse_column(
-                table,
-                column,
-                f"has bytes that are not UTF-8 in row {row + position} of these rows; repair them (in Spark with "
-                "make_valid_utf8), or store them in a BINARY column",
-            )
-        row += len(chunk)
-
-
-def fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
-    """Pad or check the texts for the length of their column. Returns the same object if nothing changes.
-
-    Padded texts are made in slices that each fit into an array. A row that would become too large is rejected first.
-    """
-    sizes = _sizes_with_blanks(values, size)
-    if sizes is None:
-        return _fit_slice(values, size, table, column, 0)
-    if (largest := int(sizes.max())) > arrow_rows.ROW_BYTES_MAX:
-        refuse_column(
-            table,
-            column,
-            f"is {size}, so the text in row {int(np.argmax(sizes))} of these rows takes {largest} bytes, and a row may "
-            f"have {arrow_rows.ROW_BYTES_MAX}; make it VARCHAR or STRING",
-        )
-    cuts = arrow_rows.cut_by_size(sizes)
-    parts = [_fit_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
-    return arrow_rows.concat_columns(parts, values.type)
-
-
-def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Sizes | None:
-    """Return the padded size of each text in bytes; None if all texts surely fit into one array."""
-    if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_rows.SLICE_BYTES_MAX:
-        return None
-    characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
-    blanks: arrow_rows.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
-    return arrow_rows.estimate_row_bytes(values) + blanks
-
-
-def _fit_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
-    try:
-        return size.fitted(values)
-    except TextTooLongError as error:
-        length = len(values[error.row].as_py())
-        row = first_row + error.row
-        refuse_column(
-            table, column, f"is {size}, and the text in row {row} of these rows has {length} characters; cut it"
-        )
-
-
-def _is_valid(array: pa.Array) -> bool:
-    try:
-        array.validate()
-        if not (pa.types.is_string(array.type) and _is_ascii(array)):
-            array.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _is_ascii(array: pa.Array) -> bool:
-    """Return whether all bytes of the texts are ASCII, by one vectorised check. Also False for unsorted offsets."""
-    _, offsets, data = array.buffers()
-    if offsets is None or data is None or not len(array):
-        return False
-    bounds = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
-    size = int(bounds[-1]) - int(bounds[0])
-    if size <= 0 or not (bounds[1:] >= bounds[:-1]).all():
-        return False
-    return int(np.frombuffer(data, np.int8, size, int(bounds[0])).min()) >= 0
-
-
-def _first_invalid(array: pa.Array) -> int | None:
-    """Return the index of the first invalid row; None if only unreferenced values are invalid."""
-
-    def valid(first: int, last: int) -> bool:
-        return _is_valid(array.take(pa.array(range(first, last), pa.int64())))
-
-    first, last = 0, len(array)
-    if valid(first, last):
-        return None
-    while last - first > 1:
-        middle = (first + last) // 2
-        first, last = (middle, last) if valid(first, middle) else (first, middle)
-    return first
-
 
 _ARROW_ERRORS: Final = (
     pa.ArrowInvalid,
@@ -152,6 +32,64 @@ _ARROW_ERRORS: Final = (
     OverflowError,
     UnicodeEncodeError,
 )
+_IS = pa.types
+_LOSSLESS: Final = {
+    ("integer", "float"),
+    ("integer", "decimal"),
+    ("float", "integer"),
+    ("decimal", "integer"),
+    ("timestamp_ntz", "date"),
+    ("struct", "variant"),
+}
+"""Pairs of families for which the cast itself detects a loss."""
+_INT32_MAX: Final = (1 << 31) - 1
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+_ADD_ZONE: Final = "add a zone (UTC, or where the clock stood), or declare the column timestamp_ntz"
+_DROP_ZONE: Final = "drop the zone on purpose, or declare the column timestamp"
+_REMEDIES: Final = {
+    ("timestamp_ntz", "timestamp"): _ADD_ZONE,
+    ("timestamp", "timestamp_ntz"): _DROP_ZONE,
+    ("string", "timestamp"): "text is not parsed: parse it first",
+    ("string", "timestamp_ntz"): "text is not parsed: parse it first",
+    ("string", "date"): "text is not parsed: parse it first",
+    ("string", "variant"): "text is not parsed: parse it first (in SQL with parse_json)",
+    ("variant", "struct"): "take the fields out of it first (in SQL with variant_get)",
+}
+_PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "boolean": (bool, np.bool_),
+    "integer": (numbers.Real,),
+    "float": (numbers.Real,),
+    "decimal": (decimal.Decimal, numbers.Integral),
+    "string": (str,),
+    "binary": (bytes, bytearray, memoryview),
+    "date": (dt.date,),
+    "timestamp": (dt.datetime,),
+    "timestamp_ntz": (dt.datetime,),
+    "list": (list, tuple, np.ndarray),
+    "map": (dict, list, tuple),
+    "struct": (dict,),
+}
+_PYTHON_REMEDIES: Final = {
+    "boolean": "give True or False",
+    "integer": "give an int",
+    "float": "give a float",
+    "decimal": "give a decimal.Decimal, as floats have no exact value",
+    "string": "give a str",
+    "binary": "give bytes",
+    "date": "give a datetime.date",
+    "timestamp": "give a datetime.datetime with a zone",
+    "timestamp_ntz": "give a datetime.datetime without a zone",
+    "list": "give a list",
+    "map": "give a dict",
+    "struct": "give a dict of field name and value",
+}
+NOT_PLAIN: Final = -1
+SizeOf = Callable[[Any], int]
+"""Returns the approximate size of a value in bytes, or `NOT_PLAIN` if it needs conversion or would be rejected."""
+
+
+def refuse_column(table: str, column: str, problem: str) -> NoReturn:
+    raise SchemaMismatchError(f"column '{column}' of {table} {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,75 +335,19 @@ def _from_zero(array: pa.Array) -> pa.Array:
     return array if offsets[-1] <= _INT32_MAX else array.take(pa.array(np.arange(len(array))))
 
 
-def _is_any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda arrow: any(is_kind(arrow) for is_kind in predicates)
-
-
-_IS = pa.types
 _FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
     ("boolean", _IS.is_boolean),
     ("integer", _IS.is_integer),
     ("float", _IS.is_floating),
     ("decimal", _IS.is_decimal),
-    ("string", _is_any_of(_IS.is_string, _IS.is_large_string, _IS.is_string_view)),
-    ("binary", _is_any_of(_IS.is_binary, _IS.is_large_binary, _IS.is_binary_view, _IS.is_fixed_size_binary)),
+    ("string", is_any_text),
+    ("binary", is_any_binary),
     ("date", _IS.is_date),
     ("list", is_any_list),
     ("map", _IS.is_map),
     ("variant", is_marked),
     ("struct", _IS.is_struct),
 )
-_LOSSLESS: Final = {
-    ("integer", "float"),
-    ("integer", "decimal"),
-    ("float", "integer"),
-    ("decimal", "integer"),
-    ("timestamp_ntz", "date"),
-    ("struct", "variant"),
-}
-"""Pairs of families for which the cast itself detects a loss."""
-
-_INT32_MAX: Final = (1 << 31) - 1
-_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-_ADD_ZONE: Final = "add a zone (UTC, or where the clock stood), or declare the column timestamp_ntz"
-_DROP_ZONE: Final = "drop the zone on purpose, or declare the column timestamp"
-_REMEDIES: Final = {
-    ("timestamp_ntz", "timestamp"): _ADD_ZONE,
-    ("timestamp", "timestamp_ntz"): _DROP_ZONE,
-    ("string", "timestamp"): "text is not parsed: parse it first",
-    ("string", "timestamp_ntz"): "text is not parsed: parse it first",
-    ("string", "date"): "text is not parsed: parse it first",
-    ("string", "variant"): "text is not parsed: parse it first (in SQL with parse_json)",
-    ("variant", "struct"): "take the fields out of it first (in SQL with variant_get)",
-}
-_PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "boolean": (bool, np.bool_),
-    "integer": (numbers.Real,),
-    "float": (numbers.Real,),
-    "decimal": (decimal.Decimal, numbers.Integral),
-    "string": (str,),
-    "binary": (bytes, bytearray, memoryview),
-    "date": (dt.date,),
-    "timestamp": (dt.datetime,),
-    "timestamp_ntz": (dt.datetime,),
-    "list": (list, tuple, np.ndarray),
-    "map": (dict, list, tuple),
-    "struct": (dict,),
-}
-_PYTHON_REMEDIES: Final = {
-    "boolean": "give True or False",
-    "integer": "give an int",
-    "float": "give a float",
-    "decimal": "give a decimal.Decimal, as floats have no exact value",
-    "string": "give a str",
-    "binary": "give bytes",
-    "date": "give a datetime.date",
-    "timestamp": "give a datetime.datetime with a zone",
-    "timestamp_ntz": "give a datetime.datetime without a zone",
-    "list": "give a list",
-    "map": "give a dict",
-    "struct": "give a dict of field name and value",
-}
 
 
 def _join_names(names: set[str]) -> str:
@@ -474,11 +356,6 @@ def _join_names(names: set[str]) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0][:200]
-
-
-NOT_PLAIN: Final = -1
-SizeOf = Callable[[Any], int]
-"""Returns the approximate size of a value in bytes, or `NOT_PLAIN` if it needs conversion or would be rejected."""
 
 
 def size_of_values(column: Column) -> SizeOf | None:

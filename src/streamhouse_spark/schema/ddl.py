@@ -1,10 +1,4 @@
-"""CHAR(n) and VARCHAR(n) columns. Pure, over Arrow columns.
-
-Values are stored as plain texts, in the lake too. They are fitted on write as in Spark's own tables: longer texts lose
-trailing blanks and fail if they are still too long; shorter CHAR texts are padded with blanks. Lengths are in
-characters (code points).
-
-Spark DDL: the grammar of column lists, of type names, and of a ``StructType``'s JSON.
+"""Spark DDL: the grammar of column lists, of type names, and of a ``StructType``'s JSON.
 
 The types of tables are canonical Arrow types:
 
@@ -31,6 +25,10 @@ variant                `VARIANT`                              not inside another
 =====================  =====================================  =====================================
 
 Nested fields are always nullable, and nested texts have no length.
+
+CHAR(n) and VARCHAR(n) are stored as plain texts, in the lake too. They are fitted on write as in Spark's own tables:
+longer texts lose trailing blanks and fail if they are still too long; shorter CHAR texts are padded with blanks.
+Lengths are in characters (code points).
 """
 
 from __future__ import annotations
@@ -43,6 +41,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.sql_parser import SqlParser, Token
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.variant import VARIANT, is_variant
 
@@ -51,6 +50,60 @@ _NAME: Final = re.compile(
     r"\s*(?:(?P<varchar>varchar)|char(?:acter)?)\s*\(\s*(?P<length>\d+)\s*\)(?:\s*collate\s+utf8_binary)?\s*",
     re.IGNORECASE,
 )
+DECIMAL_PRECISION_MAX: Final = 38
+NESTING_DEPTH_MAX: Final = 64
+"""Deeper types are rejected, so that a hostile schema cannot exhaust the stack."""
+_PLAIN: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp_ntz": pa.timestamp("us"),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "variant": VARIANT,
+}
+_NAMES: Final = {arrow: name for name, arrow in _PLAIN.items()}
+_SYNONYMS: Final = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "timestamp_ltz": "timestamp",
+}
+_REFUSED: Final = {
+    "void": "it holds only nulls; name the type that the column will have",
+    "null": "it holds only nulls; name the type that the column will have",
+    "interval": "no lake format stores intervals; use bigint with the unit in the column's name",
+    "time": "use bigint with the unit in the column's name, or string",
+    "geometry": "use binary with WKB in it",
+    "geography": "use binary with WKB in it",
+    "udt": "use the type that it is stored as",
+}
+_PLAIN_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOKEN: Final = re.compile(
+    r"""\s*(?:
+        (?P<word>\w+)
+      | `(?P<quoted>(?:[^`]|``)*)`
+      | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+      | (?P<operator>[<>(),:;.+-])
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPES: Final = {
+    "n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"
+}  # fmt: skip
+"""Escapes in Spark SQL literals. LIKE keeps the backslash before % and _."""
+DEFAULT_METADATA: Final = "CURRENT_DEFAULT"
+"""The metadata key of a column's default, as SQL, in Spark's ``StructField``."""
+PARENTS: Final = "streamhouse.parents"
+"""A JSON member of a field that Spark does not write, see `DdlColumn.parents`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,68 +151,6 @@ class TextTooLongError(ValueError):
     def __init__(self, row: int) -> None:
         super().__init__(f"the text in row {row} is too long")
         self.row = row
-
-
-DECIMAL_PRECISION_MAX: Final = 38
-NESTING_DEPTH_MAX: Final = 64
-"""Deeper types are rejected, so that a hostile schema cannot exhaust the stack."""
-
-_PLAIN: Final[dict[str, pa.DataType]] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp_ntz": pa.timestamp("us"),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "variant": VARIANT,
-}
-_NAMES: Final = {arrow: name for name, arrow in _PLAIN.items()}
-_SYNONYMS: Final = {
-    "byte": "tinyint",
-    "short": "smallint",
-    "integer": "int",
-    "long": "bigint",
-    "real": "float",
-    "timestamp_ltz": "timestamp",
-}
-_REFUSED: Final = {
-    "void": "it holds only nulls; name the type that the column will have",
-    "null": "it holds only nulls; name the type that the column will have",
-    "interval": "no lake format stores intervals; use bigint with the unit in the column's name",
-    "time": "use bigint with the unit in the column's name, or string",
-    "geometry": "use binary with WKB in it",
-    "geography": "use binary with WKB in it",
-    "udt": "use the type that it is stored as",
-}
-_PLAIN_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOKEN: Final = re.compile(
-    r"""\s*(?:
-        (?P<word>\w+)
-      | `(?P<quoted>(?:[^`]|``)*)`
-      | '(?P<text1>(?:[^'\\]|\\.|'')*)'
-      | "(?P<text2>(?:[^"\\]|\\.|"")*)"
-      | (?P<mark>[<>(),:;.+-])
-    )""",
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPES: Final = {
-    "n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"
-}  # fmt: skip
-"""Escapes in Spark SQL literals. LIKE keeps the backslash before % and _."""
-
-
-DEFAULT_METADATA: Final = "CURRENT_DEFAULT"
-"""The metadata key of a column's default, as SQL, in Spark's ``StructField``."""
-
-
-PARENTS: Final = "streamhouse.parents"
-"""A JSON member of a field that Spark does not write, see `DdlColumn.parents`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +237,16 @@ def quote_text(text: str) -> str:
 
 def unquote_text(literal: str) -> str:
     """Return the text of a Spark SQL literal, given with its quotes."""
-    return _unescape(literal[1:-1], literal[0])
+    quote = literal[0]
+
+    def unescape(match: re.Match[str]) -> str:
+        code_point, octal, escaped = match.groups()
+        if code_point or octal:
+            return chr(int(code_point[1:], 16) if code_point else int(octal, 8))
+        return quote if escaped is None else _ESCAPES.get(escaped, escaped)
+
+    pattern = rf"\\(?:(u[0-9a-fA-F]{{4}}|U[0-9a-fA-F]{{8}})|([01][0-7]{{2}})|(.))|{quote}{quote}"
+    return re.sub(pattern, unescape, literal[1:-1], flags=re.DOTALL)
 
 
 def list_type(element: pa.DataType) -> pa.DataType:
@@ -270,7 +270,7 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
     if not 1 <= precision <= DECIMAL_PRECISION_MAX or not 0 <= scale <= precision:
         raise SchemaMismatchError(
             f"decimal({precision},{scale}) cannot be stored; expected a precision of 1 to {DECIMAL_PRECISION_MAX} "
-            "and a scale from 0 to the precision",
+            "and a scale from 0 to the precision"
         )
     return pa.decimal128(precision, scale)
 
@@ -310,27 +310,26 @@ def _json_type(value: object, depth: int) -> pa.DataType:
             raise SchemaMismatchError(f"type {other} cannot be stored: {_REFUSED.get(str(other), 'unknown')}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    """``word``, ``quoted`` (in backticks), ``text`` (a string literal), ``mark`` or ``end``."""
-    value: str
-    position: int
-
-
-class _Parser:
-    """Recursive-descent parser of one text."""
-
+class _Parser(SqlParser):
     def __init__(self, text: str, *, paths: bool = False) -> None:
-        self._text = text
         self._paths = paths
-        self._tokens = self._tokenize()
-        self._next = 0
-        self._depth = 0
+        super().__init__(text.rstrip(), _TOKEN)
+
+    def refuse_token(self, at: int) -> NoReturn:
+        self._fail(("operator", self._text[at : at + 1], at), "a name, a type or a comma")
+
+    def _fail(self, token: Token, expected: str) -> NoReturn:
+        kind, _, position = token
+        single_line = " ".join(self._text.split())
+        shown = single_line if len(single_line) <= 200 else single_line[:199] + "…"
+        actual = "the end" if kind == "end" else f"'{_value_of(token)}'"
+        raise SchemaMismatchError(
+            f"the schema text '{shown}' has {actual} at character {position + 1}, expected {expected}"
+        )
 
     def whole_schema(self) -> list[DdlColumn]:
-        if self._peek().value.lower() == "struct" and self._peek(1).value == "<":
-            self._take()
+        if self.peek()[1].lower() == "struct" and self.peek(1)[1] == "<":
+            self.take()
             columns = self._columns(closing=">")
         else:
             columns = self._columns(closing=None)
@@ -345,36 +344,36 @@ class _Parser:
 
     def _columns(self, closing: str | None) -> list[DdlColumn]:
         if closing is not None:
-            self._expect_mark("<")
+            self._expect("<")
         columns = [self._column()]
-        while self._take_mark(","):
+        while self.accept(","):
             columns.append(self._column())
         if closing is not None:
-            self._expect_mark(closing)
+            self._expect(closing)
         return columns
 
     def _column(self) -> DdlColumn:
-        token = self._name("a column name")
+        name = self._name("a column name")
         parents: list[str] = []
-        while self._paths and not self._depth and self._take_mark("."):
-            parents.append(token.value)
-            token = self._name("the name of a field")
-        self._take_mark(":")
-        begin, arrow = self._peek().position, self._type()
-        size = TextSize.parse(self._text[begin : self._peek().position])
+        while self._paths and not self._depth and self.accept("."):
+            parents.append(name)
+            name = self._name("the name of a field")
+        self.accept(":")
+        begin, arrow = self.at, self._type()
+        size = TextSize.parse(self._text[begin : self.at])
         nullable, comment, default = True, None, None
-        while self._peek().kind == "word":
-            clause = self._take()
-            match clause.value.upper():
+        while self.peek()[0] == "word":
+            clause = self.take()
+            match clause[1].upper():
                 case "NOT":
-                    if self._take().value.upper() != "NULL":
+                    if self.take()[1].upper() != "NULL":
                         self._fail(clause, "NOT NULL")
                     nullable = False
                 case "COMMENT":
-                    literal = self._take()
-                    if literal.kind != "text":
+                    literal = self.take()
+                    if literal[0] != "text":
                         self._fail(literal, "the comment in quotes")
-                    comment = literal.value
+                    comment = unquote_text(literal[1])
                 case "DEFAULT":
                     default = self._expression(clause)
                 case "GENERATED":
@@ -382,33 +381,34 @@ class _Parser:
                     self._fail(clause, f"NOT NULL, DEFAULT, COMMENT or a comma ({property_hint})")
                 case _:
                     self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
-        return DdlColumn(token.value, arrow, nullable, comment, default, size, tuple(parents))
+        return DdlColumn(name, arrow, nullable, comment, default, size, tuple(parents))
 
-    def _name(self, expected: str) -> _Token:
-        token = self._take()
-        if token.kind not in ("word", "quoted") or not token.value:
+    def _name(self, expected: str) -> str:
+        token = self.take()
+        if token[0] not in ("word", "quoted") or not token[1]:
             self._fail(token, expected)
-        return token
+        return _value_of(token)
 
-    def _expression(self, clause: _Token) -> str:
+    def _expression(self, clause: Token) -> str:
         """Consume the text after DEFAULT, up to the next clause or column."""
         depth = 0
-        while (token := self._peek()).kind != "end":
-            if token.kind == "mark":
-                if depth == 0 and token.value in (",", ">", ";"):
+        while not self.is_at_end:
+            kind, value, _ = self.peek()
+            if kind == "operator":
+                if depth == 0 and value in (",", ">", ";"):
                     break
-                depth += {"(": 1, ")": -1}.get(token.value, 0)
-            elif token.kind == "word" and depth == 0 and token.value.upper() in ("NOT", "COMMENT", "GENERATED"):
+                depth += {"(": 1, ")": -1}.get(value, 0)
+            elif kind == "word" and depth == 0 and value.upper() in ("NOT", "COMMENT", "GENERATED"):
                 break
-            self._take()
-        expression = self._text[clause.position + len(clause.value) : self._peek().position].strip()
+            self.take()
+        expression = self._text[clause[2] + len(clause[1]) : self.at].strip()
         if not expression:
-            self._fail(self._peek(), "a constant behind DEFAULT")
+            self._fail(self.peek(), "a constant behind DEFAULT")
         return expression
 
     def _type(self) -> pa.DataType:
-        token = self._take()
-        if token.kind != "word":
+        token = self.take()
+        if token[0] != "word":
             self._fail(token, "a type")
         self._depth += 1
         if self._depth > NESTING_DEPTH_MAX:
@@ -418,59 +418,55 @@ class _Parser:
         finally:
             self._depth -= 1
 
-    def _take_collation(self) -> None:
+    def _skip_collation(self) -> None:
         """Skip a COLLATE clause of the default collation, which Spark prints in SHOW CREATE TABLE."""
-        self._take()
-        collation = self._take()
-        if collation.value.upper() != "UTF8_BINARY":
-            self._fail(collation, "UTF8_BINARY: texts have no other collation here")
+        if self.accept_word("collate"):
+            collation = self.take()
+            if collation[1].upper() != "UTF8_BINARY":
+                self._fail(collation, "UTF8_BINARY: texts have no other collation here")
 
-    def _type_after(self, token: _Token) -> pa.DataType:
-        word = token.value.lower()
+    def _type_after(self, token: Token) -> pa.DataType:
+        word = token[1].lower()
         word = _SYNONYMS.get(word, word)
-        if word == "string" and self._peek().value.lower() == "collate":
-            self._take_collation()
+        if word == "string":
+            self._skip_collation()
         if word in _PLAIN:
             return _PLAIN[word]
         match word:
             case "decimal" | "dec" | "numeric":
-                return self._decimal()
+                numbers = self._numbers()
+                if len(numbers) > 2:
+                    self._fail(self.peek(), "decimal(precision, scale)")
+                precision, scale = ([*numbers, 0] if len(numbers) == 1 else numbers) or (10, 0)
+                return decimal_type(precision, scale)
             case "char" | "varchar" | "character":
                 numbers = self._numbers()
                 if len(numbers) != 1 or TextSize.parse(f"{word}({numbers[0]})") is None:
                     self._fail(token, f"a length, as in {word}(10), or string")
                 if self._depth > 1:
                     self._fail(token, "string: texts inside other types have no length")
-                if self._peek().value.lower() == "collate":
-                    self._take_collation()
+                self._skip_collation()
                 return pa.string()
             case "array":
-                self._expect_mark("<")
+                self._expect("<")
                 arrow = list_type(self._type())
-                self._expect_mark(">")
+                self._expect(">")
                 return arrow
             case "map":
-                self._expect_mark("<")
+                self._expect("<")
                 key = self._type()
-                self._expect_mark(",")
+                self._expect(",")
                 arrow = pa.map_(key, self._type())
-                self._expect_mark(">")
+                self._expect(">")
                 return arrow
             case "struct":
                 return self._struct()
         if word in _REFUSED:
-            raise SchemaMismatchError(f"type {token.value} cannot be stored: {_REFUSED[word]}")
+            raise SchemaMismatchError(f"type {token[1]} cannot be stored: {_REFUSED[word]}")
         return self._fail(token, f"a type, one of {', '.join(_PLAIN)}, decimal(p,s), array<…>, map<…>, struct<…>")
 
-    def _decimal(self) -> pa.DataType:
-        numbers = self._numbers()
-        if len(numbers) > 2:
-            self._fail(self._peek(), "decimal(precision, scale)")
-        precision, scale = ([*numbers, 0] if len(numbers) == 1 else numbers) or (10, 0)
-        return decimal_type(precision, scale)
-
     def _struct(self) -> pa.DataType:
-        opening = self._peek()
+        opening = self.peek()
         columns = self._columns(closing=">")
         for column in columns:
             if not column.nullable or column.default is not None:
@@ -481,82 +477,34 @@ class _Parser:
         return struct_type([(column.name, column.type) for column in columns])
 
     def _numbers(self) -> list[int]:
-        if not self._take_mark("("):
+        if not self.accept("("):
             return []
         numbers = [self._number()]
-        while self._take_mark(","):
+        while self.accept(","):
             numbers.append(self._number())
-        self._expect_mark(")")
+        self._expect(")")
         return numbers
 
     def _number(self) -> int:
-        token = self._take()
-        if token.kind != "word" or not token.value.isascii() or not token.value.isdigit() or len(token.value) > 9:
+        token = self.take()
+        kind, value, _ = token
+        if kind != "word" or not value.isascii() or not value.isdigit() or len(value) > 9:
             self._fail(token, "a number")
-        return int(token.value)
+        return int(value)
 
     def _expect_end(self) -> None:
-        self._take_mark(";")
-        if self._peek().kind != "end":
-            self._fail(self._peek(), "a comma or the end")
+        self.accept(";")
+        if not self.is_at_end:
+            self._fail(self.peek(), "a comma or the end")
 
-    def _expect_mark(self, mark: str) -> None:
-        if not self._take_mark(mark):
-            self._fail(self._peek(), f"'{mark}'")
-
-    def _take_mark(self, mark: str) -> bool:
-        token = self._peek()
-        if token.kind == "mark" and token.value == mark:
-            self._next += 1
-            return True
-        return False
-
-    def _peek(self, ahead: int = 0) -> _Token:
-        return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
-
-    def _take(self) -> _Token:
-        token = self._peek()
-        self._next += 1
-        return token
-
-    def _tokenize(self) -> list[_Token]:
-        tokens: list[_Token] = []
-        position, text = 0, self._text.rstrip()
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                remainder = text[position:].lstrip()
-                self._fail(_Token("mark", remainder[:1], len(text) - len(remainder)), "a name, a type or a comma")
-            kind = match.lastgroup or "mark"
-            value = match.group(kind)
-            if kind == "quoted":
-                value = value.replace("``", "`")
-            elif kind.startswith("text"):
-                value, kind = _unescape(value, quote=match.group().strip()[0]), "text"
-            tokens.append(_Token(kind, value, match.start(match.lastgroup or 0)))
-            position = match.end()
-        tokens.append(_Token("end", "", len(text)))
-        return tokens
-
-    def _fail(self, token: _Token, expected: str) -> NoReturn:
-        actual = "the end" if token.kind == "end" else f"'{token.value}'"
-        raise SchemaMismatchError(
-            f"the schema text '{_shorten(self._text)}' has {actual} at character {token.position + 1}, "
-            f"expected {expected}",
-        )
+    def _expect(self, operator: str) -> None:
+        if not self.accept(operator):
+            self._fail(self.peek(), f"'{operator}'")
 
 
-def _unescape(literal: str, quote: str) -> str:
-    def unescape_one(match: re.Match[str]) -> str:
-        code_point, octal, escaped = match.groups()
-        if code_point or octal:
-            return chr(int(code_point[1:], 16) if code_point else int(octal, 8))
-        return quote if escaped is None else _ESCAPES.get(escaped, escaped)
-
-    pattern = rf"\\(?:(u[0-9a-fA-F]{{4}}|U[0-9a-fA-F]{{8}})|([01][0-7]{{2}})|(.))|{quote}{quote}"
-    return re.sub(pattern, unescape_one, literal, flags=re.DOTALL)
-
-
-def _shorten(text: str) -> str:
-    single_line = " ".join(text.split())
-    return single_line if len(single_line) <= 200 else single_line[:199] + "…"
+def _value_of(token: Token) -> str:
+    """Return the name or text of a token, without quotes."""
+    kind, value, _ = token
+    if kind == "quoted":
+        return value.replace("``", "`")
+    return unquote_text(value) if kind == "text" else value

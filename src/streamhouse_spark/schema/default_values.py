@@ -1,11 +1,8 @@
-"""Constants of a column's type: as JSON in records, and as SQL by users and Spark. Pure.
+"""Column defaults: constants, and functions of the write that omits the column, as JSON in records and as SQL. Pure.
 
-A column default is a constant, so it is the same for every writer at any place and time.
-
-Default functions: time and user of the write that omits the column. Pure.
-
-A function has one value per write, regardless of the number of its rows, tasks and processes. The process that starts
-the write creates a `StatementContext` and passes it to all others.
+A constant is the same for every writer at any place and time. A function, such as the current time, has one value per
+write, regardless of the number of its rows, tasks and processes. The process that starts the write creates a
+`StatementContext` and passes it to all others.
 """
 
 from __future__ import annotations
@@ -50,6 +47,22 @@ _DOES_NOT_FIT: Final = (pa.ArrowException, ArithmeticError, ValueError, TypeErro
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
+_SYNONYMS: Final = {
+    "current_timestamp": "current_timestamp",
+    "now": "current_timestamp",
+    "current_date": "current_date",
+    "curdate": "current_date",
+    "current_user": "current_user",
+    "user": "current_user",
+    "session_user": "current_user",
+}
+_TYPES: Final = {
+    "current_timestamp": pa.timestamp("us", tz="UTC"),
+    "current_date": pa.date32(),
+    "current_user": pa.string(),
+}
+_CALL: Final = re.compile(r"(?P<name>[A-Za-z_]+)\s*(?:\(\s*\))?")
+_DAY_MS: Final = 86_400_000
 
 
 def value_to_json(value: Any) -> Any:
@@ -233,24 +246,6 @@ def _wrong_kind(description: str) -> NoReturn:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= 100 else text[:99] + "…"
-
-
-_SYNONYMS: Final = {
-    "current_timestamp": "current_timestamp",
-    "now": "current_timestamp",
-    "current_date": "current_date",
-    "curdate": "current_date",
-    "current_user": "current_user",
-    "user": "current_user",
-    "session_user": "current_user",
-}
-_TYPES: Final = {
-    "current_timestamp": pa.timestamp("us", tz="UTC"),
-    "current_date": pa.date32(),
-    "current_user": pa.string(),
-}
-_CALL: Final = re.compile(r"(?P<name>[A-Za-z_]+)\s*(?:\(\s*\))?")
-_DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,9 @@
-"""Type promotion: columns of an older type cast to the column's current type. All such casts happen here.
-
-Nested fields are matched by id, while Arrow's own cast of a struct matches by name and returns null for a missing name.
-Vectorised: leaf arrays are reused or cast; nulls and the lengths of arrays and maps do not change.
-
-Schema evolution: the identity of columns, and the changes that existing rows permit.
+"""Schema evolution: the identity of columns, the changes that existing rows permit, and casts of older rows.
 
 A column is identified by its id. Rows of an older schema are read by id, regardless of current names, and cast to the
-column's current type, which holds every value of the older one.
-
-Schema changes of a table by commit, with which reads as of a time find the columns of that time. Pure.
+column's current type, which holds every value of the older one. All such casts happen here. Nested fields are matched
+by id, while Arrow's own cast of a struct matches by name and returns null for a missing name. Leaf arrays are reused or
+cast; nulls and the lengths of arrays and maps do not change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Lossless JSON encoding of row values.
-
-Lossless JSON encoding and decoding of rows: one form per type.
+"""Lossless JSON encoding and decoding of rows: one form per type.
 
 Only `encode_rows` writes rows as JSON, and `decode_rows` reads every form that it writes. `FORMS` is the table of
 types. A JSON string never becomes a number, and a number is never rounded on its way to a decimal.
@@ -24,11 +22,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.arrow_rows import is_any_binary, is_any_list, is_any_text
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import signed_year
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.table_schema import is_any_list
 from streamhouse_spark.schema.variant import VARIANT, encode_variant, is_variant, readable_value
+
+_ENCODED_ROWS: Final = 16_384
+"""Rows that are converted to Python values at once."""
+_SHOWN_CHARS_MAX: Final = 60
+_VARIANT_DIGITS_MAX: Final = 38
+_NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+_NOT_FINITE_TEXTS: Final = {text: name for name, text in _NOT_FINITE.items()}
+_DECIMAL: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,4})?", re.ASCII)
+_WIDE_TIME: Final = re.compile(
+    r"(?P<year>[+-]\d{4,7})-(?P<day>\d\d-\d\d)"
+    r"(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_NOT_A_TIME: Final = "NaT"
+_UNITS_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 
 
 def json_text(value: Any) -> str:
@@ -45,7 +59,7 @@ def plain_value(value: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
-            return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+            return value if math.isfinite(value) else _NOT_FINITE_TEXTS[str(value)]
         case decimal.Decimal():
             return format(value, "f")
         case bytes():
@@ -63,23 +77,6 @@ def plain_value(value: Any) -> Any:
         case list() | tuple():
             return [plain_value(item) for item in value]
     return str(value)
-
-
-_ENCODED_ROWS: Final = 16_384
-"""Rows that are converted to Python values at once."""
-_SHOWN_CHARS_MAX: Final = 60
-_VARIANT_DIGITS_MAX: Final = 38
-_NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
-_NOT_FINITE_TEXTS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-_DECIMAL: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,4})?", re.ASCII)
-_WIDE_TIME: Final = re.compile(
-    r"(?P<year>[+-]\d{4,7})-(?P<day>\d\d-\d\d)"
-    r"(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
-    re.ASCII,
-)
-_NOT_A_TIME: Final = "NaT"
-_UNITS_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 
 
 class NumberText(str):
@@ -439,7 +436,7 @@ def _encode_maps(array: pa.Array) -> list[Any]:
     first, last, ranges = _ranges(array)
     keys = encode_values(array.keys.slice(first, last - first))
     items = encode_values(array.items.slice(first, last - first))
-    as_objects = _is_text(array.type.key_type)
+    as_objects = is_any_text(array.type.key_type)
     values: list[Any] = []
     for bounds in ranges:
         if bounds is None:
@@ -482,7 +479,7 @@ def _decode_lists(values: list[Any], data_type: pa.DataType, path: str) -> pa.Ar
 
 
 def _decode_maps(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    by_names = _is_text(data_type.key_type)
+    by_names = is_any_text(data_type.key_type)
     expected = "an object, or an array of pairs [key, value]" if by_names else "an array of pairs [key, value]"
     _require(values, path, expected, *((dict, list) if by_names else (list,)))
     entries = [list(value.items()) if isinstance(value, dict) else value for value in values]
@@ -542,21 +539,6 @@ def _with_numbers(value: Any) -> Any:
     return value
 
 
-def _is_text(data_type: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type))
-
-
-def _is_bytes(data_type: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_binary(data_type)
-        or types.is_large_binary(data_type)
-        or types.is_fixed_size_binary(data_type)
-        or types.is_binary_view(data_type)
-    )
-
-
 def _is_time(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_date(data_type) or pa.types.is_timestamp(data_type))
 
@@ -568,8 +550,8 @@ FORMS: Final = (
          _decode_floats),
     Form("DECIMAL", "text with all digits; a number is read exactly too", pa.types.is_decimal, _encode_decimals,
          _decode_decimals),
-    Form("STRING, CHAR, VARCHAR", "text", _is_text, _to_pylist, _decode_texts),
-    Form("BINARY", "text in base64", _is_bytes, _encode_binaries, _decode_binaries),
+    Form("STRING, CHAR, VARCHAR", "text", is_any_text, _to_pylist, _decode_texts),
+    Form("BINARY", "text in base64", is_any_binary, _encode_binaries, _decode_binaries),
     Form("DATE, TIMESTAMP, TIMESTAMP_NTZ", "text in ISO 8601", _is_time, _encode_times, _decode_times),
     Form("ARRAY", "array", is_any_list, _encode_lists, _decode_lists),
     Form("MAP", "object if keys are STRING, else array of pairs", pa.types.is_map, _encode_maps, _decode_maps),

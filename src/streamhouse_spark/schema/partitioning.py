@@ -1,13 +1,14 @@
-"""Partition fields: a column, or a transform of a column, as in Iceberg's specification.
+"""Partitioning: fields, former partitionings and expiry of partitions. Pure.
 
-A transform derives the partition of a row from one of its columns ("hidden partitioning"): ``days(ts)``, ``truncate(4,
-name)``. Timestamps are in UTC. Source: Iceberg table specification, "Partition Transforms".
+A partition field is a column, or a transform of a column ("hidden partitioning") such as ``days(ts)``. Timestamps are
+in UTC. Source: Iceberg table specification, "Partition Transforms".
 
-``table.auto-partition.*``: expiry of partitions whose rows need not remain in the hot log. Pure.
+A new partitioning starts with a new schema of the same columns. So the schema of a segment determines the columns of
+its partitions, and plans made with an older schema are recognised.
 
-A partition is *expired* if the hour, day, month, quarter or year in its column is more than ``num-retention`` units
-before now, in one time zone. A value without a time unit, including null, never expires. Expiry affects log retention
-only: rows of expired partitions are read, written and tiered like all others.
+With ``table.auto-partition.*``, a partition expires if the hour, day, month, quarter or year in its column is more than
+``num-retention`` units before now, in one time zone. A value without a time unit, including null, never expires. Expiry
+affects log retention only: rows of expired partitions are read, written and tiered like all others.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import option_parsing as values
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.option_parsing import join_names, parse_names
+from streamhouse_spark.core.option_parsing import join_names, parse_bool, parse_int, parse_names, reject
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import TableSchema
 
 Transform = Literal["identity", "years", "months", "days", "hours", "truncate"]
+PARTITION_FIELDS: Final = "partition.fields"
 
 _UNITS: Final[Mapping[str, str]] = {"years": "Y", "months": "M", "days": "D", "hours": "h"}
 """Time transform → numpy unit."""
@@ -41,6 +42,26 @@ _SINGULAR: Final = {"year": "years", "month": "months", "day": "days", "hour": "
 _SHORT: Final = {"years": "year", "months": "month", "days": "day", "hours": "hour", "truncate": "trunc"}
 _CALL: Final = re.compile(r"\s*([A-Za-z_]+)\s*\(\s*(.*?)\s*\)\s*", re.DOTALL)
 _FIELDS: Final = re.compile(r"\s*((?:`(?:[^`]|``)*`|\((?:`(?:[^`]|``)*`|[^()`])*\)|[^,`()])+)\s*(?:,|\Z)")
+TimeUnit = Literal["HOUR", "DAY", "MONTH", "QUARTER", "YEAR"]
+ENABLED: Final = "table.auto-partition.enabled"
+KEY: Final = "table.auto-partition.key"
+TIME_UNIT: Final = "table.auto-partition.time-unit"
+NUM_RETENTION: Final = "table.auto-partition.num-retention"
+NUM_PRECREATE: Final = "table.auto-partition.num-precreate"
+TIME_ZONE: Final = "table.auto-partition.time-zone"
+AUTO_PARTITION_PROPERTIES: Final = (ENABLED, KEY, TIME_UNIT, NUM_RETENTION, NUM_PRECREATE, TIME_ZONE)
+RETAINED: Final = 7
+_EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
+_FORMATS: Final[Mapping[TimeUnit, tuple[str, ...]]] = {
+    "HOUR": (r"(?P<year>[0-9]{4})(?P<month>[0-9]{2})(?P<day>[0-9]{2})(?P<hour>[0-9]{2})",),
+    "DAY": (
+        r"(?P<year>[0-9]{4})(?P<month>[0-9]{2})(?P<day>[0-9]{2})",
+        r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})",
+    ),
+    "MONTH": (r"(?P<year>[0-9]{4})(?P<month>[0-9]{2})",),
+    "QUARTER": (r"(?P<year>[0-9]{4})(?P<quarter>[1-4])",),
+    "YEAR": (r"(?P<year>[0-9]{4})",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,28 +237,77 @@ def parse_fields(texts: Sequence[str], schema: TableSchema) -> tuple[PartitionFi
     return fields
 
 
-TimeUnit = Literal["HOUR", "DAY", "MONTH", "QUARTER", "YEAR"]
+@dataclass(frozen=True, slots=True)
+class FormerPartitioning:
+    """A former partitioning of a table. Its columns keep their names, types and positions."""
 
-ENABLED: Final = "table.auto-partition.enabled"
-KEY: Final = "table.auto-partition.key"
-TIME_UNIT: Final = "table.auto-partition.time-unit"
-NUM_RETENTION: Final = "table.auto-partition.num-retention"
-NUM_PRECREATE: Final = "table.auto-partition.num-precreate"
-TIME_ZONE: Final = "table.auto-partition.time-zone"
-AUTO_PARTITION_PROPERTIES: Final = (ENABLED, KEY, TIME_UNIT, NUM_RETENTION, NUM_PRECREATE, TIME_ZONE)
+    schema_id: int
+    """The last schema with this partitioning."""
+    columns: tuple[str, ...]
+    """The partition columns."""
+    fields: str
+    """All fields in order, as by `join_fields`, with the names of that schema."""
 
-RETAINED: Final = 7
-_EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
-_FORMATS: Final[Mapping[TimeUnit, tuple[str, ...]]] = {
-    "HOUR": (r"(?P<year>[0-9]{4})(?P<month>[0-9]{2})(?P<day>[0-9]{2})(?P<hour>[0-9]{2})",),
-    "DAY": (
-        r"(?P<year>[0-9]{4})(?P<month>[0-9]{2})(?P<day>[0-9]{2})",
-        r"(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})",
-    ),
-    "MONTH": (r"(?P<year>[0-9]{4})(?P<month>[0-9]{2})",),
-    "QUARTER": (r"(?P<year>[0-9]{4})(?P<quarter>[1-4])",),
-    "YEAR": (r"(?P<year>[0-9]{4})",),
-}
+    def parsed(self, schemas: Mapping[int, TableSchema]) -> tuple[PartitionField, ...]:
+        """Return all fields, with the names of its schema."""
+        return parse_fields(split_fields(self.fields), schemas[self.schema_id])
+
+    def to_json(self) -> list[Any]:
+        return [self.schema_id, list(self.columns), self.fields]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> FormerPartitioning:
+        schema_id, columns, fields = data
+        return cls(schema_id, tuple(columns), fields)
+
+
+@dataclass(frozen=True, slots=True)
+class SetPartitioning:
+    """Change the partition fields of new rows. Older versions of this package reject the action."""
+
+    schema_id: int
+    """The schema that starts here, with the same columns."""
+    columns: tuple[str, ...]
+    """The partition columns."""
+    fields: str
+    """All fields, if one is a transform of a column; else empty."""
+
+    def to_json(self) -> dict[str, Any]:
+        columns = list(self.columns)
+        return {"type": "partitioning", "schema_id": self.schema_id, "columns": columns, "fields": self.fields}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SetPartitioning:
+        return cls(data["schema_id"], tuple(data["columns"]), data["fields"])
+
+    def changes(
+        self, schemas: Mapping[int, TableSchema], schema: TableSchema, properties: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Return the changed fields of a state, with their values after the action."""
+        other_properties = {name: text for name, text in properties.items() if name != PARTITION_FIELDS}
+        return {
+            "schema_id": self.schema_id,
+            "schemas": {**schemas, self.schema_id: schema},
+            "partition_by": self.columns,
+            "properties": {**other_properties, PARTITION_FIELDS: self.fields} if self.fields else other_properties,
+        }
+
+
+def former_partitioning(schema_id: int, columns: tuple[str, ...], properties: Mapping[str, str]) -> FormerPartitioning:
+    """Return the partitioning of a table, for when it is replaced."""
+    fields = properties.get(PARTITION_FIELDS) or join_fields(PartitionField(name) for name in columns)
+    return FormerPartitioning(schema_id, columns, fields)
+
+
+def partition_columns_at(
+    former_partitionings: Sequence[FormerPartitioning], current_columns: tuple[str, ...], schema_id: int
+) -> tuple[str, ...]:
+    """Return the partition columns of segments of a schema.
+
+    ``former_partitionings`` are the table's former partitionings, oldest first; ``current_columns`` are its partition
+    columns.
+    """
+    return next((spec.columns for spec in former_partitionings if schema_id <= spec.schema_id), current_columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,12 +386,12 @@ def parse_auto_partition(
     Raises `InvalidOptionError` for an invalid value and, if enabled, for a column without the time of a partition, and
     for a table without a lake, which would lose its rows.
     """
-    is_enabled = values.parse_bool(ENABLED, properties.get(ENABLED, "false"))
+    is_enabled = parse_bool(ENABLED, properties.get(ENABLED, "false"))
     unit = _unit(properties.get(TIME_UNIT, "DAY"))
-    num_retention = values.parse_int(NUM_RETENTION, properties.get(NUM_RETENTION, str(RETAINED)), minimum=0)
+    num_retention = parse_int(NUM_RETENTION, properties.get(NUM_RETENTION, str(RETAINED)), minimum=0)
     time_zone = _require_time_zone(properties.get(TIME_ZONE, "UTC"))
-    if values.parse_int(NUM_PRECREATE, properties.get(NUM_PRECREATE, "0"), minimum=0):
-        values.reject(NUM_PRECREATE, properties[NUM_PRECREATE], "0: a partition exists with its first row, none waits")
+    if parse_int(NUM_PRECREATE, properties.get(NUM_PRECREATE, "0"), minimum=0):
+        reject(NUM_PRECREATE, properties[NUM_PRECREATE], "0: a partition exists with its first row, none waits")
     if not is_enabled:
         return None
     if not partition_by:
@@ -341,7 +411,7 @@ def parse_auto_partition(
 def _unit(text: str) -> TimeUnit:
     unit = text.strip().upper()
     if unit not in get_args(TimeUnit):
-        values.reject(TIME_UNIT, text, "HOUR, DAY, MONTH, QUARTER or YEAR")
+        reject(TIME_UNIT, text, "HOUR, DAY, MONTH, QUARTER or YEAR")
     return cast("TimeUnit", unit)
 
 
@@ -350,7 +420,7 @@ def _require_time_zone(text: str) -> str:
     try:
         _zone(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        values.reject(TIME_ZONE, text, "a name of the time zone database, such as UTC or Europe/Berlin")
+        reject(TIME_ZONE, text, "a name of the time zone database, such as UTC or Europe/Berlin")
     return name
 
 
@@ -371,7 +441,7 @@ def _key_column(key: str | None, schema: TableSchema, partition_by: Sequence[str
         return partition_by[0]
     column = schema.find(key.strip())
     if column is None or column.name not in partition_by:
-        values.reject(KEY, key, f"a partition column, one of {columns}")
+        reject(KEY, key, f"a partition column, one of {columns}")
     return column.name
 
 

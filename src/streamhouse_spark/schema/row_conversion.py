@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,8 @@ from pyarrow import types
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.conversion import (
-    Conversion,
-    check_text,
-    fit_texts,
-    have_valid_texts,
-    holds_text,
-    refuse_column,
-)
+from streamhouse_spark.schema.conversion import Conversion, refuse_column
+from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
 from streamhouse_spark.schema.defaults import default_values
 from streamhouse_spark.schema.evolution import describe_later_column
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -35,7 +29,12 @@ from streamhouse_spark.schema.variant import first_malformed, is_variant
 
 _ADDED = "; a new one is added by add_columns(…), ALTER TABLE … ADD COLUMN, or in Spark by the write option mergeSchema"
 
+FEW_ROWS: Final = 2048
+"""Up to this many rows, texts are validated by one Arrow call, which checks each of them. More rows are validated
+faster column by column, in several calls, after each of which the thread waits for the GIL.
+"""
 _MAKE_VARIANT = "make it in SQL with parse_json, or give a Python value"
+Indexes: TypeAlias = npt.NDArray[np.int64]
 
 
 def convert_to_schema(
@@ -70,8 +69,8 @@ def convert_rows(
     else:
         result, missing = _align_columns(source, schema, table, older or {})
     require_small_rows(result, table)
-    texts = [position for position, column in enumerate(schema.columns) if holds_text(column.type)]
-    unsure = () if have_valid_texts(result, texts) else texts
+    texts = [position for position, column in enumerate(schema.columns) if _holds_text(column.type)]
+    unsure = () if _have_valid_texts(result, texts) else texts
     for position, column in enumerate(schema.columns):
         values = result.column(position)
         if not column.nullable and (null_count := values.null_count):
@@ -79,7 +78,7 @@ def convert_rows(
                 table, column.name, f"is NOT NULL, and {null_count} of {result.num_rows} rows have null in it"
             )
         if position in unsure:
-            check_text(values, table, column.name)
+            _check_text(values, table, column.name)
         if is_variant(column.type) and (row := first_malformed(values)) is not None:
             refuse_column(table, column.name, f"has no variant in row {row} of these rows; {_MAKE_VARIANT}")
         if holds_map(column.type) and (row := first_repeated_key(values)) is not None:
@@ -89,7 +88,7 @@ def convert_rows(
                 f"has a map with one key twice, in row {row} of these rows; keep one entry of each key",
             )
         if column.size is not None:
-            fitted = fit_texts(values, column.size, table, column.name)
+            fitted = _fit_texts(values, column.size, table, column.name)
             if fitted is not values:
                 result = result.set_column(position, schema.arrow.field(position), fitted)
                 require_small_rows(result, table)  # padding makes rows larger
@@ -135,7 +134,7 @@ def _to_source(rows: Any, table: str) -> _Source:
     hint = {"dict": "; put it into a list", "LazyFrame": "; call collect() first"}.get(rows_type.__name__, "")
     raise SchemaMismatchError(
         f"rows for {table} are a {rows_type.__module__}.{rows_type.__name__}, expected a pyarrow Table or RecordBatch, "
-        f"a pandas or polars frame, or a list of dicts{hint}",
+        f"a pandas or polars frame, or a list of dicts{hint}"
     )
 
 
@@ -155,7 +154,7 @@ def _source_of_dicts(rows: list[Any], table: str) -> _Source:
         if not issubclass(kind, dict):
             position = next(i for i, row in enumerate(rows) if type(row) is kind)
             raise SchemaMismatchError(
-                f"row {position} for {table} is a {kind.__name__}, expected a dict of column name and value",
+                f"row {position} for {table} is a {kind.__name__}, expected a dict of column name and value"
             )
     names = list(dict.fromkeys(chain.from_iterable(rows)))
     is_complete = sum(map(len, rows)) == len(rows) * len(names)
@@ -259,7 +258,113 @@ def _refuse_row(table: str, name: str, row: int, num_bytes: int) -> None:
     )
 
 
-Indexes: TypeAlias = npt.NDArray[np.int64]
+def _holds_text(data_type: pa.DataType) -> bool:
+    """Return whether values of the type are texts or contain texts."""
+    return pa.types.is_string(data_type) or any(
+        _holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
+    )
+
+
+def _have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
+    """Return whether the columns of few rows are valid, so that their texts are UTF-8. False if unsure."""
+    if rows.num_rows > FEW_ROWS:
+        return False
+    try:
+        rows.select(columns).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
+    """Reject texts that are not UTF-8. Arrow accepts them silently, but other readers fail on them or change them."""
+    row = 0
+    for chunk in values.chunks:
+        if not _is_valid(chunk) and (position := _first_invalid(chunk)) is not None:
+            refuse_column(
+                table,
+                column,
+                f"has bytes that are not UTF-8 in row {row + position} of these rows; repair them (in Spark with "
+                "make_valid_utf8), or store them in a BINARY column",
+            )
+        row += len(chunk)
+
+
+def _fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
+    """Pad or check the texts for the length of their column. Returns the same object if nothing changes.
+
+    Padded texts are made in slices that each fit into an array. A row that would become too large is rejected first.
+    """
+    sizes = _sizes_with_blanks(values, size)
+    if sizes is None:
+        return _fit_slice(values, size, table, column, 0)
+    if (largest := int(sizes.max())) > arrow_rows.ROW_BYTES_MAX:
+        refuse_column(
+            table,
+            column,
+            f"is {size}, so the text in row {int(np.argmax(sizes))} of these rows takes {largest} bytes, and a row may "
+            f"have {arrow_rows.ROW_BYTES_MAX}; make it VARCHAR or STRING",
+        )
+    cuts = arrow_rows.cut_by_size(sizes)
+    parts = [_fit_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
+    return arrow_rows.concat_columns(parts, values.type)
+
+
+def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Sizes | None:
+    """Return the padded size of each text in bytes; None if all texts surely fit into one array."""
+    if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_rows.SLICE_BYTES_MAX:
+        return None
+    characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
+    blanks: arrow_rows.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
+    return arrow_rows.estimate_row_bytes(values) + blanks
+
+
+def _fit_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
+    try:
+        return size.fitted(values)
+    except TextTooLongError as error:
+        length = len(values[error.row].as_py())
+        row = first_row + error.row
+        refuse_column(
+            table, column, f"is {size}, and the text in row {row} of these rows has {length} characters; cut it"
+        )
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate()
+        if not (pa.types.is_string(array.type) and _is_ascii(array)):
+            array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_ascii(array: pa.Array) -> bool:
+    """Return whether all bytes of the texts are ASCII, by one vectorised check. Also False for unsorted offsets."""
+    _, offsets, data = array.buffers()
+    if offsets is None or data is None or not len(array):
+        return False
+    bounds = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
+    size = int(bounds[-1]) - int(bounds[0])
+    if size <= 0 or not (bounds[1:] >= bounds[:-1]).all():
+        return False
+    return int(np.frombuffer(data, np.int8, size, int(bounds[0])).min()) >= 0
+
+
+def _first_invalid(array: pa.Array) -> int | None:
+    """Return the index of the first invalid row; None if only unreferenced values are invalid."""
+
+    def valid(first: int, last: int) -> bool:
+        return _is_valid(array.take(pa.array(range(first, last), pa.int64())))
+
+    first, last = 0, len(array)
+    if valid(first, last):
+        return None
+    while last - first > 1:
+        middle = (first + last) // 2
+        first, last = (middle, last) if valid(first, middle) else (first, middle)
+    return first
 
 
 def holds_map(data_type: pa.DataType) -> bool:

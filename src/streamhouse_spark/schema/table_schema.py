@@ -1,13 +1,12 @@
-"""Reserved column names: those of metadata columns that some reader or result adds to a table's columns. Pure.
-
-Names compare case-insensitively, as in SQL and the lakes. They are rejected when a column gets its name: at creation,
-adoption, column addition and renaming. An older table with such a column remains readable, but results with two columns
-of the same name are rejected (`require_distinct_names`).
-
-Table schemas: the ids, names, types and nullability of columns.
+"""Table schemas: the ids, names, types and nullability of columns. Pure.
 
 `TableSchema` is immutable. Its `arrow` schema is exactly the schema of every segment, batch and reader of the table.
 `schema.ddl` has the table of types; `schema.row_conversion` converts a user's rows to a schema.
+
+Names of metadata columns that some reader or result adds are reserved. Names compare case-insensitively, as in SQL and
+the lakes. A reserved name is rejected when a column gets it: at creation, adoption, column addition and renaming. An
+older table with such a column remains readable, but results with two columns of the same name are rejected
+(`require_distinct_names`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 
+from streamhouse_spark.core.arrow_rows import is_any_list
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import SchemaMismatchError
@@ -46,7 +46,7 @@ _OURS: Final = frozenset(
         "_commit_version",
         "_log_offset",
         FOUND,
-    },
+    }
 )
 _ICEBERG: Final = frozenset(
     {
@@ -59,7 +59,7 @@ _ICEBERG: Final = frozenset(
         "_pos",
         "_row_id",
         "_spec_id",
-    },
+    }
 )
 """Metadata columns of Iceberg readers, which cannot read a table with such a column."""
 _PAIMON: Final = frozenset({"_level", "_row_id", "_sequence_number", "_value_kind"})
@@ -71,6 +71,33 @@ _BESIDE_PARTITIONS: Final = frozenset({"hot_rows", "lake_files", "lake_rows", "l
 
 RESERVED_NAMES: Final = _OURS | _ICEBERG | _PAIMON
 RESERVED_PREFIXES: Final = (INTERNAL, _PAIMON_PREFIX)
+COLUMN_NAME_LENGTH_MAX: Final = 255
+COLUMN_COUNT_MAX: Final = 10_000
+_STORED_AS_IS = (
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+    pa.date32(),
+)
+_WIDENED: Final[dict[pa.DataType, pa.DataType]] = {
+    **{arrow: arrow for arrow in _STORED_AS_IS},
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
 
 
 def require_free_name(name: str) -> None:
@@ -113,10 +140,6 @@ def require_distinct_names(names: Iterable[str], added: Iterable[str], source: s
             raise SchemaMismatchError(
                 f"{source} has a column '{name}' of its own, and so has the table; rename the table's column{advice}"
             )
-
-
-COLUMN_NAME_LENGTH_MAX: Final = 255
-COLUMN_COUNT_MAX: Final = 10_000
 
 
 class SparkSchema(Protocol):
@@ -232,12 +255,12 @@ class TableSchema:
             if other is not column:
                 raise SchemaMismatchError(
                     f"the schema has the columns '{other.name}' and '{column.name}', which are the same name without "
-                    "regard to case; rename one",
+                    "regard to case; rename one"
                 )
             if holds_variant(column.type) and not is_variant(column.type):
                 raise SchemaMismatchError(
                     f"column '{column.name}' of type {ddl.type_name(column.type)} has VARIANT inside another type; "
-                    "make the whole column VARIANT: its values may be arrays and objects themselves",
+                    "make the whole column VARIANT: its values may be arrays and objects themselves"
                 )
         if len({column.id for column in self.columns}) != len(self.columns):
             raise SchemaMismatchError(f"the schema uses a column id twice: {[c.id for c in self.columns]}")
@@ -268,7 +291,7 @@ class TableSchema:
             tuple(
                 Column(i, c.name, c.type, c.nullable, c.comment, _default_of(c), c.size)
                 for i, c in enumerate(columns, start=1)
-            ),
+            )
         )
 
     @classmethod
@@ -344,7 +367,7 @@ class TableSchema:
             if not column.nullable:
                 raise SchemaMismatchError(
                     f"the new column '{column.name}' is NOT NULL, and existing rows have no value for it; leave NOT "
-                    "NULL out",
+                    "NULL out"
                 )
         new = (replace(column, id=first_id + i) for i, column in enumerate(added.columns))
         return type(self)((*self.columns, *new))
@@ -366,7 +389,7 @@ def check_column_name(name: str) -> None:
     """Reject an invalid name for a new column. Raises `SchemaMismatchError`."""
     if not name or len(name) > COLUMN_NAME_LENGTH_MAX or not name.isprintable():
         raise SchemaMismatchError(
-            f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters",
+            f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters"
         )
     require_free_name(name)
 
@@ -401,45 +424,7 @@ def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
         return ddl.struct_type([(f.name, canonical_type(f.type, column=f"{column}.{f.name}")) for f in arrow])
     raise SchemaMismatchError(
         f"column '{column}' has the Arrow type {arrow}, which a table cannot store; cast it to one of boolean, "
-        "integers, floats, decimal, string, binary, date, timestamp, variant, list, map or struct",
-    )
-
-
-_STORED_AS_IS = (
-    pa.bool_(),
-    pa.int8(),
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.float32(),
-    pa.float64(),
-    pa.string(),
-    pa.binary(),
-    pa.date32(),
-)
-_WIDENED: Final[dict[pa.DataType, pa.DataType]] = {
-    **{arrow: arrow for arrow in _STORED_AS_IS},
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-    pa.large_string(): pa.string(),
-    pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(),
-    pa.binary_view(): pa.binary(),
-    pa.date64(): pa.date32(),
-}
-
-
-def is_any_list(arrow: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_list(arrow)
-        or types.is_large_list(arrow)
-        or types.is_fixed_size_list(arrow)
-        or types.is_list_view(arrow)
-        or types.is_large_list_view(arrow),
+        "integers, floats, decimal, string, binary, date, timestamp, variant, list, map or struct"
     )
 
 
@@ -472,7 +457,7 @@ def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -
     if callable(getattr(schema, "json", None)):
         return ddl.parse_struct_json(json.loads(schema.json()))
     raise SchemaMismatchError(
-        f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType",
+        f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType"
     )
 
 

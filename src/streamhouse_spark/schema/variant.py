@@ -4,10 +4,9 @@ In Arrow, a VARIANT column is a struct of two non-null binaries: ``value``, and 
 object fields. Spark marks the second field by metadata. Here the type alone is sufficient, because fields of all other
 structs of a table are nullable. A SQL null is a null struct; a JSON null is a value.
 
-Encoding and decoding of single VARIANT values, for rows that are processed one by one.
-
-The format is version 1 of Parquet's variant binary encoding, as in Spark and Paimon. Object fields are sorted by their
-UTF-16 names, because both use binary search.
+`encode_variant` and `decode_variant` convert single values, for rows that are processed one by one. The format is
+version 1 of Parquet's variant binary encoding, as in Spark and Paimon. Object fields are sorted by their UTF-16 names,
+because both use binary search.
 """
 
 from __future__ import annotations
@@ -39,6 +38,20 @@ VARIANT: Final = pa.struct(
 _VERSION: Final = 1
 _VERSION_MASK: Final = 0x0F
 _BINARIES: Final = (pa.binary(), pa.large_binary(), pa.binary_view())
+BYTES_MAX: Final = 16 << 20
+"""Larger values are rejected, because not every reader supports them."""
+DEPTH_MAX: Final = 200
+_PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
+_NULL, _TRUE, _FALSE, _INT8, _INT16, _INT32, _INT64, _DOUBLE = range(8)
+_DECIMAL4, _DECIMAL8, _DECIMAL16, _DATE, _TIMESTAMP, _TIMESTAMP_NTZ, _FLOAT, _BINARY, _TEXT = range(8, 17)
+_TIME_NTZ, _NANOS, _NANOS_NTZ, _UUID = range(17, 21)
+_INTEGERS: Final = ((_INT8, 1), (_INT16, 2), (_INT32, 4), (_INT64, 8))
+_DECIMALS: Final = ((_DECIMAL4, 4, 9), (_DECIMAL8, 8, 18), (_DECIMAL16, 16, 38))
+_DIGITS_MAX: Final = 38
+_SHORT_TEXT_BYTES_MAX: Final = 63
+_FEW_MAX: Final = 255
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - also for zoned times, after conversion to UTC
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 def is_variant(data_type: pa.DataType) -> bool:
@@ -130,23 +143,6 @@ def _first_bytes(array: pa.StructArray, name: str) -> npt.NDArray[np.int16]:
         is_nonempty &= pc.is_valid(part).to_numpy(zero_copy_only=False)
     first_bytes[is_nonempty] = np.frombuffer(data, np.uint8)[bounds[:-1][is_nonempty]]
     return first_bytes
-
-
-BYTES_MAX: Final = 16 << 20
-"""Larger values are rejected, because not every reader supports them."""
-DEPTH_MAX: Final = 200
-
-_PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
-_NULL, _TRUE, _FALSE, _INT8, _INT16, _INT32, _INT64, _DOUBLE = range(8)
-_DECIMAL4, _DECIMAL8, _DECIMAL16, _DATE, _TIMESTAMP, _TIMESTAMP_NTZ, _FLOAT, _BINARY, _TEXT = range(8, 17)
-_TIME_NTZ, _NANOS, _NANOS_NTZ, _UUID = range(17, 21)
-_INTEGERS: Final = ((_INT8, 1), (_INT16, 2), (_INT32, 4), (_INT64, 8))
-_DECIMALS: Final = ((_DECIMAL4, 4, 9), (_DECIMAL8, 8, 18), (_DECIMAL16, 16, 38))
-_DIGITS_MAX: Final = 38
-_SHORT_TEXT_BYTES_MAX: Final = 63
-_FEW_MAX: Final = 255
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - also for zoned times, after conversion to UTC
-_MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 def encode_variant(value: Any) -> dict[str, bytes]:

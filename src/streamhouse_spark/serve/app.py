@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.metrics.metrics import Metric, process_metrics, store_metrics
+from streamhouse_spark.metrics import Metric, as_prometheus, process_metrics, store_metrics
 from streamhouse_spark.serve.acl import Client, client_of
 from streamhouse_spark.serve.app_context import AppContext, OpenTables
 from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Admission, Guard
@@ -94,8 +94,6 @@ class Overview:
         """Return the metrics of the tables that a client may read; those of the process only if it may read all
         tables.
         """
-        from streamhouse_spark.metrics.prometheus import as_prometheus
-
         client = client_of(request)
         sees_all = client.can_read_all()
         counts = self._counts if sees_all else ServerCounters()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from streamhouse_spark.core.concurrency import new_lock
-from streamhouse_spark.metrics.metrics import Metric
+from streamhouse_spark.metrics import Metric
 
 
 class ServerCounters:

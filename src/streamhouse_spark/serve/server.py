@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StreamhouseError
-from streamhouse_spark.metrics.metrics import export_until_exit
+from streamhouse_spark.metrics import export_until_exit
 from streamhouse_spark.serve.options import ListenAddress
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
-from streamhouse_spark.metrics.metrics import Metric, MetricSource, export_until_exit, process_metrics
+from streamhouse_spark.metrics import Metric, MetricSource, as_prometheus, export_until_exit, process_metrics
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
 STUCK_MS: Final = 300_000
@@ -78,7 +78,7 @@ def serve_until_exit(
     `MissingExtraError` without the extra ``metrics``.
     """
     try:
-        from streamhouse_spark.metrics.prometheus import as_prometheus
+        as_prometheus(())  # loads the library
     except ImportError as error:
         raise MissingExtraError(
             f"the endpoint of a tiering service needs {error.name}; pip install 'streamhouse-spark[metrics]'"

@@ -17,13 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from streamhouse_spark.config.alter_table import Alteration, AlteredTable, alter_table_definition
-from streamhouse_spark.config.table_properties import (
-    VIEW,
-    SetPartitioning,
-    check_partition_columns,
-    check_variants,
-    parse_properties,
-)
+from streamhouse_spark.config.table_properties import VIEW, check_partition_columns, check_variants, parse_properties
 from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.types import IDENTITY_NUMBERS, is_text_list
 from streamhouse_spark.errors import InvalidOptionError
@@ -32,7 +26,7 @@ from streamhouse_spark.log.actions import Action, ForgetTransactions, SetPropert
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import name_sum, select_progress_ids
-from streamhouse_spark.schema.partitioning import join_fields, parse_fields
+from streamhouse_spark.schema.partitioning import SetPartitioning, join_fields, parse_fields
 from streamhouse_spark.schema.table_schema import TableSchema, require_free_partition_name
 from streamhouse_spark.table_handle import TableHandle
 

@@ -97,7 +97,7 @@ class LakeView:
             as_of_snapshot=as_of_snapshot,
             as_of_timestamp_ms=as_of_timestamp_ms,
         )
-        tables = read_tables(self._table, plan, filter=projection.filter, mask=projection.mask)
+        tables = read_tables(self._table, plan, filter=projection.filter, node=projection.node)
         return projection.joined([projection.finish(rows) for rows in tables])
 
     def _current(self) -> LakeTable:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.config.table_properties import partition_columns_at
 from streamhouse_spark.core.arrow_rows import sort_rows, sum_by_group
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
@@ -30,6 +29,7 @@ from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_planning import ScanRequest, deleted_file_rows, deleted_offsets, scan_tiered_snapshot
 from streamhouse_spark.read.scan_tasks import LakeScanTask, ScanPlan
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+from streamhouse_spark.schema.partitioning import partition_columns_at
 from streamhouse_spark.schema.table_schema import TableSchema, require_distinct_names
 from streamhouse_spark.table_handle import TableHandle
 

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.config.table_properties import CHANGELOG_IMAGE, VIEW, SetPartitioning, ViewDefinition
+from streamhouse_spark.config.table_properties import CHANGELOG_IMAGE, VIEW, ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.log import actions as act
@@ -29,6 +29,7 @@ from streamhouse_spark.log.record import Record, records_from
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import REFRESHES, Lineage, SourceVersion, find_stored_version
+from streamhouse_spark.schema.partitioning import SetPartitioning
 from streamhouse_spark.storage.prefetch import Prefetch
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.upsert import PrimaryKeyTable

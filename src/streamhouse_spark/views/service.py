@@ -29,7 +29,7 @@ from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, Table
 from streamhouse_spark.log.catalog.claims import CLAIM_MS, claim_work
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import REFRESHES, Lineage
-from streamhouse_spark.metrics.metrics import Metric
+from streamhouse_spark.metrics import Metric
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING_MS
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency

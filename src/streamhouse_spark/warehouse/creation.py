@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from streamhouse_spark.config.table_properties import (
     ADOPTED,
     BRANCH,
-    PARTITION_FIELDS,
     PRIMARY_KEY,
     check_partition_columns,
     default_bucket_key,
@@ -35,7 +34,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
-from streamhouse_spark.schema.partitioning import join_fields, parse_fields, split_fields
+from streamhouse_spark.schema.partitioning import PARTITION_FIELDS, join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name, require_free_partition_name
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency

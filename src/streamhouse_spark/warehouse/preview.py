@@ -68,7 +68,7 @@ def _read_union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -
 
 
 def _read_rows(table: TableHandle, plan: ScanPlan, projection: Projection) -> Iterator[pa.Table]:
-    for batch in read_batches(table, plan, filter=projection.filter, mask=projection.mask):
+    for batch in read_batches(table, plan, filter=projection.filter, node=projection.node):
         yield projection.finish(pa.Table.from_batches([batch]))
 
 

@@ -569,9 +569,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
     PlantedBug(
         "deleted rows of a rewritten lake file stay",
-        Patch(
-            lake_row_deletes, "_find_rewritten_rows", lambda lost_rows: {}
-        ),
+        Patch(lake_row_deletes, "_find_rewritten_rows", lambda lost_rows: {}),
     ).found_by(a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "),
     PlantedBug(
         "all rows that equal a deleted one are deleted",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -38,6 +38,17 @@ class Cargo(Portable):
     names: tuple[tuple[int, str], ...] = ()
     bounds: Mapping[str, Mapping[int, int | bytes]] = field(default_factory=dict)
     inner: Part | None = None
+    freight: Crate | Barrel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crate(Portable):
+    cargo: Cargo
+
+
+@dataclass(frozen=True, slots=True)
+class Barrel(Portable):
+    litres: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,7 @@ FULL = Cargo(
     ((1, "a"), (2, "b")),
     {"lower": {1: b"low"}, "nulls": {1: 0, -2: 12}},
     Part("inner"),
+    Crate(replace(PLAIN, freight=Barrel(3))),
 )
 
 
@@ -74,6 +86,11 @@ def test_a_value_comes_back_as_it_was_sent(cargo):
 def test_fields_that_have_their_default_do_not_travel():
     assert set(PLAIN.to_json()) == {"id", "is_full", "seal", "offsets", "schema", "raw", "bounds"}
     assert FULL.to_json()["inner"] == {"name": "inner"}
+
+
+def test_a_value_of_one_of_several_classes_travels_with_the_name_of_its_class():
+    name, crate = FULL.to_json()["freight"]
+    assert (name, crate["cargo"]["freight"]) == ("Crate", ["Barrel", {"litres": 3}])
 
 
 def test_a_type_that_cannot_travel_is_said():

@@ -14,7 +14,6 @@ import xxhash
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark import FormatVersionError, Warehouse
-from streamhouse_spark.config.table_properties import SetPartitioning
 from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, segment_key
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log import actions
@@ -28,6 +27,7 @@ from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segments.writer import write_file
 from streamhouse_spark.log.state import fold
+from streamhouse_spark.schema.partitioning import SetPartitioning
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 

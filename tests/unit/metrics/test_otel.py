@@ -13,8 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import streamhouse_spark as sh
 from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, MissingExtraError, StorageError, Warehouse
-from streamhouse_spark.metrics.metrics import Metric, export_until_exit, process_metrics
-from streamhouse_spark.metrics.prometheus import as_prometheus
+from streamhouse_spark.metrics import Metric, as_prometheus, export_until_exit, process_metrics
 from streamhouse_spark.serve import app as overview
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.service.endpoint import service_measures

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.expressions import evaluation
-from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.evaluation import possible_rows
 from streamhouse_spark.expressions.predicates import FALSE, NULL, TRUE, Bounds, Compare, In, Or, to_comparable
 
 NAN = math.nan
@@ -31,8 +31,8 @@ def test_rows_are_those_of_a_comparison_with_each(name):
     column, lists = COLUMNS[name]
     batch = pa.record_batch({"c": column})
     for values in lists:
-        each = RowMask(Or(tuple(Compare("=", "c", value) for value in values))).of(batch) if values else None
-        found = RowMask(In("c", values, has_null=False)).of(batch)
+        each = possible_rows(Or(tuple(Compare("=", "c", value) for value in values)), batch) if values else None
+        found = possible_rows(In("c", values, has_null=False), batch)
         if found is None:
             assert each is None or not values, values
         else:
@@ -75,12 +75,12 @@ def test_it_travels():
 def test_many_values_are_one_comparison(monkeypatch):
     values = tuple(range(0, 40_000, 2))
     compared = []
-    right = evaluation._compare_values
-    monkeypatch.setattr(evaluation, "_compare_values", lambda *given: compared.append(given) or right(*given))
-    mask = RowMask(In("c", values, has_null=False))
+    right = evaluation._compare_constant
+    monkeypatch.setattr(evaluation, "_compare_constant", lambda *given: compared.append(given) or right(*given))
+    node = In("c", values, has_null=False)
     for start in range(0, 50_000, 10_000):
         wanted = np.arange(start, start + 10_000)
-        found = mask.of(pa.record_batch({"c": wanted}))
+        found = possible_rows(node, pa.record_batch({"c": wanted}))
         assert found.tolist() == ((wanted % 2 == 0) & (wanted < 40_000)).tolist()
     assert not compared
     assert evaluation._to_values.cache_info().hits >= 4

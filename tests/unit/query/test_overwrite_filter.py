@@ -11,10 +11,9 @@ import pytest
 
 from streamhouse_spark.core.python_values import to_ticks
 from streamhouse_spark.expressions.filters import parse_filter
-from streamhouse_spark.expressions.partition_filter import ConditionOverwriteFilter, PartitionOverwriteFilter
+from streamhouse_spark.expressions.partition_filter import PartitionOverwriteFilter
 from streamhouse_spark.expressions.predicates import Bounds, constant_bounds, may_match
 from streamhouse_spark.schema.partitioning import PartitionField
-from streamhouse_spark.schema.table_schema import TableSchema
 
 NAN = float("nan")
 
@@ -26,7 +25,7 @@ def fields(*names):
 def test_a_condition_that_is_null_chooses_nothing():
     rows = pa.table({"id": [1, None, 3]})
     for where in (pc.field("id") != 1, [("id", "!=", 1)]):
-        choice = ConditionOverwriteFilter.of(parse_filter(where), TableSchema.of(rows.schema))
+        choice = parse_filter(where).bound(rows.schema)
         assert choice.mask(rows).tolist() == [False, False, True]
 
 

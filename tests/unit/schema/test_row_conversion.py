@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import SchemaMismatchError, Table, Warehouse
-from streamhouse_spark.schema import conversion
+from streamhouse_spark.schema import row_conversion
 from streamhouse_spark.schema.row_conversion import convert_to_schema, first_repeated_key
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -424,7 +424,7 @@ class TestTextThatIsNoUtf8:
     def _ways_to_check(self, request, monkeypatch):
         """Few rows are checked by one call, many column by column."""
         if request.param == "many rows":
-            monkeypatch.setattr(conversion, "FEW_ROWS", -1)
+            monkeypatch.setattr(row_conversion, "FEW_ROWS", -1)
 
     @pytest.mark.parametrize(
         ("kind", "values"),

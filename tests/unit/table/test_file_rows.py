@@ -42,7 +42,7 @@ from streamhouse_spark.read.change_feed.planning import plan_changes
 from streamhouse_spark.read.offset_scan import require_undeleted
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_planning import Pruning
-from streamhouse_spark.read.scan_tasks import FileRowsScanTask, ScanPlan, task_from_json
+from streamhouse_spark.read.scan_tasks import FileRowsScanTask, ScanPlan
 from streamhouse_spark.table.partitions_table import count_partitions
 from streamhouse_spark.table.system_views import open_view
 from streamhouse_spark.table.versioning.rollback import rollback_to_version
@@ -667,7 +667,7 @@ class TestHistory:
             assert changes(table, number, number) == own
         chosen = plan_changes(table, table.state, before + 1, newest, Pruning())
         piece = next(piece for piece in chosen.pieces if isinstance(piece.rows, FileRowsScanTask))
-        assert task_from_json(piece.to_json()).to_json() == piece.to_json()
+        assert type(piece).from_json(piece.to_json()).to_json() == piece.to_json()
         middle = before + 2
         net = changes(table, before + 1, middle, is_net=True)
         deleted = [(number, "delete") for number in (1, 4, 9)]

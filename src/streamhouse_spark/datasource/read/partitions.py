@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from streamhouse_spark.datasource.spark_schema import canonical_schema
-from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_tasks import BinlogScanTask, ScanPlan, ViewScanTask
 from streamhouse_spark.read.split_planning import split_plan
@@ -42,12 +42,12 @@ def read_plan(
     plan: ScanPlan,
     metadata: Sequence[pa.Field],
     *,
-    mask: RowMask | None = None,
+    node: Node = ALWAYS_TRUE,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Read all scan tasks: metadata columns followed by the plan's columns, or the columns of a view.
 
-    Rows that do not match ``mask`` may be included.
+    Rows that do not match ``node`` may be included.
     """
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
     match plan.pieces[:1]:
@@ -56,7 +56,7 @@ def read_plan(
         case (BinlogScanTask(),):
             yield from _convert_to_spark_types(f"{table.name}${BINLOG}", read_batches(table, plan))
         case _:
-            yield from read_batches(table, plan, metadata, mask=mask, fail_on_data_loss=fail_on_data_loss)
+            yield from read_batches(table, plan, metadata, node=node, fail_on_data_loss=fail_on_data_loss)
 
 
 def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:

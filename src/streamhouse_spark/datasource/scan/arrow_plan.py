@@ -9,15 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS, ROW_ID
-from streamhouse_spark.read.scan_tasks import ScanPlan, ScanTask, task_from_json
+from streamhouse_spark.read.scan_tasks import ScanPlan, ScanTask
 
 _METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS, COMMIT_VERSION, ROW_ID)}
 
 
 @dataclass(frozen=True, slots=True)
-class PythonPlan:
+class PythonPlan(Portable):
     """The groups that Python reads, one per Spark partition."""
 
     name: str
@@ -45,30 +46,8 @@ class PythonPlan:
         return replace(self, common=self.common.with_tasks(()), groups=())
 
     def to_text(self) -> str:
-        value = {
-            "name": self.name,
-            "columns": self.columns,
-            "schema": self.schema,
-            "metadata": self.metadata,
-            "fail_on_data_loss": self.fail_on_data_loss,
-            "filters": self.filters,
-            "common": self.common.to_json(),
-            "groups": [[piece.to_json() for piece in group] for group in self.groups],
-            "skipped": self.skipped,
-        }
-        return json.dumps(value, separators=(",", ":"))
+        return json.dumps(self.to_json(), separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> PythonPlan:
-        value = json.loads(text)
-        return cls(
-            value["name"],
-            tuple(value["columns"]),
-            value["schema"],
-            tuple(value["metadata"]),
-            value["fail_on_data_loss"],
-            tuple(value["filters"]),
-            ScanPlan.from_json(value["common"]),
-            tuple(tuple(task_from_json(piece) for piece in group) for group in value["groups"]),
-            value["skipped"],
-        )
+        return cls.from_json(json.loads(text))

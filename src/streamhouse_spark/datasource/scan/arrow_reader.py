@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
 from streamhouse_spark.datasource.scan.pushed_filters import comparable_types, parse_filters
 from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker import release_memory
-from streamhouse_spark.expressions.evaluation import mask_of
+from streamhouse_spark.expressions.evaluation import drop_mismatches
 from streamhouse_spark.read.scan_tasks import ScanPlan, count_segments
 from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -70,12 +70,12 @@ def read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPla
 
 
 def _read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    mask = mask_of(parse_filters(python_plan.filters, comparable_types(plan.schema))) if python_plan.filters else None
+    node = parse_filters(python_plan.filters, comparable_types(plan.schema))
     rows = read_plan(
-        connection, plan, python_plan.metadata_fields, mask=mask, fail_on_data_loss=python_plan.fail_on_data_loss
+        connection, plan, python_plan.metadata_fields, node=node, fail_on_data_loss=python_plan.fail_on_data_loss
     )
-    if mask is not None:
-        rows = (selected for batch in rows if (selected := mask.filter_batch(batch)).num_rows)
+    if python_plan.filters:
+        rows = (selected for batch in rows if (selected := drop_mismatches(node, batch)).num_rows)
     schema = StructType.fromJson(python_plan.schema)
     out = spark_versions.arrow_schema_of(BATCH_COLUMN)
     if not python_plan.columns:

@@ -18,7 +18,7 @@ from streamhouse_spark.dml.validation import (
 )
 from streamhouse_spark.expressions.filters import Filter, parse_filter
 from streamhouse_spark.expressions.partition_filter import (
-    ConditionOverwriteFilter,
+    OverwriteFilter,
     OverwriteFilterFactory,
     PartitionOverwriteFilter,
     partitions_of,
@@ -64,9 +64,7 @@ class ReplacedPart:
         """
         if self.condition is None:
             return partitions_of(rows, self.fields)
-        require_matching_rows(
-            ConditionOverwriteFilter.of(self.condition, schema), rows.select(list(schema.names)), table
-        )
+        require_matching_rows(self.condition.bound(schema.arrow), rows.select(list(schema.names)), table)
         return rows.schema.empty_table().select([])
 
     def choose(self, state: TableState, partitions_by_task: Iterable[pa.Table | None]) -> OverwriteFilterFactory:
@@ -83,8 +81,8 @@ class ReplacedPart:
 
     @staticmethod
     def _condition_filter(condition: Filter, state: TableState) -> OverwriteFilterFactory:
-        def choose(schema: TableSchema) -> ConditionOverwriteFilter:
-            return ConditionOverwriteFilter.of(condition, schema)
+        def choose(schema: TableSchema) -> OverwriteFilter:
+            return condition.bound(schema.arrow)
 
         return limit_to_partitions(choose, state) if state.primary_key else choose
 

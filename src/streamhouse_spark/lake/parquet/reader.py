@@ -217,9 +217,9 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split in file order, with exactly the projection's columns and types.
 
-    ``threads`` decode each batch with all of Arrow's threads. Leaves out row groups that cannot match ``node``, the tree of a filter, and the rows at the positions ``deleted``,
-    which are ascending and distinct. Raises `SnapshotExpiredError` if the file is missing, `CorruptDataError` if it
-    cannot be read.
+    ``threads`` decode each batch with all of Arrow's threads. Leaves out row groups that cannot match ``node``, the
+    tree of a filter, and the rows at the positions ``deleted``, which are ascending and distinct. Raises
+    `SnapshotExpiredError` if the file is missing, `CorruptDataError` if it cannot be read.
     """
     with open_split(files, split) as opened:
         columns = opened.columns(projection)

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from streamhouse_spark.core.arrow_rows import drop_rows
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.expressions.evaluation import RowMask
-from streamhouse_spark.expressions.predicates import ALWAYS_TRUE
+from streamhouse_spark.expressions.evaluation import possible_rows, rows_to_keep
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import (
     NO_POSITIONS,
@@ -35,23 +35,21 @@ def read_numbered(
     split: LakeSplit,
     projection: LakeProjection,
     *,
-    mask: RowMask | None = None,
+    node: Node = ALWAYS_TRUE,
     deleted: Positions = NO_POSITIONS,
 ) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
     """Read the batches of `read_split`, each with the row numbers in the file.
 
-    Skips row groups that cannot match by the footer or the mask, and large runs of rows that the mask excludes. Raises
-    as `read_split` does.
+    Skips row groups that cannot satisfy ``node`` by their footer or their rows, and large runs of rows that do not.
+    Raises as `read_split` does.
     """
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
-        chosen = opened.row_groups(columns, ALWAYS_TRUE if mask is None else mask.node)
-        if mask is not None:
-            chosen = _groups_to_read(opened, projection, mask, chosen)
+        chosen = _groups_to_read(opened, projection, node, opened.row_groups(columns, node))
         deleted_places = opened.find_deleted_places(files, chosen, deleted)
         for place, batch in opened.rows(columns, chosen):
             dropped = deleted_places_within(deleted_places, place, batch.num_rows)
-            possible = None if mask is None else mask.matches(batch)
+            possible = rows_to_keep(node, batch)
             if possible is None and not len(dropped):
                 yield chosen.numbers(place, batch.num_rows), batch
                 continue
@@ -61,17 +59,19 @@ def read_numbered(
                 yield chosen.numbers(place, batch.num_rows)[is_live], drop_rows(batch, ~is_live)
 
 
-def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:
+def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, node: Node, chosen: RowGroups) -> RowGroups:
     """Return the row groups with a row that may match. Reads the filter's columns first."""
-    names = mask.columns.intersection(projection.schema.names)
+    names = node.columns().intersection(projection.schema.names)
     if not 0 < len(names) < len(projection.schema.columns):
         return chosen
     filter_columns = projection.of_columns(names)
-    if mask.of(_empty_batch(filter_columns.schema.arrow)) is None:  # e.g. an Arrow expression: every row may match
+    if (
+        possible_rows(node, _empty_batch(filter_columns.schema.arrow)) is None
+    ):  # e.g. an Arrow expression: every row may match
         return chosen
     hits = np.zeros(len(chosen.places), np.bool_)
     for place, batch in opened.rows(opened.columns(filter_columns), chosen):
-        possible = mask.of(batch)
+        possible = possible_rows(node, batch)
         rows = np.arange(batch.num_rows) if possible is None else np.flatnonzero(possible)
         hits[chosen.groups_of(place + rows)] = True
     return chosen.select(hits)

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from streamhouse_spark.config.table_properties import partition_columns_at
 from streamhouse_spark.log.actions import Action, ExpireTransactions, Trim
 from streamhouse_spark.log.archive.pages import usable_archive
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.schema.partitioning import AutoPartition
+from streamhouse_spark.schema.partitioning import AutoPartition, partition_columns_at
 
 
 def find_due_transactions(state: TableState, now_ms: int, ttl_ms: int) -> tuple[str, ...]:

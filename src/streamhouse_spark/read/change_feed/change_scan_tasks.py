@@ -1,9 +1,8 @@
 """Scan tasks of the change feed: the rows that commits added or deleted, and where these rows are stored.
 
-All rows that a table had before a commit truncated it, as deletions of that commit.
-
-For a log table they are located in lake files and log. The log of a primary-key table has no change for them; they are
-the rows of the version before, read as any read of that version would.
+A commit that truncated the table deleted all rows from before. For a log table these are located in lake files and log.
+The log of a primary-key table has no change for them; they are the rows of the version before, read as any read of that
+version would.
 """
 
 from __future__ import annotations
@@ -51,6 +50,8 @@ from streamhouse_spark.read.scan_tasks import (
 )
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table_handle import TableHandle
+
+_NO_OFFSETS: Final = OffsetSet.dense(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +204,6 @@ def _prune_split(source: TableState, split: LogSplit, commits: CommitRanges, pru
         s for s in split.segments if commits.overlaps(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
     )
     return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
-
-
-_NO_OFFSETS: Final = OffsetSet.dense(0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,9 @@
-"""Offsets that commits appended and deleted, per bucket, from their records.
+"""Offsets that commits appended and deleted, per bucket: from their records, or in the lake if the log lost the rows.
 
-Rows that the log no longer has, located in lake snapshots.
-
-A snapshot misses the rows deleted before it was made; its files may omit or mark them. Such a row is searched in the
-retained ancestors of the recorded snapshot. Files name the offsets of their rows, and a row never changes its offset.
-
-Rows of a dropped partition are located here as well. The record of the drop names only those that the log still had.
-The others are in the files that the drop removed, while the lake retains the snapshot before it.
+A lake snapshot misses the rows deleted before it was made; its files may omit or mark them. Such a row is searched in
+the retained ancestors of the recorded snapshot. Files name the offsets of their rows, and a row never changes its
+offset. Rows of a dropped partition are located there as well: the record of the drop names only those that the log
+still had. The others are in the files that the drop removed, while the lake retains the snapshot before it.
 """
 
 from __future__ import annotations
@@ -40,6 +37,7 @@ Rows = Mapping[int, OffsetSet]
 NO_LOST_ROWS: Final[Mapping[int, Rows]] = MappingProxyType({})
 FIRST: Final = 1
 """The number of the first commit."""
+EXPIRED_ERRORS = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
 
 
 def diff_commits(
@@ -57,9 +55,10 @@ def diff_commits(
         appended: dict[int, list[Segment]] = {}
         writers: dict[int, set[int]] = {}
         for place, part in enumerate(attempts):
-            for segment in _appended_segments(part.actions):
-                appended.setdefault(segment.bucket, []).append(segment)
-                writers.setdefault(segment.bucket, set()).add(place)
+            for action in part.actions:
+                for segment in action.segments if isinstance(action, Append) else ():
+                    appended.setdefault(segment.bucket, []).append(segment)
+                    writers.setdefault(segment.bucket, set()).add(place)
         for bucket, segments in appended.items():
             is_grouped = by_key and len(writers[bucket]) > 1
             rows, updated = _split_updated_rows(segments)
@@ -84,10 +83,6 @@ def make_commit_ranges(
     """Return rows of one commit, and those that are pre-images or post-images of an update."""
     parts = [CommitRange(rows, number, time_us, is_grouped), CommitRange(updated, number, time_us, is_updated=True)]
     return [part for part in parts if part.rows]
-
-
-def _appended_segments(actions: Sequence[Action]) -> Iterator[Segment]:
-    return (segment for action in actions if isinstance(action, Append) for segment in action.segments)
 
 
 def _split_updated_rows(segments: Sequence[Segment]) -> tuple[OffsetSet, OffsetSet]:
@@ -214,9 +209,6 @@ def _as_lake_only_rows(snapshot: LakeSnapshot, located: Rows) -> Iterator[LakeOn
 def _concat_rows(rows: Rows, added: Rows) -> Rows:
     common = {bucket: OffsetSet.union([rows[bucket], added[bucket]]) for bucket in rows if bucket in added}
     return {**rows, **added, **common}
-
-
-EXPIRED_ERRORS = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
 
 
 def find_dropped_rows(

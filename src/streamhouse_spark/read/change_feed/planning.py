@@ -1,10 +1,9 @@
-"""Changes of commits from the change archive. Their rows and records may no longer be in the log.
-
-Change feed between two commits, in the form of Spark's ``CHANGES``: the rows that each commit added and removed.
+"""Planner of the change feed: the rows that each commit between two added and removed, in the form of ``CHANGES``.
 
 Commits are read from their records, rows from the log. For a log table, appended offsets are inserts; offsets deleted
 by a record, rows of a dropped partition and all rows before a truncation are deletes. The log of a primary-key table
-has the changes themselves. Fails with a commit's number if its rows are no longer retained.
+has the changes themselves. Changes that the log may no longer have come from the change archive. Planning fails with a
+commit's number if its rows are no longer retained.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class _PlannedRead:
 
     def rows(self, part: ScanPlan) -> Rows:
         projection = self.pinned.projection
-        batches = read_batches(self.table, part, filter=projection.filter, mask=projection.mask)
+        batches = read_batches(self.table, part, filter=projection.filter, node=projection.node)
         finished = (projection.finish(pa.Table.from_batches([batch])) for batch in batches)
         return Rows(projection.schema, _limit_rows(_slice_batches(finished), self.request.limit))
 

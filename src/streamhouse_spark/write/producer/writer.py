@@ -28,9 +28,9 @@ from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, Write
 from streamhouse_spark.expressions.check_constraints import require_constraints
 from streamhouse_spark.expressions.generated_columns import fill_generated_columns
 from streamhouse_spark.log.idempotency import require_writable
-from streamhouse_spark.schema.conversion import FEW_ROWS
 from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
+from streamhouse_spark.schema.row_conversion import FEW_ROWS
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.producer.accumulator import BufferedRows, Limits, RecordAccumulator, Rows, Send, copy_error
 from streamhouse_spark.write.producer.sender import BatchSender, take_over

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, IsNull
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
@@ -174,10 +174,10 @@ def test_rows_and_their_numbers(files, node, chosen, is_deleted, part):
     for threads in (False, True):
         read = list(read_split(files, split, projection, node=node, threads=threads))
         assert [i for batch in read for i in batch.column("id").to_pylist()] == expected
-    found = list(read_numbered(files, split, projection, mask=RowMask(node)))
+    found = list(read_numbered(files, split, projection, node=node))
     in_groups = [i for group in groups for i in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
     possible = (
-        RowMask(node).matches(ROWS.take(pa.array(in_groups, pa.int64())).combine_chunks().to_batches()[0])
+        rows_to_keep(node, ROWS.take(pa.array(in_groups, pa.int64())).combine_chunks().to_batches()[0])
         if groups
         else None
     )

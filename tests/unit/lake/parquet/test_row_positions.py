@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, Or
 from streamhouse_spark.lake.parquet.opened_file import ParquetSource
@@ -42,8 +42,9 @@ def projection(*names):
 
 def numbered(files, node, *names, row_groups=None, gone=NO_POSITIONS):
     split = LakeSplit(files.location_of("data.parquet"), 1, ROWS, row_groups)
-    mask = None if node is None else RowMask(node)
-    found = list(read_numbered(files, split, projection(*names), mask=mask, deleted=gone))
+    found = list(
+        read_numbered(files, split, projection(*names), node=ALWAYS_TRUE if node is None else node, deleted=gone)
+    )
     numbers = np.concatenate([numbers for numbers, _ in found]) if found else np.zeros(0, np.int64)
     return numbers, pa.Table.from_batches([batch for _, batch in found]) if found else None
 
@@ -74,7 +75,7 @@ def columns_read(monkeypatch):
 )
 def test_only_row_groups_with_a_wanted_row_are_read(files, columns_read, node, groups):
     numbers, rows = numbered(files, node, "name", "id")
-    possible = RowMask(node).matches(TABLE.to_batches()[0])
+    possible = rows_to_keep(node, TABLE.to_batches()[0])
     in_groups = [number for group in groups for number in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
     expected = [number for number in in_groups if possible is None or possible[number]]
     assert numbers.tolist() == expected

@@ -21,7 +21,7 @@ from streamhouse_spark.read.change_feed.planning import commits_between, find_ne
 from streamhouse_spark.read.offset_scan import plan_binlog_tasks, plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_planning import Pruning
-from streamhouse_spark.read.scan_tasks import ArchiveScanTask, LogScanTask, ScanPlan, task_from_json
+from streamhouse_spark.read.scan_tasks import ArchiveScanTask, LogScanTask, ScanPlan
 from streamhouse_spark.read.split_planning import split_binlog
 from streamhouse_spark.table.system_views import open_view
 
@@ -180,7 +180,7 @@ class TestStarts:
             ("update", 9),
         ]
         (piece,) = plan_binlog_tasks(table.refresh())
-        assert task_from_json(json.loads(json.dumps(piece.to_json()))) == piece
+        assert type(piece).from_json(json.loads(json.dumps(piece.to_json()))) == piece
         plan = ScanPlan(table.name, table.uuid, table.state.schema, (piece,))
         assert [row for batch in read_batches(table, plan) for row in batch.to_pylist()] == binlog
 

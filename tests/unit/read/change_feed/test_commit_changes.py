@@ -23,7 +23,7 @@ from streamhouse_spark.read.change_feed.planning import commits_between, find_ne
 from streamhouse_spark.read.change_rows import net_changes, split_changes
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
 from streamhouse_spark.read.scan_planning import Pruning
-from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask, OffsetsScanTask, task_from_json
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask, OffsetsScanTask
 
 INSERT, BEFORE, AFTER, DELETE = map(int, ChangeType)
 TABLE = TableCase("t", "id BIGINT", buckets=1)
@@ -259,7 +259,7 @@ def test_pieces_travel_as_json(table):
     log = LogScanTask(plan_whole_range(table.refresh(), 0, OffsetRange(0, 3)))
     for rows in (log, OffsetsScanTask(0, OffsetRange(0, 3), 9)):
         piece = ChangesScanTask(rows, runs((0, 3, 2, True)), True, ("id",))
-        read = task_from_json(piece.to_json())
+        read = type(piece).from_json(piece.to_json())
         assert isinstance(read, ChangesScanTask)
         assert read.to_json() == piece.to_json()
         assert (read.bucket, read.size_bytes) == (0, rows.size_bytes)

@@ -14,7 +14,7 @@ from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, Table, Wa
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.read.change_feed.planning import plan_changes
 from streamhouse_spark.read.scan_planning import Pruning
-from streamhouse_spark.read.scan_tasks import ChangesScanTask, OffsetsScanTask, task_from_json
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, OffsetsScanTask
 
 
 @pytest.fixture(params=["iceberg", "paimon"])
@@ -210,7 +210,7 @@ def test_a_piece_travels_as_json(table):
     (piece,) = plan_changes(table, state, version, version, Pruning()).pieces
     assert isinstance(piece.rows, OffsetsScanTask)
     assert piece.rows.snapshot_id == state.lake.snapshot_id
-    again = task_from_json(piece.to_json())
+    again = type(piece).from_json(piece.to_json())
     assert isinstance(again, ChangesScanTask)
     assert again.rows == piece.rows
     assert again.commits.offsets == OffsetSet.dense(3, 3)

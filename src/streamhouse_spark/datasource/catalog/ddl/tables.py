@@ -9,14 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.config.table_properties import (
-    ADOPTED,
-    BRANCH,
-    PARTITION_FIELDS,
-    PRIMARY_KEY,
-    VIEW,
-    parse_properties,
-)
+from streamhouse_spark.config.table_properties import ADOPTED, BRANCH, PRIMARY_KEY, VIEW, parse_properties
 from streamhouse_spark.core.arrow_rows import distinct_rows, sort_rows
 from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.paths import parse_database, parse_table_name
@@ -42,6 +35,7 @@ from streamhouse_spark.read.scan_planning import ScanRequest, scan_tiered_snapsh
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.read.union_read import read_hot_rows, read_snapshot_rows
 from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.schema.partitioning import PARTITION_FIELDS
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.drop_partition import drop_partitions as drop_matching
 from streamhouse_spark.table_handle import TableHandle

@@ -1,8 +1,7 @@
-"""Metrics as values, independent of the exporter. Names, base units and texts follow Prometheus' guidelines.
+"""Metrics of a process and its work, as values, for Prometheus and OpenTelemetry.
 
-Metrics export through OpenTelemetry's API, for any SDK. Only this module imports opentelemetry.
-
-Instruments are observed only when an SDK collects, so a process without an SDK has no cost.
+Names, base units and texts follow Prometheus' guidelines. Only this module imports opentelemetry and prometheus_client.
+OpenTelemetry's instruments are observed only when an SDK collects, so a process without an SDK has no cost.
 """
 
 from __future__ import annotations
@@ -135,10 +134,9 @@ class _Exports:
                 if metric.name in self._exported:
                     continue
                 self._exported.add(metric.name)
-            create = {
-                "counter": self._meter.create_observable_counter,
-                "gauge": self._meter.create_observable_gauge,
-            }[metric.kind]
+            create = {"counter": self._meter.create_observable_counter, "gauge": self._meter.create_observable_gauge}[
+                metric.kind
+            ]
             create(metric.name, callbacks=[partial(self._observe, metric.name)], description=metric.text)
 
     def remove(self, source: MetricSource) -> None:
@@ -176,3 +174,26 @@ def _exports_to(provider: MeterProvider | None) -> _Exports:
         if id(provider) not in _exports:
             _exports[id(provider)] = provider, _Exports(get_meter(SCOPE, meter_provider=provider))
         return _exports[id(provider)][1]
+
+
+def as_prometheus(metrics: Iterable[Metric]) -> tuple[str, bytes]:
+    """Return content type and text of metrics in Prometheus' text format."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+    families = []
+    for metric in metrics:
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = kind(metric.name, metric.text, labels=metric.labels)
+        for values, number in metric.points:
+            family.add_metric(values, number)
+        families.append(family)
+
+    class Collector:
+        def collect(self) -> Iterable[Any]:
+            return families
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector())
+    return CONTENT_TYPE_LATEST, generate_latest(registry)

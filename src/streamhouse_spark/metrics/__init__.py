@@ -1,1 +1,0 @@
-"""Metrics of a process and its work, for Prometheus and OpenTelemetry."""
