@@ -71,8 +71,8 @@ class Filter:
 
     expression: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
-    columns: tuple[str, ...] | None = None
-    """The columns of the given expression, if the caller knows them; None if unknown."""
+    node: Node | None = None
+    """The given expression as a tree, if the caller has it."""
 
     def bound(self, schema: pa.Schema) -> BoundFilter:
         """Return the filter for rows of this schema: names in its spelling, values compared as its types.
@@ -84,12 +84,14 @@ class Filter:
         terms = [_to_expression(*comparison) for comparison in comparisons]
         if self.expression is not None:
             terms.append(self.expression)
-        columns = tuple(f.name for f in fields) if self.expression is None else self.columns
-        node = (
-            And(tuple(_to_node(*comparison) for comparison in comparisons))
-            if self.expression is None
-            else ArrowFilter(self.expression, schema)
-        )
+        columns = None if self.expression is not None else tuple(f.name for f in fields)
+        node: Node
+        if self.node is not None:
+            node, columns = self.node, tuple(sorted(self.node.columns()))
+        elif self.expression is not None:
+            node = ArrowFilter(self.expression, schema)
+        else:
+            node = And(tuple(_to_node(*comparison) for comparison in comparisons))
         bound = BoundFilter(reduce(operator.and_, terms), node, columns)
         _check(bound.expression, schema)
         return bound

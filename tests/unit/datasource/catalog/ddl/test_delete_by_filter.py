@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.datasource.dml.pushed_conditions import build_condition, filter_columns
+from streamhouse_spark.datasource.dml.pushed_conditions import parse_condition
+from streamhouse_spark.expressions.predicates import And, Compare
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("id BIGINT, name STRING, ratio DOUBLE, fraction FLOAT, code CHAR(4), inner STRUCT<id: BIGINT>")
@@ -45,9 +46,9 @@ UNKNOWN = {"unknown": "f(x)"}
 
 
 def chosen(*trees) -> list[int | None]:
-    condition = build_condition(trees, SCHEMA)
+    condition = parse_condition(trees, SCHEMA)
     assert condition is not None
-    return ROWS.filter(condition)["id"].to_pylist()
+    return ROWS.filter(condition.expression)["id"].to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,7 @@ def chosen(*trees) -> list[int | None]:
         (op("<=>", column("id"), {"type": '"void"', "literal": None}), [None]),
         (op("=", column("ratio"), double(0.5)), [1]),
         (op("NOT", op("=", column("ratio"), double(0.5))), [2, 4]),
+        (op("<>", column("ratio"), double(0.5)), [2, 4]),
         (op("<=>", double("NaN"), column("ratio")), [2]),
         (op("IN", column("ratio"), double("NaN"), double(0.0)), [2, 4]),
         (op("=", column("fraction"), {"type": '"float"', "literal": 0.5}), [1]),
@@ -107,19 +109,25 @@ def test_all_conditions_have_to_hold():
     ],
 )
 def test_what_is_not_understood_whole_is_not_taken(tree):
-    assert build_condition([tree], SCHEMA) is None
-    assert build_condition([ONE, tree], SCHEMA) is None
+    assert parse_condition([tree], SCHEMA) is None
+    assert parse_condition([ONE, tree], SCHEMA) is None
 
 
 def test_a_condition_of_great_depth_is_not_taken():
     tree = ONE
     for _ in range(5000):
         tree = op("NOT", tree)
-    assert build_condition([tree], SCHEMA) is None
+    assert parse_condition([tree], SCHEMA) is None
 
 
 def test_no_condition_is_none():
-    assert build_condition([], SCHEMA) is None
+    assert parse_condition([], SCHEMA) is None
+
+
+def columns_of(*trees) -> tuple[str, ...] | None:
+    condition = parse_condition(trees, SCHEMA)
+    assert condition is not None
+    return condition.bound(SCHEMA.arrow).columns
 
 
 def test_its_columns_are_known():
@@ -127,10 +135,16 @@ def test_its_columns_are_known():
     tree = op(
         "AND", op("NOT", op("IN", column("name"), text("a"), text("b"))), op("OR", ONE, op("<", long(1), column("id")))
     )
-    assert set(filter_columns([tree])) == {"id", "name"}
-    assert filter_columns([ONE, ONE]) == ("id",)
-    assert filter_columns([op("<=>", column("id"), {"type": '"void"', "literal": None})]) == ("id",)
+    assert columns_of(tree) == ("id", "name")
+    assert columns_of(ONE, ONE) == ("id",)
+    assert columns_of(op("<=>", column("id"), {"type": '"void"', "literal": None})) == ("id",)
+
+
+def test_files_are_skipped_by_the_tree_that_spark_sent():
+    condition = parse_condition([ONE], SCHEMA)
+    assert condition is not None
+    assert condition.bound(SCHEMA.arrow).node == And((Compare("=", "id", 1),))
 
 
 def test_it_is_an_expression_of_arrow():
-    assert isinstance(build_condition([ONE], SCHEMA), pc.Expression)
+    assert isinstance(parse_condition([ONE], SCHEMA).expression, pc.Expression)
