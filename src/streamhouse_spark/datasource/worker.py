@@ -1,4 +1,9 @@
-"""Python workers of Spark: their error boundary, and the work that a reused worker does between two requests."""
+"""Python workers of Spark: their error boundary, and the work that a reused worker does between two requests.
+
+Spark shows one line of an error, and the traceback goes to the worker's log: Spark adds the traceback of a worker's
+error to its own error text, unless the worker's environment hides it. Spark ends a worker after an error, so changing
+the environment here affects only that error. Errors other than `StreamhouseError` are defects and keep their traceback.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,10 @@ from streamhouse_spark.errors import StreamhouseError
 logger = logging.getLogger(__name__)
 
 _HIDDEN: Final = "SPARK_HIDE_TRACEBACK"
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_num_modules = 0
+"""Modules that were loaded when `release_memory` last collected garbage."""
 
 
 class ErrorBoundary:
@@ -62,16 +71,18 @@ def _boundary(part: ErrorBoundary) -> Iterator[None]:
     try:
         yield
     except StreamhouseError as error:
-        if not part.keeps_traceback and _is_worker():
+        if not part.keeps_traceback and _main_module().startswith(
+            "pyspark."
+        ):  # a user's own process keeps its environment
             logger.exception("%s, raised here:", error.condition)
             os.environ[_HIDDEN] = "1"
         raise
 
 
-def _is_worker() -> bool:
-    """Return whether Spark started this process. A user's own process keeps its environment."""
+def _main_module() -> str:
+    """Return the module that this process runs: one of PySpark's in a worker."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")
+    return "" if spec is None else spec.name
 
 
 class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
@@ -99,12 +110,6 @@ class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
         """Do nothing: nothing was started."""
 
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-_num_modules = 0
-
-
 def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Call `release_memory` after each call of a method that answers a request."""
 
@@ -127,7 +132,7 @@ def release_memory() -> None:
     Before 4.3, Spark invalidates all module finders at the start of each request. PySpark's archive has a finder per
     package, and each re-reads the whole archive, which takes 90 ms in total.
     """
-    if not _is_daemon_worker():
+    if _main_module() != "pyspark.daemon":
         return
     _forget_archive()
     global _num_modules  # noqa: PLW0603 - a process has one garbage collector
@@ -146,8 +151,3 @@ def _forget_archive() -> None:
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter) and finder.archive == loader.archive:
             sys.path_importer_cache.pop(path, None)
-
-
-def _is_daemon_worker() -> bool:
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == "pyspark.daemon"

@@ -277,7 +277,7 @@ def _refuse(path: TablePath, change: Mapping[str, Any], reason: str) -> NoReturn
 def merge_columns(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Add the new columns of a frame before Spark compares the columns: ``mergeSchema``.
 
-    Raises as `schema_merging.merge_columns`, which names the commit point.
+    Raises as `frame_schema.merge_columns`, which names the commit point.
     """
     table = connection.table(str(path_of(args, "write to")))
     add_columns(table, StructType.fromJson(json.loads(args["schema"])), None)
