@@ -7,7 +7,7 @@ worker, so methods import only what they need.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
@@ -45,7 +46,7 @@ from streamhouse_spark.datasource.rpc_arguments import (
     UUID_OPTION,
     is_internal,
 )
-from streamhouse_spark.datasource.worker import ErrorBoundary, UnsupportedStream, release_memory_after
+from streamhouse_spark.datasource.worker import ErrorBoundary, release_memory_after
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.warehouse.process_cache import Connection, connect
 
@@ -255,6 +256,31 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
                 f"table {table.name} ({uuid}) was dropped and created again since this query was made; run the query "
                 "again, a stream with a new checkpoint",
             )
+
+
+class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
+    """Placeholder for an invalid stream, whose first use raises the error.
+
+    If ``streamReader`` itself raised, Spark would fail while stopping a reader that does not exist and hide the error.
+    """
+
+    def __init__(self, error: StreamhouseError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802, ARG002
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
+        raise self._error
+
+    def stop(self) -> None:
+        """Do nothing: nothing was started."""
 
 
 def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, Self, TypeVar
 from zipimport import zipimporter
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-
 from streamhouse_spark.errors import StreamhouseError
 
 logger = logging.getLogger(__name__)
@@ -83,31 +81,6 @@ def _main_module() -> str:
     """Return the module that this process runs: one of PySpark's in a worker."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return "" if spec is None else spec.name
-
-
-class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
-    """Placeholder for an invalid stream, whose first use raises the error.
-
-    If ``streamReader`` itself raised, Spark would fail while stopping a reader that does not exist and hide the error.
-    """
-
-    def __init__(self, error: StreamhouseError) -> None:
-        self._error = error
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802, ARG002
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
-        raise self._error
-
-    def stop(self) -> None:
-        """Do nothing: nothing was started."""
 
 
 def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
