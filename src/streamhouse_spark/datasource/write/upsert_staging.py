@@ -36,6 +36,7 @@ from streamhouse_spark.datasource.write.staging_writer import (
     StagedCommitMessage,
     concat_partitions,
     iter_chunks,
+    make_identity_ranges,
     make_stager,
     merge_staged_messages,
     require_planned,
@@ -199,7 +200,7 @@ class KeyedStagingPlan:
         fit.
         """
         partitions: list[pa.Table] = []
-        numbers = self._make_identity_ranges()
+        numbers = make_identity_ranges(self.connection, self.table, self.table_uuid, self.identity)
         staged = self._stage_intents(batches, inline_bytes_max, partitions, numbers)
         history = self.history if numbers is None else numbers.newest
         if staged is None or not self.is_clustered or self.replaced is not None:
@@ -242,9 +243,8 @@ class KeyedStagingPlan:
         partitions: list[pa.Table],
         numbers: IdentityRanges | None,
     ) -> StagedRows | None:
-        stager = make_stager(
-            self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max, table=self.table
-        )
+        options = {"inline_bytes_max": inline_bytes_max, "table": self.table}
+        stager = make_stager(self.connection, self.table_uuid, self.shape, self.routing, **options)
         parts = []
         for chunk in iter_chunks(batches):
             if (intents := self._number_rows(self._make_intents(chunk), numbers)).num_rows:
@@ -252,12 +252,6 @@ class KeyedStagingPlan:
                     partitions.append(self.replaced.partitions_of_rows(intents, self.schema, self.table))
                 parts.append(stager.stage(intents))
         return merge_staged_rows(parts) if parts else None
-
-    def _make_identity_ranges(self) -> IdentityRanges | None:
-        """Return the allocator of identity values for this task."""
-        if self.identity is None:
-            return None
-        return IdentityRanges(self.connection.table_by_uuid(self.table, self.table_uuid).log, self.identity, self.table)
 
     def _number_rows(self, intents: pa.Table, numbers: IdentityRanges | None) -> pa.Table:
         """Return intents with identity values for rows without one; existing rows keep theirs. Raises as
