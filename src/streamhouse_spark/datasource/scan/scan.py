@@ -140,7 +140,7 @@ def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     if name.suffix is None and options.as_of_timestamp_ms is not None:
         pin = take_query_snapshot_at(table, options.as_of_timestamp_ms)
     else:
-        pin = take_query_snapshot(table, name.suffix, None, None)
+        pin = take_query_snapshot(table, name.suffix)
     parse_scan_options(pin, source_options)
     return describe_scan(connection, pin, lake)
 
