@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from streamhouse_spark.core.paths import commit_key, table_prefix
+from streamhouse_spark.datasource.read.read_target import reads_past
 from streamhouse_spark.datasource.scan.file_systems import store_folder
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot
 from streamhouse_spark.datasource.scan.scan_planning import SparkScanRequest
@@ -68,10 +69,9 @@ def plan_validators(request: SparkScanRequest, lake: LakeValidators | None) -> C
     immutable, and the caller has just verified that its pin is the latest. Another engine may expire the lake snapshot
     of a commit, but that creates a new lake version.
     """
-    table, pin, options = request.table, request.pin, request.options
+    table, pin = request.table, request.pin
     is_fixed = pin.suffix in (None, LAKE) and not (pin.is_chosen or pin.is_rewritten)
-    has_moment = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
-    if not is_fixed or has_moment or _is_local(table):
+    if not is_fixed or reads_past(request.options) or _is_local(table):
         return snapshot_validators(table, pin, lake)
     if pin.suffix == LAKE or lake == NO_LAKE:
         return []

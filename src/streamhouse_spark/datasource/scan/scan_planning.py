@@ -9,8 +9,7 @@ from typing import Any
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.datasource.read.changelog import plan_changelog
-from streamhouse_spark.datasource.read.read_target import batch_ranges, require_complete_offsets
-from streamhouse_spark.datasource.scan.catalog_options import reads_range
+from streamhouse_spark.datasource.read.read_target import batch_ranges, reads_range, require_complete_offsets
 from streamhouse_spark.datasource.scan.query_snapshot import CHANGES, QuerySnapshot
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.log.history import require_kept

@@ -29,13 +29,7 @@ from streamhouse_spark.table_handle import TableHandle
 def initial_offset(state: TableState, options: StreamReadOptions, storage: Storage | None = None) -> StreamOffset:
     """Return the start position of a new stream. With ``storage``, times in the archive are resolved too."""
     if not begins_with_rows(state, options):
-        offsets = resolve_starting_offsets(
-            state,
-            options.starting_offsets,
-            options.starting_timestamp_ms,
-            strict=options.fail_on_data_loss,
-            storage=storage,
-        )
+        offsets = resolve_starting_offsets(state, options, storage)
         return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), history=state.anchors.rows)
     snapshots = state.snapshots
     offsets = {b: snapshots[b].offset if b in snapshots else log.start for b, log in state.buckets.items()}
