@@ -16,21 +16,8 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.datasource.scan.file_systems import FileSystems
 from streamhouse_spark.lake.types import ScanFile
+from streamhouse_spark.read import scan_tasks
 from streamhouse_spark.read.scan_planning import ScanSources, plan_lake_tasks
-from streamhouse_spark.read.scan_tasks import (
-    ArchiveScanTask,
-    BinlogScanTask,
-    ChangesScanTask,
-    FileRowsScanTask,
-    KeyedScanTask,
-    LakeScanTask,
-    LogScanTask,
-    OffsetsScanTask,
-    ScanTask,
-    StartScanTask,
-    VersionRowsScanTask,
-    ViewScanTask,
-)
 from streamhouse_spark.read.split_planning import (
     OPENING_BYTES,
     TARGET_BYTES_MAX,
@@ -97,7 +84,7 @@ class ParquetSplit:
 class ArrowSplit:
     """A scan task for Python."""
 
-    piece: ScanTask
+    piece: scan_tasks.ScanTask
     bucket: int | None
     num_rows: int
     size_bytes: int
@@ -132,7 +119,9 @@ def plan_splits(
     paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
     python_files = (file for file, path in zip(files, paths, strict=True) if path is None)
-    pieces: list[tuple[ScanTask, int | None, float]] = [(p, p.bucket, of_lake) for p in plan_lake_tasks(python_files)]
+    pieces: list[tuple[scan_tasks.ScanTask, int | None, float]] = [
+        (p, p.bucket, of_lake) for p in plan_lake_tasks(python_files)
+    ]
     pieces.extend((piece, _bucket_of(piece), of_log) for piece in group_by_bucket(sources.pieces))
     of_files = [_Weight(file.size_bytes * of_lake) for file in files]
     weights = [*of_files, *(_Weight(p.size_bytes * f) for p, _, f in pieces)]
@@ -202,40 +191,40 @@ def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[st
     return tuple((str(reached.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
 
 
-def _bucket_of(piece: ScanTask) -> int | None:
+def _bucket_of(piece: scan_tasks.ScanTask) -> int | None:
     match piece:
-        case LogScanTask(split) | BinlogScanTask(split):
+        case scan_tasks.LogScanTask(split) | scan_tasks.BinlogScanTask(split):
             return split.bucket
-        case OffsetsScanTask(bucket, _) | ArchiveScanTask(bucket, _, _):
+        case scan_tasks.OffsetsScanTask(bucket, _) | scan_tasks.ArchiveScanTask(bucket, _, _):
             return bucket
-        case KeyedScanTask(bucket):
+        case scan_tasks.KeyedScanTask(bucket):
             return bucket
-        case ChangesScanTask():
+        case scan_tasks.ChangesScanTask():
             return piece.bucket
     return None
 
 
-def _arrow_split(piece: ScanTask, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
+def _arrow_split(piece: scan_tasks.ScanTask, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
-        case LogScanTask(split) | StartScanTask(split):
+        case scan_tasks.LogScanTask(split) | scan_tasks.StartScanTask(split):
             return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact)
-        case BinlogScanTask(split, _, archived):
+        case scan_tasks.BinlogScanTask(split, _, archived):
             num_rows = split.num_rows + sum(len(part.offsets) for part in archived)
             return ArrowSplit(piece, bucket, num_rows, size_bytes, are_exact)
-        case LakeScanTask(split):
+        case scan_tasks.LakeScanTask(split):
             is_whole = split.is_plain and not piece.has_pending_deletes
             return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
-        case OffsetsScanTask(_, offsets):
+        case scan_tasks.OffsetsScanTask(_, offsets):
             return ArrowSplit(piece, bucket, len(offsets), size_bytes, are_exact and piece.snapshot_id is None)
-        case ArchiveScanTask(_, offsets):
+        case scan_tasks.ArchiveScanTask(_, offsets):
             return ArrowSplit(piece, bucket, len(offsets), size_bytes, are_exact)
-        case KeyedScanTask(_, lake):
+        case scan_tasks.KeyedScanTask(_, lake):
             num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)
             return ArrowSplit(piece, bucket, num_rows, size_bytes, is_exact=False)
-        case ChangesScanTask():
+        case scan_tasks.ChangesScanTask():
             return ArrowSplit(piece, bucket, piece.commits.num_rows, size_bytes, is_exact=False)
-        case ViewScanTask() | FileRowsScanTask() | VersionRowsScanTask():
+        case scan_tasks.ViewScanTask() | scan_tasks.FileRowsScanTask() | scan_tasks.VersionRowsScanTask():
             return ArrowSplit(piece, bucket, 1, size_bytes, is_exact=False)
 
 

@@ -15,6 +15,7 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.log.history import require_kept
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read import scan_tasks
 from streamhouse_spark.read.change_feed.planning import plan_changes
 from streamhouse_spark.read.offset_scan import has_lost_rows, plan_binlog_tasks, plan_range_tasks
 from streamhouse_spark.read.read_snapshot import (
@@ -25,14 +26,6 @@ from streamhouse_spark.read.read_snapshot import (
     take_snapshot_as_of,
 )
 from streamhouse_spark.read.scan_planning import ScanRequest, ScanSources, plan_scan, prune_tasks, scan_lake
-from streamhouse_spark.read.scan_tasks import (
-    BinlogScanTask,
-    ChangesScanTask,
-    KeyedScanTask,
-    LogScanTask,
-    ScanTask,
-    ViewScanTask,
-)
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.read.time_travel import has_same_columns, state_as_of
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -72,11 +65,13 @@ def plan_sources(request: SparkScanRequest) -> ScanSources:
     if pin.suffix == BINLOG:
         return _require_files_exist(request, _log_sources(request, plan_binlog_tasks(request.state), are_exact=False))
     if pin.suffix is not None:
-        return _log_sources(request, (ViewScanTask(pin.suffix),), are_exact=False)
+        return _log_sources(request, (scan_tasks.ViewScanTask(pin.suffix),), are_exact=False)
     return _union_sources(request)
 
 
-def _log_sources(request: SparkScanRequest, pieces: Sequence[ScanTask], *, are_exact: bool = True) -> ScanSources:
+def _log_sources(
+    request: SparkScanRequest, pieces: Sequence[scan_tasks.ScanTask], *, are_exact: bool = True
+) -> ScanSources:
     schema = request.scan.schema(request.state)
     return ScanSources(request.state, schema, pieces=tuple(pieces), are_exact=are_exact)
 
@@ -122,9 +117,13 @@ def _require_files_exist(request: SparkScanRequest, sources: ScanSources) -> Sca
 
 def _log_splits(sources: ScanSources) -> list[LogSplit]:
     tails = list(sources.keyed.tails) if sources.keyed is not None else []
-    bases = [p.base for p in sources.pieces if isinstance(p, KeyedScanTask) and p.base is not None]
-    logs = (piece.rows if isinstance(piece, ChangesScanTask) else piece for piece in sources.pieces)
-    return [*tails, *bases, *(p.split for p in logs if isinstance(p, LogScanTask | BinlogScanTask))]
+    bases = [p.base for p in sources.pieces if isinstance(p, scan_tasks.KeyedScanTask) and p.base is not None]
+    logs = (piece.rows if isinstance(piece, scan_tasks.ChangesScanTask) else piece for piece in sources.pieces)
+    return [
+        *tails,
+        *bases,
+        *(p.split for p in logs if isinstance(p, scan_tasks.LogScanTask | scan_tasks.BinlogScanTask)),
+    ]
 
 
 def _lake_snapshot_id(request: SparkScanRequest) -> int | None:

@@ -322,10 +322,18 @@ def commit_intents(
     uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
     if staged is not None and uuids and must_check_stored(table.storage, staged.staged_ms):
         require_stored(table.storage, table.state, uuids)
-    offsets = _commit_staged(
-        table, plan, segments, complete_preparations(messages), transaction, read=read, choose=choose
-    )
-    for uuid in {s.segment.uuid for s in segments if s.segment.uuid is not None}:
+    intents, prepared = plan.intents(table, segments), complete_preparations(messages)
+    for attempt in range(1, _COMMIT_TRIES_MAX + 1):
+        state = table.refresh()
+        try:
+            offsets = commit(
+                table.keyed, plan.write, intents, prepared, transaction=transaction, read=read, choose=choose
+            )
+            break
+        except CommitConflictError:
+            if attempt == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
+                raise
+    for uuid in set(uuids):
         with suppress(StorageError):  # an orphan: cleaning deletes it later
             table.storage.delete(segment_key(table.uuid, uuid))
     return offsets
@@ -336,27 +344,6 @@ def complete_preparations(messages: Sequence[StagedCommitMessage]) -> list[Prepa
     parts = [message.staged for message in messages if message.staged is not None]
     having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})
     return [p for message in messages for p in message.prepared if having_rows[p.bucket] == 1]
-
-
-def _commit_staged(
-    table: Table,
-    plan: KeyedStagingPlan,
-    segments: Sequence[StagedSegment],
-    prepared: Sequence[PreparedChanges],
-    transaction: Transaction | None,
-    *,
-    read: ReadVersion | None,
-    choose: OverwriteFilterFactory | None,
-) -> BucketOffsets:
-    intents = plan.intents(table, segments)
-    for attempt in range(_COMMIT_TRIES_MAX):
-        state = table.refresh()
-        try:
-            return commit(table.keyed, plan.write, intents, prepared, transaction=transaction, read=read, choose=choose)
-        except CommitConflictError:
-            if attempt + 1 == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
-                raise
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _read_batches(
