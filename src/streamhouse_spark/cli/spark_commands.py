@@ -229,8 +229,8 @@ def _say_farewell(view: Any, table: Table, duration_ms: int) -> None:
     for name, place in locations(table).items():
         view.say(f"  {name:<11} {place}")
     view.say("\ntry next:")
-    for position, suggestion in enumerate(suggestions(table), start=1):
-        view.say(f"\n  {position}. {suggestion.purpose}\n     {suggestion.command}")
+    for position, (purpose, command) in enumerate(suggestions(table), start=1):
+        view.say(f"\n  {position}. {purpose}\n     {command}")
 
 
 @click.command(

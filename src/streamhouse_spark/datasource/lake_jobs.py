@@ -9,20 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.expressions.filters import parse_filter
-from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.lake.parquet.compaction import GroupWriter, Rewritten, RunGroups, SizedFile
-from streamhouse_spark.lake.snapshot_history import newest_snapshot
 from streamhouse_spark.lake.tiering.job import TieringReport, run_task, shared_records
 from streamhouse_spark.lake.tiering.plan import TieringTask, group_tasks
 from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.lake.types import CompactReport, LakeFile
-from streamhouse_spark.table.maintenance.lake import optimize
 from streamhouse_spark.table.maintenance.tiering import tier_table
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.table_batch import open_listed, open_named
@@ -30,9 +26,9 @@ from streamhouse_spark.warehouse.table_batch import open_listed, open_named
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-_FILES = pa.schema([("position", pa.int64()), ("files", pa.string())])
-_FILES_DDL = "position long, files string"
+_RESULT = pa.schema([("position", pa.int64()), ("result", pa.string())])
+_RESULT_DDL = "position long, result string"
+_DESCRIPTION = "spark.job.description"
 
 
 def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[str] | None) -> dict[str, TieringReport]:
@@ -57,32 +53,29 @@ def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
     """Return a function that runs the tasks of a round as one Spark job, one Spark task per group."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
-        if not tasks:
-            return []
-        groups = group_tasks(tasks)
-        texts = [json.dumps([tasks[position].to_json() for position in group]) for group in groups]
-        numbers = spark.range(0, len(texts), 1, len(texts))
-        rows = numbers.mapInArrow(_round_function(connection, texts), _FILES_DDL).collect()
-        files_by_task: dict[int, list[LakeFile]] = {}
-        for row in rows:
-            written = json.loads(row["files"])
-            for position, files in zip(groups[row["position"]], written, strict=True):
-                files_by_task[position] = [LakeFile.from_json(file) for file in files]
-        return [files_by_task[position] for position in range(len(tasks))]
+        def run_groups(groups: Sequence[str]) -> list[Any]:
+            results = _run_job(spark, len(groups), lambda position: run_on_executor(connection, groups[position]))
+            return [json.loads(result) for result in results]
+
+        return run_in_groups(tasks, lambda groups: run_groups([json.dumps(group) for group in groups])) if tasks else []
 
     return run
 
 
-def _round_function(
-    connection: Connection, texts: Sequence[str]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for position in batch.column(0).to_pylist():
-                files = run_on_executor(connection, texts[position])
-                yield pa.RecordBatch.from_arrays([pa.array([position], pa.int64()), pa.array([files])], schema=_FILES)
+def run_in_groups(
+    tasks: Sequence[TieringTask], run_groups: Callable[[list[list[dict[str, Any]]]], Sequence[Any]]
+) -> list[list[LakeFile]]:
+    """Run the tasks of a round in groups, and return the files of each task.
 
-    return write
+    ``run_groups`` takes groups of tasks as JSON and returns for each the list of its tasks' files as JSON.
+    """
+    groups = group_tasks(tasks)
+    written = run_groups([[tasks[position].to_json() for position in group] for group in groups])
+    files_by_task: dict[int, list[LakeFile]] = {}
+    for group, files_of_group in zip(groups, written, strict=True):
+        for position, files in zip(group, files_of_group, strict=True):
+            files_by_task[position] = [LakeFile.from_json(file) for file in files]
+    return [files_by_task[position] for position in range(len(tasks))]
 
 
 def run_on_executor(connection: Connection, tasks_text: str) -> str:
@@ -94,15 +87,15 @@ def run_on_executor(connection: Connection, tasks_text: str) -> str:
     return json.dumps([[file.to_json() for file in files] for files in written_files])
 
 
-_RESULT = pa.schema([("written", pa.string())])
-_RESULT_DDL = "written string"
-_DESCRIPTION = "spark.job.description"
-
-
 def optimize_table(
     spark: SparkSession, connection: Connection, name: str, order_by: str, *, where: str | None, dry_run: bool
 ) -> CompactReport:
     """Optimize a table. See `streamhouse_spark.optimize`."""
+    from streamhouse_spark.expressions.filters import parse_filter  # executors need none of these
+    from streamhouse_spark.expressions.where import parse_where
+    from streamhouse_spark.lake.snapshot_history import newest_snapshot
+    from streamhouse_spark.table.maintenance.lake import optimize
+
     table = connection.table(name)
     chosen = None if where is None else parse_filter(parse_where(where, table.state.schema.arrow))
     lake, run = table.open_lake(), spark_groups(spark, connection, f"optimize {table.name}")
@@ -118,14 +111,32 @@ def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> Run
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[Rewritten]:
         ordered = sorted(groups, key=lambda group: group.size_bytes, reverse=True)
-        numbers = spark.range(0, len(ordered), 1, len(ordered))
-        written = numbers.mapInArrow(_task_function(connection, ordered, writer), _RESULT_DDL)
         mib = sum(group.size_bytes for group in groups) >> 20
+
+        def write(position: int) -> str:
+            warehouse = connection.warehouse()
+            written = writer.written(ordered[position], warehouse.storage, warehouse.settings, warehouse.world)
+            return json.dumps(written.to_json())
+
         with _with_job_description(spark, f"{doing}: {len(groups)} groups of files, {mib} MiB"):
-            rows = written.collect()
-        return [Rewritten.from_json(json.loads(row["written"])) for row in rows]
+            results = _run_job(spark, len(ordered), write)
+        return [Rewritten.from_json(json.loads(result)) for result in results]
 
     return run
+
+
+def _run_job(spark: SparkSession, num_tasks: int, run: Callable[[int], str]) -> list[str]:
+    """Run one Spark job with a task per position below ``num_tasks``, and return the results in order."""
+
+    def run_positions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for position in batch.column(0).to_pylist():
+                columns = [pa.array([position], pa.int64()), pa.array([run(position)])]
+                yield pa.RecordBatch.from_arrays(columns, schema=_RESULT)
+
+    rows = spark.range(0, num_tasks, 1, num_tasks).mapInArrow(run_positions, _RESULT_DDL).collect()
+    results = {row["position"]: row["result"] for row in rows}
+    return [results[position] for position in range(num_tasks)]
 
 
 @contextmanager
@@ -140,16 +151,3 @@ def _with_job_description(spark: SparkSession, text: str) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty(_DESCRIPTION, before)
-
-
-def _task_function(
-    connection: Connection, groups: Sequence[SizedFile], writer: GroupWriter
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        warehouse = connection.warehouse()
-        for batch in batches:
-            for position in batch.column(0).to_pylist():
-                done = writer.written(groups[position], warehouse.storage, warehouse.settings, warehouse.world)
-                yield pa.RecordBatch.from_arrays([pa.array([json.dumps(done.to_json())])], schema=_RESULT)
-
-    return write

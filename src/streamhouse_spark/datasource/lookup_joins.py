@@ -76,17 +76,12 @@ APP_ID: Final = "delta_join"
 
 
 @dataclass(frozen=True, slots=True)
-class TableNames:
-    """Name and uuid of the tables of a join."""
+class DeltaJoinPlan:
+    """A delta join, with name and uuid of its tables."""
 
     left: tuple[str, str]
     right: tuple[str, str]
     target: tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaJoinPlan:
-    names: TableNames
     delta: DeltaPlan
 
 
@@ -110,8 +105,8 @@ def plan_delta_join(
         raise TableNotFoundError(
             f"{error} To make it for this join: CREATE TABLE streamhouse.{path} ({join.ddl(columns)})"
         ) from None
-    names = TableNames(*((table.name, table.uuid) for table in (*sides, target)))
-    return DeltaJoinPlan(names, DeltaPlan.of(join, target.state, columns))
+    left_table, right_table, target_table = ((table.name, table.uuid) for table in (*sides, target))
+    return DeltaJoinPlan(left_table, right_table, target_table, DeltaPlan.of(join, target.state, columns))
 
 
 def start(
@@ -134,7 +129,7 @@ def start(
     )
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    return writer.start(plan.names.target[0])
+    return writer.start(plan.target[0])
 
 
 def consumer_id(target_uuid: str, checkpoint: str, side: SideName) -> str:
@@ -156,7 +151,7 @@ def _read_changes(
     max_offsets: int | None,
 ) -> DataFrame:
     """Return the target's changes that follow from the changes of one side."""
-    name, uuid = plan.names.left if side == "left" else plan.names.right
+    name, uuid = plan.left if side == "left" else plan.right
     key = plan.delta.left_key if side == "left" else plan.delta.right_key
     schema = connection.table_by_uuid(name, uuid).schema
     fields = pa.schema([BUCKET, LOG_OFFSET, *(schema.field(column) for column in key)])
@@ -166,7 +161,7 @@ def _read_changes(
         .options(**_connection_options(connection))
         .option("readChangeFeed", "true")
         .option("includeMetadata", "true")
-        .option("consumerId", consumer_id(plan.names.target[1], checkpoint, side))
+        .option("consumerId", consumer_id(plan.target[1], checkpoint, side))
     )
     if max_offsets is not None:
         reader = reader.option("maxOffsetsPerTrigger", max_offsets)
@@ -180,13 +175,13 @@ def _connection_options(connection: Connection) -> dict[str, str]:
 
 
 def _make_task(connection: Connection, plan: DeltaJoinPlan, side: SideName, key: Sequence[str]) -> MapArrow:
-    names, delta = plan.names, plan.delta
+    delta = plan.delta
 
     def handle(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = {
-            "left": connection.table_by_uuid(*names.left),
-            "right": connection.table_by_uuid(*names.right),
-            "target": connection.table_by_uuid(*names.target),
+            "left": connection.table_by_uuid(*plan.left),
+            "right": connection.table_by_uuid(*plan.right),
+            "target": connection.table_by_uuid(*plan.target),
         }
         types = [tables[side].schema.field(column).type for column in key]
         for batch in batches:

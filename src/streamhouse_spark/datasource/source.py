@@ -7,7 +7,7 @@ worker, so methods import only what they need.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
@@ -30,22 +31,8 @@ from streamhouse_spark.config.spark_options import (
     table_option,
 )
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.rpc_arguments import (
-    ARGUMENTS_OPTION,
-    CALL_OPTION,
-    CLUSTERED_OPTION,
-    NEED_OPTION,
-    READ_OPTION,
-    READ_STREAM,
-    REAL_TIME_OPTION,
-    REPLACED_OPTION,
-    RUN_TASKS,
-    SCOPE_OPTION,
-    STAGED_OPTION,
-    UUID_OPTION,
-    is_internal,
-)
-from streamhouse_spark.datasource.worker import ErrorBoundary, UnsupportedStream, release_memory_after
+from streamhouse_spark.datasource import rpc_arguments
+from streamhouse_spark.datasource.worker import ErrorBoundary, release_memory_after
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.warehouse.process_cache import Connection, connect
 
@@ -82,14 +69,14 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         super().__init__(options)
         # Captured on the driver and pickled: executors may have another environment.
         self._environ = {k: v for k, v in os.environ.items() if k == WAREHOUSE_VARIABLE}
-        self.keeps_traceback = any(map(is_internal, options))
+        self.keeps_traceback = any(map(rpc_arguments.is_internal, options))
 
     @classmethod
     def name(cls) -> str:
         return "streamhouse"
 
     def schema(self) -> StructType:
-        if CALL_OPTION in self.options:  # from the catalog, not from a user
+        if rpc_arguments.CALL_OPTION in self.options:  # from the catalog, not from a user
             from streamhouse_spark.datasource.catalog.rpc import answer
 
             return answer(self._connection, self.options)
@@ -103,18 +90,18 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         return add_text_lengths(offered, state.schema) if suffix in (None, LAKE, CHANGELOG) else offered
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if self.options.get(CALL_OPTION) == READ_STREAM:
+        if self.options.get(rpc_arguments.CALL_OPTION) == rpc_arguments.READ_STREAM:
             from streamhouse_spark.datasource.scan.stream_pushdown import StreamPartReader
 
             return StreamPartReader(self._connection())
-        if self.options.get(CALL_OPTION) == RUN_TASKS:
+        if self.options.get(rpc_arguments.CALL_OPTION) == rpc_arguments.RUN_TASKS:
             from streamhouse_spark.datasource.catalog.procedures.spark_jobs import TaskReader
 
-            return TaskReader(self._connection(), self.options[ARGUMENTS_OPTION], schema)
-        if CALL_OPTION in self.options:
+            return TaskReader(self._connection(), self.options[rpc_arguments.ARGUMENTS_OPTION], schema)
+        if rpc_arguments.CALL_OPTION in self.options:
             from streamhouse_spark.datasource.scan.arrow_reader import PythonReader
 
-            return PythonReader(self._connection(), self.options[ARGUMENTS_OPTION])
+            return PythonReader(self._connection(), self.options[rpc_arguments.ARGUMENTS_OPTION])
         from streamhouse_spark.datasource.read.batch import StreamhouseReader
         from streamhouse_spark.datasource.read.read_target import resolve_batch_target
 
@@ -139,7 +126,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         table, suffix = self._open_table(user_options, "readStream")
         state, target = _resolve_on_one_state(table, lambda: resolve_stream_target(table, suffix, options))
         reader_class = StreamhouseStreamReader
-        if NEED_OPTION in self.options:
+        if rpc_arguments.NEED_OPTION in self.options:
             from streamhouse_spark.datasource.scan.stream_pushdown import PrunedStreamReader
 
             reader_class = PrunedStreamReader
@@ -150,10 +137,10 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         user_options = _user_options(self.options)
         options = parse_write_options(user_options)
         name = table_option(user_options, "write")
-        staged = self.options[UUID_OPTION] if STAGED_OPTION in self.options else None
+        staged = self.options[rpc_arguments.UUID_OPTION] if rpc_arguments.STAGED_OPTION in self.options else None
         if staged is None:
             self._require_loaded(name)
-        if READ_OPTION in self.options:
+        if rpc_arguments.READ_OPTION in self.options:
             return self._row_level_writer(name, schema)
         from streamhouse_spark.datasource.write.spark_writer import StreamhouseWriter
 
@@ -168,10 +155,10 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         ).with_tracebacks(self)
 
     def _replaced_part(self, name: str, options: WriteOptions, *, overwrite: bool) -> ReplacedPart | None:
-        if REPLACED_OPTION in self.options:
+        if rpc_arguments.REPLACED_OPTION in self.options:
             from streamhouse_spark.datasource.dml.pushed_conditions import parse_overwrite_filter
 
-            return parse_overwrite_filter(self._connection(), name, self.options[REPLACED_OPTION])
+            return parse_overwrite_filter(self._connection(), name, self.options[rpc_arguments.REPLACED_OPTION])
         if options.replace_where is None:
             return None
         if not overwrite:
@@ -189,7 +176,9 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         from streamhouse_spark.log.read_version import ReadVersion
 
         connection = self._connection()
-        read = ReadSet.from_text(self.options[SCOPE_OPTION]).of(ReadVersion.from_text(self.options[READ_OPTION]))
+        read = ReadSet.from_text(self.options[rpc_arguments.SCOPE_OPTION]).of(
+            ReadVersion.from_text(self.options[rpc_arguments.READ_OPTION])
+        )
         if not connection.table(name).state.primary_key:
             from streamhouse_spark.datasource.dml.rewrite_writer import LogRewriteWriter
 
@@ -212,11 +201,11 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter
 
         checkpoint = user_options.get("checkpointlocation")
-        if REAL_TIME_OPTION in self.options:
+        if rpc_arguments.REAL_TIME_OPTION in self.options:
             from streamhouse_spark.datasource.realtime.sink import RealTimeStreamWriter
             from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 
-            rows = SourceProgress(*self.options[REAL_TIME_OPTION].split(" "))
+            rows = SourceProgress(*self.options[rpc_arguments.REAL_TIME_OPTION].split(" "))
             return RealTimeStreamWriter(
                 self._connection(), name, options, checkpoint, schema, rows=rows
             ).with_tracebacks(self)
@@ -225,7 +214,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         ).with_tracebacks(self)
 
     def _is_clustered(self) -> bool:
-        return CLUSTERED_OPTION in self.options
+        return rpc_arguments.CLUSTERED_OPTION in self.options
 
     def _connection(self) -> Connection:
         return connect(self.options, self._environ)
@@ -237,24 +226,49 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         return table, name.suffix
 
     def _stream_read_options(self, user_options: Mapping[str, str]) -> StreamReadOptions:
-        if UUID_OPTION not in self.options:
+        if rpc_arguments.UUID_OPTION not in self.options:
             return parse_stream_read_options(user_options)
         from streamhouse_spark.datasource.scan.catalog_options import parse_catalog_stream_options
 
         return parse_catalog_stream_options(table_option(user_options, "readStream"), user_options)
 
     def _require_loaded(self, name: str) -> None:
-        if UUID_OPTION in self.options:
+        if rpc_arguments.UUID_OPTION in self.options:
             self._require_same_table(self._connection().table(name))
 
     def _require_same_table(self, table: Table) -> None:
         """Require that the name still means the table that the catalog loaded."""
-        uuid = self.options.get(UUID_OPTION)
+        uuid = self.options.get(rpc_arguments.UUID_OPTION)
         if uuid is not None and uuid != table.uuid:
             raise TableNotFoundError(
                 f"table {table.name} ({uuid}) was dropped and created again since this query was made; run the query "
                 "again, a stream with a new checkpoint",
             )
+
+
+class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
+    """Placeholder for an invalid stream, whose first use raises the error.
+
+    If ``streamReader`` itself raised, Spark would fail while stopping a reader that does not exist and hide the error.
+    """
+
+    def __init__(self, error: StreamhouseError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802, ARG002
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
+        raise self._error
+
+    def stop(self) -> None:
+        """Do nothing: nothing was started."""
 
 
 def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
@@ -280,4 +294,4 @@ def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[
 
 def _user_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options that the user set."""
-    return {name.lower(): value for name, value in options.items() if not is_internal(name)}
+    return {name.lower(): value for name, value in options.items() if not rpc_arguments.is_internal(name)}

@@ -42,20 +42,7 @@ if TYPE_CHECKING or not HAS_ADMISSION_CONTROL:
         def prepareForTriggerAvailableNow(self) -> None: ...  # noqa: N802 - Spark's name
 
 else:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-
-__all__ = [
-    "HAS_ADMISSION_CONTROL",
-    "HAS_VIEWS",
-    "SupportsTriggerAvailableNow",
-    "arrow_schema_of",
-    "java_class",
-    "java_function",
-    "limit_rows_and_bytes",
-    "read_limit",
-    "refuse_limits_without_admission_control",
-    "spark_schema_of",
-]
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsTriggerAvailableNow  # noqa: PLC0414 - exported
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:

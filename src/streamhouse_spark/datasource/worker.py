@@ -1,4 +1,9 @@
-"""Python workers of Spark: their error boundary, and the work that a reused worker does between two requests."""
+"""Python workers of Spark: their error boundary, and the work that a reused worker does between two requests.
+
+Spark shows one line of an error, and the traceback goes to the worker's log: Spark adds the traceback of a worker's
+error to its own error text, unless the worker's environment hides it. Spark ends a worker after an error, so changing
+the environment here affects only that error. Errors other than `StreamhouseError` are defects and keep their traceback.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,15 @@ from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, Self, TypeVar
 from zipimport import zipimporter
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-
 from streamhouse_spark.errors import StreamhouseError
 
 logger = logging.getLogger(__name__)
 
 _HIDDEN: Final = "SPARK_HIDE_TRACEBACK"
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_num_modules = 0
+"""Modules that were loaded when `release_memory` last collected garbage."""
 
 
 class ErrorBoundary:
@@ -62,47 +69,18 @@ def _boundary(part: ErrorBoundary) -> Iterator[None]:
     try:
         yield
     except StreamhouseError as error:
-        if not part.keeps_traceback and _is_worker():
+        if not part.keeps_traceback and _main_module().startswith(
+            "pyspark."
+        ):  # a user's own process keeps its environment
             logger.exception("%s, raised here:", error.condition)
             os.environ[_HIDDEN] = "1"
         raise
 
 
-def _is_worker() -> bool:
-    """Return whether Spark started this process. A user's own process keeps its environment."""
+def _main_module() -> str:
+    """Return the module that this process runs: one of PySpark's in a worker."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")
-
-
-class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
-    """Placeholder for an invalid stream, whose first use raises the error.
-
-    If ``streamReader`` itself raised, Spark would fail while stopping a reader that does not exist and hide the error.
-    """
-
-    def __init__(self, error: StreamhouseError) -> None:
-        self._error = error
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802, ARG002
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
-        raise self._error
-
-    def stop(self) -> None:
-        """Do nothing: nothing was started."""
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-_num_modules = 0
+    return "" if spec is None else spec.name
 
 
 def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -127,7 +105,7 @@ def release_memory() -> None:
     Before 4.3, Spark invalidates all module finders at the start of each request. PySpark's archive has a finder per
     package, and each re-reads the whole archive, which takes 90 ms in total.
     """
-    if not _is_daemon_worker():
+    if _main_module() != "pyspark.daemon":
         return
     _forget_archive()
     global _num_modules  # noqa: PLW0603 - a process has one garbage collector
@@ -146,8 +124,3 @@ def _forget_archive() -> None:
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter) and finder.archive == loader.archive:
             sys.path_importer_cache.pop(path, None)
-
-
-def _is_daemon_worker() -> bool:
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == "pyspark.daemon"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final
 
 from rich import box
 from rich.console import Console, Group
@@ -47,28 +46,11 @@ class Board:
         return sum(line.lag for line in self.observed.buckets)
 
 
-class View(Protocol):
-    """The display of the demo's steps."""
-
-    def say(self, text: str) -> None:
-        """Show a step."""
-
-    def show_proof(self, proof: Proof) -> None: ...
-
-    def streaming(self) -> AbstractContextManager[BoardView]:
-        """Wrap the streaming part of the demo."""
-
-
-class BoardView(Protocol):
-    def update(self, board: Board) -> None: ...
-
-
 class TextView:
-    """Plain lines, or a live board if the console is a terminal."""
+    """Shows the demo's steps as plain lines, and its state on a live board if the console is a terminal."""
 
     def __init__(self, clock: Clock, console: Console | None = None) -> None:
-        is_terminal = sys.stdout.isatty()
-        width = None if is_terminal else _PIPE_COLUMNS
+        width = None if sys.stdout.isatty() else _PIPE_COLUMNS
         self.console = console or Console(file=sys.stdout, width=width, highlight=False)
         self._clock = clock
 
@@ -80,48 +62,23 @@ class TextView:
         detail = Text(f"  ({proof.detail})", style="dim" if proof.holds else "red")
         self.console.print(mark + Text(proof.claim) + detail, soft_wrap=True)
 
-    def streaming(self) -> AbstractContextManager[BoardView]:
-        return _LiveBoard(self.console) if self.console.is_terminal else _BoardLines(self.console, self._clock)
+    @contextmanager
+    def streaming(self) -> Iterator[Callable[[Board], None]]:
+        """Wrap the streaming part of the demo, and yield a function that shows its state."""
+        if self.console.is_terminal:
+            with Live(console=self.console, refresh_per_second=4) as live:
+                yield lambda board: live.update(draw_board(board))
+            return
+        next_ms = 0
 
+        def print_line(board: Board) -> None:
+            nonlocal next_ms
+            now_ms = self._clock.boot_ms()
+            if now_ms >= next_ms:
+                next_ms = now_ms + _LINE_EVERY_MS
+                self.say(format_line(board))
 
-class _LiveBoard:
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, refresh_per_second=4)
-
-    def __enter__(self) -> Self:
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
-
-    def update(self, board: Board) -> None:
-        self._live.update(draw_board(board))
-
-
-class _BoardLines:
-    """Prints a line every few seconds."""
-
-    def __init__(self, console: Console, clock: Clock) -> None:
-        self._console = console
-        self._clock = clock
-        self._next_ms = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
-
-    def update(self, board: Board) -> None:
-        now_ms = self._clock.boot_ms()
-        if now_ms >= self._next_ms:
-            self._next_ms = now_ms + _LINE_EVERY_MS
-            self._console.print(format_line(board), markup=False, soft_wrap=True)
+        yield print_line
 
 
 def format_line(board: Board) -> str:
@@ -153,14 +110,7 @@ def draw_board(board: Board) -> Group:
         f"  {board.released_share:.0%} released, {board.micro_batches} micro-batches written, ",
         f"{board.observed.lake_snapshots} lake snapshots, {board.observed.queries} queries",
     )  # fmt: skip
-    parts: Sequence[Text | RichTable] = (head, buckets, queries)
-    return Group(*parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    purpose: str
-    command: str
+    return Group(head, buckets, queries)
 
 
 def locations(table: Table) -> dict[str, str]:
@@ -174,8 +124,8 @@ def locations(table: Table) -> dict[str, str]:
     }
 
 
-def suggestions(table: Table) -> list[Suggestion]:
-    """Return five commands to try, each of which runs unchanged."""
+def suggestions(table: Table) -> list[tuple[str, str]]:
+    """Return five commands to try, each with its purpose. Each runs unchanged."""
     streamhouse, python = own_commands()
     root = table.storage.url
     at = f"{streamhouse} -w {shlex.quote(root)}"
@@ -189,17 +139,17 @@ def suggestions(table: Table) -> list[Suggestion]:
     row = '{"carrier": "ZZ", "flight": 1, "tailnum": "N00001", "origin": "JFK", "time_hour": "2014-01-01T05:00:00Z"}'
     delayed = "origin = 'JFK' AND dep_delay > 600"
     return [
-        Suggestion("see the table, its buckets and their lag", f"{at} describe {TABLE}"),
-        Suggestion(
+        ("see the table, its buckets and their lag", f"{at} describe {TABLE}"),
+        (
             "look for the worst delays in the lake",
             f"{at} head '{TABLE}$lake' --where \"{delayed}\" --columns time_hour,carrier,dest,dep_delay",
         ),
-        Suggestion(
+        (
             "write a row: the log has it at once, the lake after tiering",
             f"echo '{row}' | {at} append {TABLE} - --format json && {at} ls && {at} tier --once && {at} ls",
         ),
-        Suggestion("check every byte of log and lake", f"{at} verify {TABLE}"),
-        Suggestion("read the lake without streamhouse-spark", f'{python} -c "{read_lake}" {shlex.quote(lake)}'),
+        ("check every byte of log and lake", f"{at} verify {TABLE}"),
+        ("read the lake without streamhouse-spark", f'{python} -c "{read_lake}" {shlex.quote(lake)}'),
     ]
 
 

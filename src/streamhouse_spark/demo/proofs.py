@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -180,12 +180,10 @@ def prove_queries(observed: Observations) -> Proof:
 
 def prove_independently(
     lake_path: str, source: pa.Table, readers: Mapping[str, Callable[[str], pa.Table]]
-) -> list[Proof]:
+) -> Iterator[Proof]:
     """Read the lake table with readers that do not use streamhouse-spark."""
-    return [
-        prove_same_rows(f"{name} alone reads the same from the lake", read(lake_path), source)
-        for name, read in readers.items()
-    ]
+    for name, read in readers.items():
+        yield prove_same_rows(f"{name} alone reads the same from the lake", read(lake_path), source)
 
 
 def installed_readers() -> dict[str, Callable[[str], pa.Table]]:

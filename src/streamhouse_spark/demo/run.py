@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.demo.display import Board, View
+from streamhouse_spark.demo.display import Board, TextView
 from streamhouse_spark.demo.flights import TABLE, FlightStream
 from streamhouse_spark.demo.proofs import (
     LAKE_TABLE,
@@ -58,7 +58,7 @@ class Demo:
     table: Table
     flights: pa.Table
     pace: Pace
-    view: View
+    view: TextView
 
     def run(self) -> list[Proof]:
         """Stream, tier and query concurrently, then prove that no row is lost or duplicated."""
@@ -83,10 +83,14 @@ class Demo:
             finally:
                 stream.stop()
                 queries.stop()
-            return self._prove(stream, queries)
+            proofs = []
+            for proof in self._prove(stream, queries):
+                self.view.show_proof(proof)
+                proofs.append(proof)
+            return proofs
 
     def _watch(self, stream: FlightStream, queries: QueryLoop, clock: Clock) -> None:
-        with self.view.streaming() as board:
+        with self.view.streaming() as show:
             written = 0
             while written < self.flights.num_rows:
                 stream.check()
@@ -98,7 +102,7 @@ class Demo:
                 queries.observed.lake_snapshots = len(state.lake_history)
                 last_row = max(0, round(share * self.flights.num_rows) - 1)
                 day = self.flights["time_hour"][last_row].as_py().date().isoformat()
-                board.update(Board(day, share, stream.batches, queries.observed))
+                show(Board(day, share, stream.batches, queries.observed))
                 clock.sleep_ms(_LOOK_EVERY_MS)
 
     @contextmanager
@@ -113,43 +117,26 @@ class Demo:
             service.stop()
             thread.join()
 
-    def _prove(self, stream: FlightStream, queries: QueryLoop) -> list[Proof]:
+    def _prove(self, stream: FlightStream, queries: QueryLoop) -> Iterator[Proof]:
         table, flights = self.table, self.flights
-        proofs = _Proofs(self.view)
         source = compute_facts(self.spark.read.parquet(str(stream.source)))
-        proofs.add(prove_queries(queries.observed))
+        yield prove_queries(queries.observed)
         self.view.say(
             f"one last round of tiering: {sum(line.lag for line in bucket_lines(table.refresh())):,} rows wait"
         )
-        proofs.add(prove_equal_facts(f"Spark: {TABLE} = the source", compute_facts(self._read(TABLE)), source))
+        yield prove_equal_facts(f"Spark: {TABLE} = the source", compute_facts(self._read(TABLE)), source)
         tier(self.spark, self.location, [TABLE], settings=self.settings)
         lag = sum(line.lag for line in bucket_lines(table.refresh()))
-        proofs.add(Proof("nothing waits in the log any more", lag == 0, f"lag {lag:,}"))
-        proofs.add(
-            prove_equal_facts(f"Spark: {LAKE_TABLE} = the source", compute_facts(self._read(LAKE_TABLE)), source)
-        )
-        proofs.add(prove_same_rows(f"Python: {TABLE} = the package's flights", table.to_arrow(), flights))
+        yield Proof("nothing waits in the log any more", lag == 0, f"lag {lag:,}")
+        yield prove_equal_facts(f"Spark: {LAKE_TABLE} = the source", compute_facts(self._read(LAKE_TABLE)), source)
+        yield prove_same_rows(f"Python: {TABLE} = the package's flights", table.to_arrow(), flights)
         lake_path = table.storage.local_path(table.state.lake_location)
         if lake_path is not None:
             readers = installed_readers()
-            for proof in prove_independently(lake_path, flights, readers):
-                proofs.add(proof)
+            yield from prove_independently(lake_path, flights, readers)
             if "DuckDB" not in readers:
                 self.view.say("DuckDB was not asked: it is not installed here, or without its iceberg extension")
-        return proofs.all
 
     def _read(self, name: str) -> DataFrame:
         reader = self.spark.read.format("streamhouse").option("warehouse", self.location).options(**self.settings)
         return reader.load(name)
-
-
-class _Proofs:
-    """Shows each proof when it is made."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self.all: list[Proof] = []
-
-    def add(self, proof: Proof) -> None:
-        self._view.show_proof(proof)
-        self.all.append(proof)

@@ -171,9 +171,9 @@ def test_the_view_works_on_a_terminal_and_in_a_pipe(terminal):
     console = Console(width=120, force_terminal=terminal, record=True, file=io.StringIO())
     view = TextView(SystemClock(), console)
     view.say("starting [bold]")
-    with view.streaming() as shown:
-        shown.update(board())
-        shown.update(board())
+    with view.streaming() as show:
+        show(board())
+        show(board())
     view.show_proof(Proof("all is well", holds=True, detail="1 row"))
     view.show_proof(Proof("all is well", holds=False, detail="0 rows"))
     text = console.export_text()

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.datasource.rpc_arguments import UUID_OPTION
-from streamhouse_spark.datasource.source import StreamhouseDataSource
-from streamhouse_spark.datasource.worker import ErrorBoundary, UnsupportedStream
+from streamhouse_spark.datasource.source import StreamhouseDataSource, UnsupportedStream
+from streamhouse_spark.datasource.worker import ErrorBoundary
 
 HIDDEN = "SPARK_HIDE_TRACEBACK"
 

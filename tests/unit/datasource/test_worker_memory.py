@@ -19,16 +19,16 @@ def test_a_users_process_is_left_alone():
 def test_a_worker_spares_what_is_loaded_until_more_is_loaded():
     code = """if True:
         import gc, sys, types
-        from streamhouse_spark.datasource import worker_memory
+        from streamhouse_spark.datasource import worker
         __spec__ = types.SimpleNamespace(name="pyspark.daemon")
-        worker_memory.release_memory()
+        worker.release_memory()
         first = gc.get_freeze_count()
         assert first > 1000, first
         kept = [[] for _ in range(1000)]
-        worker_memory.release_memory()
+        worker.release_memory()
         assert gc.get_freeze_count() <= first
         sys.modules["another"] = types.ModuleType("another")
-        worker_memory.release_memory()
+        worker.release_memory()
         assert gc.get_freeze_count() > first
     """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -43,7 +43,7 @@ def test_a_worker_forgets_the_finders_of_pysparks_archive_and_can_still_import_o
         file.writestr("users.py", "")
     code = f"""if True:
         import sys, types
-        from streamhouse_spark.datasource import worker_memory
+        from streamhouse_spark.datasource import worker
         assert "pyspark" not in sys.modules
         sys.path[:0] = [{str(archive)!r}, {str(tmp_path / "users.zip")!r}]
         import pyspark.sql, users
@@ -51,7 +51,7 @@ def test_a_worker_forgets_the_finders_of_pysparks_archive_and_can_still_import_o
         def archives():
             return [path for path in sys.path_importer_cache if path.startswith({str(tmp_path)!r})]
         assert len([path for path in archives() if "pyspark.zip" in path]) == 2, archives()
-        worker_memory.release_memory()
+        worker.release_memory()
         assert [path for path in archives() if "pyspark.zip" in path] == []
         assert len(archives()) == 1
         import pyspark.sql.late
@@ -69,7 +69,7 @@ def test_each_step_of_a_write_and_a_read_spares_what_it_loaded(tmp_path, key, wa
         import pyarrow as pa
         from pyspark.sql.types import IntegerType, LongType, StringType, StructType
         from streamhouse_spark import Warehouse
-        from streamhouse_spark.datasource import worker_memory
+        from streamhouse_spark.datasource import worker
         from streamhouse_spark.datasource.rpc_arguments import READ_OPTION, SCOPE_OPTION
         from streamhouse_spark.datasource.source import StreamhouseDataSource
         from streamhouse_spark.log.read_version import ReadVersion
@@ -80,7 +80,7 @@ def test_each_step_of_a_write_and_a_read_spares_what_it_loaded(tmp_path, key, wa
 
         def spared(step):
             gc.unfreeze()
-            worker_memory._num_modules = 0
+            worker._num_modules = 0
             result = step()
             assert gc.get_freeze_count() > 1000, step
             return result

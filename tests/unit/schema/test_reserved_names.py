@@ -10,7 +10,7 @@ import pytest
 from kit.tables import tier
 from streamhouse_spark import SchemaMismatchError, Table
 from streamhouse_spark.datasource.dml.row_delta import KIND, make_row_delta_schema
-from streamhouse_spark.datasource.dml.row_level_writer import RowLevelPlan
+from streamhouse_spark.datasource.dml.row_level_writer import set_key_columns
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS
 from streamhouse_spark.schema import evolution as schema_evolution
@@ -144,7 +144,7 @@ def test_an_update_keeps_a_column_that_begins_as_ours_do(wh, unreserved):
     )
     row = {KIND: "update", f"{INTERNAL}read_id": 1, "id": 1, "v": 2, name: 3}
     staging = KeyedStagingPlan(None, "t", table.uuid, 1, table.state.schema, ("id",), None, KIND, None, False)
-    found = RowLevelPlan(staging)._set_key_columns(pa.RecordBatch.from_pylist([row], schema=arriving))
+    found = set_key_columns(pa.RecordBatch.from_pylist([row], schema=arriving), staging.key, staging.table)
     assert found.to_pylist() == [{KIND: "update", "id": 1, "v": 2, name: 3}]
 
 

@@ -11,19 +11,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.datasource.rpc_arguments import rows_path_of
 from streamhouse_spark.datasource.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open_at_snapshot
-from streamhouse_spark.datasource.write.replaced_part import ReplacedPart
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.expressions.arrow import to_expression
 from streamhouse_spark.expressions.filters import Filter
-from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.warehouse.process_cache import Connection
+
+if TYPE_CHECKING:
+    from streamhouse_spark.datasource.write.replaced_part import ReplacedPart
 
 
 def can_delete(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -56,7 +57,13 @@ def parse_condition(trees: Sequence[Mapping[str, Any]], schema: TableSchema) -> 
 
 
 def parse_overwrite_filter(connection: Connection, name: str, text: str) -> ReplacedPart:
-    """Parse the part that Java describes. Raises `InvalidOptionError` for a condition that is not fully supported."""
+    """Parse the part that INSERT OVERWRITE, REPLACE WHERE, `overwrite` or `overwritePartitions` replaces.
+
+    Raises `InvalidOptionError` for a condition that is not fully supported.
+    """
+    from streamhouse_spark.datasource.write.replaced_part import ReplacedPart
+    from streamhouse_spark.log.read_version import ReadVersion
+
     request = json.loads(text)
     read = None
     if "pin" in request:

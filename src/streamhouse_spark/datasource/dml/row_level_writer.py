@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +14,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import WriteOptions
-from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.datasource.dml.row_delta import KIND, read_name
 from streamhouse_spark.datasource.worker import release_memory_after
@@ -32,62 +31,6 @@ from streamhouse_spark.write.upsert_intents import IntentWrite
 
 _PART_PROPERTY: Final = "streamhouse.part"
 """Set by Java for a task whose rows are handed over in several parts."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowLevelPlan:
-    """Everything that a task needs to stage changed rows."""
-
-    staging: KeyedStagingPlan
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return self.staging.key
-
-    def message(self, batches: Iterable[pa.RecordBatch]) -> StagedCommitMessage:
-        """Stage rows as `KeyedStagingPlan.message` does. Raises `SchemaMismatchError` if an update changes a primary
-        key.
-
-        Changes of a partial task are not prepared, because another part may hold later rows of the same keys.
-        """
-        context = TaskContext.get()
-        is_part = context is not None and context.getLocalProperty(_PART_PROPERTY) is not None
-        staging = replace(self.staging, is_clustered=False) if is_part else self.staging
-        return staging.message(self._set_key_columns(batch) for batch in batches)
-
-    def _set_key_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows with the key that they apply to in the key columns."""
-        kinds = batch.column(KIND)
-        read = [batch.column(read_name(name)) for name in self.key]
-        written = [batch.column(name) for name in self.key]
-        self._require_unchanged_keys(kinds, read, written)
-        deleted = pc.equal(kinds, "delete")
-        keys = [pc.if_else(deleted, *pair) for pair in zip(read, written, strict=True)]
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        columns |= zip(self.key, keys, strict=True)
-        read_columns = {read_name(name) for name in self.key}
-        return pa.RecordBatch.from_pydict({name: c for name, c in columns.items() if name not in read_columns})
-
-    def _require_unchanged_keys(self, kinds: pa.Array, read: Sequence[pa.Array], written: Sequence[pa.Array]) -> None:
-        updated = pc.equal(kinds, "update")
-        before, after = ([column.filter(updated) for column in columns] for columns in (read, written))
-        if not len(before[0]):
-            return
-        differs = np.ones(len(before[0]), np.bool_)
-        if not any(column.null_count for column in after):
-            differs = pc.not_equal(encode_keys(before), encode_keys(after)).to_numpy(zero_copy_only=False)
-        if not differs.any():
-            return
-        row = int(np.argmax(differs))
-        changes = (
-            f"{name} = {to_python(a[row])!r} would become {to_python(b[row])!r}"
-            for name, a, b in zip(self.key, before, after, strict=True)
-        )
-        raise SchemaMismatchError(
-            f"table {self.staging.table}: an UPDATE sets the primary key ({', '.join(changes)}), and a row keeps its "
-            "key; nothing was written: leave these columns out, or INSERT the rows under their new keys and DELETE the "
-            "old ones"
-        )
 
 
 class RowLevelWriter(DataSourceArrowWriter):
@@ -113,12 +56,22 @@ class RowLevelWriter(DataSourceArrowWriter):
             write=IntentWrite(rewrites=True),
             is_clustered=is_clustered,
         )
-        self._plan = RowLevelPlan(self._staging) if has_kinds else self._staging
+        self._has_kinds = has_kinds
         self._read = read
 
     @release_memory_after
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._plan.message(iterator)
+        """Stage the rows of a task, or a part of them, as `KeyedStagingPlan.message` does.
+
+        Changes of a partial task are not prepared, because another part may hold later rows of the same keys.
+        """
+        staging = self._staging
+        if not self._has_kinds:
+            return staging.message(iterator)
+        context = TaskContext.get()
+        if context is not None and context.getLocalProperty(_PART_PROPERTY) is not None:
+            staging = replace(staging, is_clustered=False)
+        return staging.message(set_key_columns(batch, staging.key, staging.table) for batch in iterator)
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -132,3 +85,44 @@ class RowLevelWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing, as in `StreamhouseWriter.abort`."""
+
+
+def set_key_columns(batch: pa.RecordBatch, key: Sequence[str], table: str) -> pa.RecordBatch:
+    """Return the rows with the key that they apply to in the key columns.
+
+    Raises `SchemaMismatchError` if an update changes a primary key.
+    """
+    kinds = batch.column(KIND)
+    read = [batch.column(read_name(name)) for name in key]
+    written = [batch.column(name) for name in key]
+    _require_unchanged_keys(kinds, key, read, written, table)
+    deleted = pc.equal(kinds, "delete")
+    keys = [pc.if_else(deleted, *pair) for pair in zip(read, written, strict=True)]
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns |= zip(key, keys, strict=True)
+    read_columns = {read_name(name) for name in key}
+    return pa.RecordBatch.from_pydict({name: c for name, c in columns.items() if name not in read_columns})
+
+
+def _require_unchanged_keys(
+    kinds: pa.Array, key: Sequence[str], read: Sequence[pa.Array], written: Sequence[pa.Array], table: str
+) -> None:
+    updated = pc.equal(kinds, "update")
+    before, after = ([column.filter(updated) for column in columns] for columns in (read, written))
+    if not len(before[0]):
+        return
+    differs = np.ones(len(before[0]), np.bool_)
+    if not any(column.null_count for column in after):
+        differs = pc.not_equal(encode_keys(before), encode_keys(after)).to_numpy(zero_copy_only=False)
+    if not differs.any():
+        return
+    row = int(np.argmax(differs))
+    changes = (
+        f"{name} = {to_python(a[row])!r} would become {to_python(b[row])!r}"
+        for name, a, b in zip(key, before, after, strict=True)
+    )
+    raise SchemaMismatchError(
+        f"table {table}: an UPDATE sets the primary key ({', '.join(changes)}), and a row keeps its "
+        "key; nothing was written: leave these columns out, or INSERT the rows under their new keys and DELETE the "
+        "old ones"
+    )

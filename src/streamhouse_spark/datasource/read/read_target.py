@@ -40,6 +40,8 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, open_view
 from streamhouse_spark.table_handle import TableHandle
 
+logger = logging.getLogger(__name__)
+
 Kind = Literal["union", "range", "lake", "view"]
 
 
@@ -61,16 +63,25 @@ class ReadTarget:
     """The table schema that the target was made from; for ``union``."""
 
 
+def reads_past(options: ReadOptions) -> bool:
+    """Return whether the query reads a past state."""
+    return options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
+
+
+def reads_range(options: ReadOptions) -> bool:
+    """Return whether the query reads a range of the log."""
+    return (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
+        options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None
+    )
+
+
 def resolve_batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -> ReadTarget:
     """Return the target of a batch read. Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for
     options that it does not support.
     """
     name = table.name if suffix is None else f"{table.name}${suffix}"
-    as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
-    bounded = (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
-        options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None
-    )
-    logged = bounded or options.read_change_feed or options.include_metadata
+    as_of = reads_past(options)
+    logged = reads_range(options) or options.read_change_feed or options.include_metadata
     if as_of and options.include_metadata:
         raise InvalidOptionError(f"{name}: includeMetadata reads the log, and 'as of' a state; use one of them")
     if suffix is None:
@@ -149,9 +160,6 @@ def _range_target(table: TableHandle, name: str, suffix: str | None, *, changes:
     return ReadTarget("range", name, suffix, with_fields(fields, table.state.schema.arrow), tuple(fields))
 
 
-logger = logging.getLogger(__name__)
-
-
 def require_complete_offsets(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
     """Raise `InvalidOptionError` for a read from the beginning of an adopted table: adopted rows have no offsets and
     would be silently missing. Change feeds contain only later changes and are allowed.
@@ -172,15 +180,13 @@ def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | Non
     Raises `InvalidOptionError` for offsets that never existed, `OffsetsTrimmedError` for times that are no longer
     retained.
     """
-    strict = options.fail_on_data_loss
-    starts = resolve_starting_offsets(
-        state, options.starting_offsets, options.starting_timestamp_ms, strict=strict, storage=storage
-    )
+    starts = resolve_starting_offsets(state, options, storage)
     if options.ending_timestamp_ms is not None:
-        ends = _resolve_timestamp(state, options.ending_timestamp_ms, "endingTimestamp", storage, strict=strict)
+        ends = _resolve_timestamp(state, options, options.ending_timestamp_ms, "endingTimestamp", storage)
     else:
-        ends = {b: _resolve_ending_offset(state, b, log, options.ending_offsets) for b, log in state.buckets.items()}
-        _require_buckets(state, options.ending_offsets, "endingOffsets")
+        ends = _resolve_offsets(
+            state, options.ending_offsets, "endingOffsets", dict.fromkeys(state.buckets, EARLIEST_OFFSET)
+        )
     ranges = {}
     for bucket, start in starts.items():
         if start > ends[bucket] and options.starting_timestamp_ms is None and options.ending_timestamp_ms is None:
@@ -194,51 +200,38 @@ def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | Non
 
 
 def resolve_starting_offsets(
-    state: TableState, spec: OffsetSpec, timestamp_ms: int | None, *, strict: bool, storage: Storage | None = None
+    state: TableState, options: ReadOptions | StreamReadOptions, storage: Storage | None = None
 ) -> dict[int, int]:
     """Return bucket → first offset to read. A timestamp overrides offsets. Buckets missing from JSON start at the
     earliest offset.
 
-    If ``strict`` is false, a time that is no longer retained means the start of the hot log. The earliest change of a
+    If data loss is allowed, a time that is no longer retained means the start of the hot log. The earliest change of a
     primary-key table may be in its archive.
     """
-    if timestamp_ms is not None:
-        return _resolve_timestamp(state, timestamp_ms, "startingTimestamp", storage, strict=strict)
-    _require_buckets(state, spec, "startingOffsets")
-    starts = first_change_offsets(state)
-    return {
-        bucket: _resolve_starting_offset(state, bucket, log, spec, starts[bucket])
-        for bucket, log in state.buckets.items()
-    }
+    if options.starting_timestamp_ms is not None:
+        return _resolve_timestamp(state, options, options.starting_timestamp_ms, "startingTimestamp", storage)
+    earliest = first_change_offsets(state)
+    # Without a lake, expired rows are deliberately gone. The lake of a primary-key table has no changes.
+    if options.starting_offsets.kind == "full" and state.lake is not None and not state.primary_key:
+        return {bucket: state.first_offset(bucket) for bucket in state.buckets}
+    return _resolve_offsets(state, options.starting_offsets, "startingOffsets", earliest)
 
 
-def _resolve_starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec, earliest: int) -> int:
-    if spec.kind == "full":
-        # Without a lake, expired rows are deliberately gone.
-        # The lake of a primary-key table has no changes.
-        return state.first_offset(bucket) if state.lake is not None and not state.primary_key else earliest
-    if spec.kind == "latest":
-        return log.end
-    requested = spec.offsets.get(bucket, EARLIEST_OFFSET) if spec.kind == "offsets" else EARLIEST_OFFSET
-    if requested == LATEST_OFFSET:
-        return log.end
-    return (
-        earliest if requested == EARLIEST_OFFSET else _require_bucket(state, bucket, log, requested, "startingOffsets")
-    )
-
-
-def _resolve_ending_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
-    requested = spec.offsets.get(bucket, LATEST_OFFSET)
-    return log.end if requested == LATEST_OFFSET else _require_bucket(state, bucket, log, requested, "endingOffsets")
-
-
-def _require_bucket(state: TableState, bucket: int, log: BucketLog, offset: int, option: str) -> int:
-    if offset > log.end:
-        raise InvalidOptionError(
-            f"{option} of {state.name}: bucket {bucket} ends at {log.end}, found {offset}; use {LATEST_OFFSET} for the "
-            "latest",
-        )
-    return offset
+def _resolve_offsets(state: TableState, spec: OffsetSpec, option: str, earliest: Mapping[int, int]) -> dict[int, int]:
+    """Return bucket → the offset of a spec: by default the latest for an end, and the earliest for a start."""
+    _require_buckets(state, spec, option)
+    is_latest = spec.kind == "latest" or option == "endingOffsets"
+    offsets = {}
+    for bucket, log in state.buckets.items():
+        requested = spec.offsets.get(bucket, LATEST_OFFSET if is_latest else EARLIEST_OFFSET)
+        if requested > log.end:
+            raise InvalidOptionError(
+                f"{option} of {state.name}: bucket {bucket} ends at {log.end}, found {requested}; use {LATEST_OFFSET} "
+                "for the latest",
+            )
+        named_offsets = {LATEST_OFFSET: log.end, EARLIEST_OFFSET: earliest[bucket]}
+        offsets[bucket] = named_offsets.get(requested, requested)
+    return offsets
 
 
 def _require_buckets(state: TableState, spec: OffsetSpec, option: str) -> None:
@@ -250,11 +243,17 @@ def _require_buckets(state: TableState, spec: OffsetSpec, option: str) -> None:
 
 
 def _resolve_timestamp(
-    state: TableState, timestamp_ms: int, option: str, storage: Storage | None, *, strict: bool
+    state: TableState,
+    options: ReadOptions | StreamReadOptions,
+    timestamp_ms: int,
+    option: str,
+    storage: Storage | None,
 ) -> dict[int, int]:
     times = ArchiveTimeIndex(storage, state) if storage is not None and state.archive else None
     return {
-        bucket: _resolve_bucket_timestamp(state, bucket, log, timestamp_ms, option, times, strict=strict)
+        bucket: _resolve_bucket_timestamp(
+            state, bucket, log, timestamp_ms, option, times, strict=options.fail_on_data_loss
+        )
         for bucket, log in state.buckets.items()
     }
 

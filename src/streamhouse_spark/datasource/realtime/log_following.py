@@ -21,9 +21,14 @@ from streamhouse_spark.datasource.read.read_target import resolve_stream_target
 from streamhouse_spark.datasource.scan.catalog_options import parse_catalog_stream_options
 from streamhouse_spark.datasource.scan.file_systems import MICRO_BATCH_ADVICE, LogFolder, log_folder
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open_at_snapshot
-from streamhouse_spark.datasource.stream.bootstrap import initial_offset, last_truncation
-from streamhouse_spark.datasource.stream.micro_batch_stream import position_commit, require_in_log, require_same_rows
-from streamhouse_spark.datasource.stream.stream_offset import StreamHistory, StreamOffset
+from streamhouse_spark.datasource.stream.bootstrap import initial_offset
+from streamhouse_spark.datasource.stream.stream_offset import (
+    StreamHistory,
+    StreamOffset,
+    last_truncation,
+    require_in_log,
+    require_same_rows,
+)
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.consumers import move_consumer
@@ -260,7 +265,7 @@ def plan_backlog(
                 f"{CATCH_UP_ADVICE}: micro-batches tell of deletions; or go on behind this one with "
                 "skipChangeCommits=true"
             )
-        require_undeleted(state, begin.offsets, position_commit(begin), who="this stream", advice=advice)
+        require_undeleted(state, begin.offsets, begin.commit, who="this stream", advice=advice)
     starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in state.buckets}
     ranges = {b: OffsetRange(o, state.buckets[b].end) for b, o in starts.items() if o < state.buckets[b].end}
     dropped = None if tells_changes and state.primary_key else partition_drops_as_of(state, state.version)

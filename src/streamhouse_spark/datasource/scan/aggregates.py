@@ -17,12 +17,12 @@ from streamhouse_spark.datasource.scan.catalog_options import parse_scan_options
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open_at_snapshot
 from streamhouse_spark.datasource.scan.scan_planning import SparkScanRequest, plan_sources
 from streamhouse_spark.datasource.spark_literals import json_values
-from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, constant_bounds, family_of
+from streamhouse_spark.expressions.predicates import constant_bounds, family_of
 from streamhouse_spark.lake.types import ScanFile
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
 from streamhouse_spark.log.segments.statistics import decode_stored_value
-from streamhouse_spark.read.scan_planning import ScanSources
+from streamhouse_spark.read.scan_planning import ScanRequest, ScanSources
 from streamhouse_spark.read.scan_tasks import LogScanTask
 from streamhouse_spark.schema.table_schema import Column
 from streamhouse_spark.table_handle import TableHandle
@@ -54,9 +54,10 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     pin = QuerySnapshot.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = open_at_snapshot(connection, pin)
-    with observe_lake_once(table, pin, options, state) as lake:
-        row = _aggregate_row(SparkScanRequest(table, state, pin, options, (), ALWAYS_TRUE), args["aggregates"])
-    return {"row": row, "grounds": plan_validators(table, pin, options, lake)}
+    request = SparkScanRequest(table, state, pin, options, ScanRequest(()))
+    with observe_lake_once(request) as lake:
+        row = _aggregate_row(request, args["aggregates"])
+    return {"row": row, "grounds": plan_validators(request, lake)}
 
 
 def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, Any]]) -> list[Any] | None:
@@ -67,7 +68,7 @@ def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, A
     if len(supported_columns) < len(columns) or any(family_of(column.type) is None for column in supported_columns):
         return None
     read = tuple(column.name for column in supported_columns) or schema.names[:1]
-    sources = plan_sources(replace(request, columns=read, statistics_of=read))
+    sources = plan_sources(replace(request, scan=ScanRequest(read, statistics_of=read)))
     if not _is_countable(sources):
         return None
     summaries = _summarise_columns(request.table, sources, supported_columns)
@@ -207,9 +208,4 @@ def _summarise_rows(
             yield Summary(len(values))
             continue
         bounds = pc.min_max(values)
-        yield Summary(len(values), _to_ordinal(bounds["min"]), _to_ordinal(bounds["max"]))
-
-
-def _to_ordinal(value: pa.Scalar) -> Any:
-    """Return dates as days and timestamps as microseconds, as in statistics."""
-    return scalar_to_ticks(value)
+        yield Summary(len(values), scalar_to_ticks(bounds["min"]), scalar_to_ticks(bounds["max"]))

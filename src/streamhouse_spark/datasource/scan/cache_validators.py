@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.core.paths import commit_key, table_prefix
+from streamhouse_spark.datasource.read.read_target import reads_past
+from streamhouse_spark.datasource.scan.file_systems import store_folder
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot
+from streamhouse_spark.datasource.scan.scan_planning import SparkScanRequest
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.types import LakeValidators
-from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.system_views import LAKE
 from streamhouse_spark.table_handle import TableHandle
@@ -46,10 +47,6 @@ def lake_validators(table: TableHandle, *, is_read: bool, is_shared: bool = Fals
         return None  # the read raises it, or does not need the lake
 
 
-def reads_lake(pin: QuerySnapshot, options: ReadOptions, state: TableState) -> bool:
-    return pin.suffix == LAKE or options.as_of_lake_snapshot is not None or state.lake is not None
-
-
 def snapshot_validators(table: TableHandle, pin: QuerySnapshot, lake: LakeValidators | None) -> CacheValidators:
     """Return the validators of an answer for this query snapshot. A user-chosen state, a state that a statement
     rewrites, and a view have none.
@@ -65,18 +62,16 @@ def snapshot_validators(table: TableHandle, pin: QuerySnapshot, lake: LakeValida
     return _store_validators(table, absent)
 
 
-def plan_validators(
-    table: TableHandle, pin: QuerySnapshot, options: ReadOptions, lake: LakeValidators | None
-) -> CacheValidators:
+def plan_validators(request: SparkScanRequest, lake: LakeValidators | None) -> CacheValidators:
     """Return the validators of an answer that follows from the query snapshot, such as a plan.
 
     On a remote store these include neither log files nor files of a pinned lake snapshot: commits and snapshots are
     immutable, and the caller has just verified that its pin is the latest. Another engine may expire the lake snapshot
     of a commit, but that creates a new lake version.
     """
+    table, pin = request.table, request.pin
     is_fixed = pin.suffix in (None, LAKE) and not (pin.is_chosen or pin.is_rewritten)
-    has_moment = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
-    if not is_fixed or has_moment or _is_local(table):
+    if not is_fixed or reads_past(request.options) or _is_local(table):
         return snapshot_validators(table, pin, lake)
     if pin.suffix == LAKE or lake == NO_LAKE:
         return []
@@ -84,11 +79,10 @@ def plan_validators(
 
 
 @contextmanager
-def observe_lake_once(
-    table: TableHandle, pin: QuerySnapshot, options: ReadOptions, state: TableState
-) -> Iterator[LakeValidators | None]:
+def observe_lake_once(request: SparkScanRequest) -> Iterator[LakeValidators | None]:
     """Share one metadata lookup of the lake between the validators and the answer, and yield the validators."""
-    is_read = reads_lake(pin, options, state)
+    table, pin = request.table, request.pin
+    is_read = pin.suffix == LAKE or request.options.as_of_lake_snapshot is not None or request.state.lake is not None
     if not is_read or not table.has_lake or pin.suffix is not None or _is_local(table):
         yield lake_validators(table, is_read=is_read)
         return
@@ -103,8 +97,6 @@ def _is_local(table: TableHandle) -> bool:
 
 
 def _store_validators(table: TableHandle, absent: Sequence[str]) -> CacheValidators:
-    from streamhouse_spark.datasource.scan.file_systems import store_folder
-
     folder = store_folder(table)
     if folder is None:
         return None

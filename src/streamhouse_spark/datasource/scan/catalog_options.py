@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from streamhouse_spark.config.spark_options import (
-    FULL,
-    LATEST,
     ReadOptions,
     StreamReadOptions,
     WriteOptions,
@@ -18,6 +16,7 @@ from streamhouse_spark.config.spark_options import (
     parse_write_options,
 )
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.read.read_target import reads_past, reads_range
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table.system_views import CHANGELOG, LAKE
@@ -84,7 +83,7 @@ def parse_scan_options(pin: QuerySnapshot, raw_options: Mapping[str, str]) -> Re
     """
     options = parse_read_options(raw_options)
     _refuse_column_options(pin.name, pin.table, options)
-    as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
+    as_of = reads_past(options)
     if as_of and pin.is_chosen:
         raise InvalidOptionError(
             f"{pin.name}: VERSION or TIMESTAMP AS OF and an option 'asOf…' cannot be used together; keep one"
@@ -124,10 +123,3 @@ def _refuse_column_options(name: str, table: str, options: ReadOptions | StreamR
             f"option includeMetadata of {name}: in a catalog, {table} has the hidden columns _bucket, "
             "_log_offset and _commit_timestamp; select them by name"
         )
-
-
-def reads_range(options: ReadOptions) -> bool:
-    """Return whether the query reads a range of the log."""
-    return (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
-        options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None
-    )

@@ -206,10 +206,7 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
     places = log_locations_of(table.storage)
     elsewhere = places.place(key) if places is not None else None
     settings = table.settings if elsewhere is None else log_settings(table.settings)
-    settings_of_store = {name: value for name, value in settings.items() if not name.startswith(_OF_LAKES)}
-    file_systems = _log_file_systems(
-        FileSystems.of(elsewhere or table.storage, settings_of_store, schemes, hadoop_version)
-    )
+    file_systems = _log_file_systems(elsewhere or table.storage, settings, schemes, hadoop_version)
     location = url_of(table.storage, key).rstrip("/")
     scheme = scheme_of(location)
     uri = file_systems.uri_of(location) if scheme in REMOTE else None
@@ -219,14 +216,10 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
             f"a stream of {name} in real-time mode reads the log through a Spark file system, and none reaches "
             f"{location}: {reason}. Correct that, or {MICRO_BATCH_ADVICE}"
         )
-    hadoop_settings = [*file_systems.settings_for([location]), *_log_read_settings(location)]
-    return LogFolder(
-        uri,
-        tuple(
-            _catalog_setting(setting, table.settings) if elsewhere is not None else setting
-            for setting in hadoop_settings
-        ),
-    )
+    hadoop_settings = _log_read_settings(file_systems, location)
+    if elsewhere is not None:
+        hadoop_settings = [_catalog_setting(setting, table.settings) for setting in hadoop_settings]
+    return LogFolder(uri, tuple(hadoop_settings))
 
 
 def store_folder(table: TableHandle) -> LogFolder | None:
@@ -238,23 +231,25 @@ def store_folder(table: TableHandle) -> LogFolder | None:
     location = url_of(table.storage, key)
     if scheme_of(location) != S3A or (places is not None and places.place(key) is not None):
         return None
-    settings_of_store = {name: value for name, value in table.settings.items() if not name.startswith(_OF_LAKES)}
-    file_systems = _log_file_systems(FileSystems.of(table.storage, settings_of_store, [S3A], None))
+    file_systems = _log_file_systems(table.storage, table.settings, [S3A], None)
     uri = file_systems.uri_of(location)
-    if uri is None:
-        return None
-    return LogFolder(uri.removesuffix(key), (*file_systems.settings_for([location]), *_log_read_settings(location)))
+    return None if uri is None else LogFolder(uri.removesuffix(key), tuple(_log_read_settings(file_systems, location)))
 
 
-def _log_file_systems(file_systems: FileSystems) -> FileSystems:
+def _log_file_systems(
+    storage: Storage, settings: Mapping[str, str], schemes: Sequence[str], hadoop_version: str | None
+) -> FileSystems:
+    settings_of_store = {name: value for name, value in settings.items() if not name.startswith(_OF_LAKES)}
+    file_systems = FileSystems.of(storage, settings_of_store, schemes, hadoop_version)
     return replace(file_systems, own={**file_systems.own, S3A: f"{file_systems.own[S3A]}-log"}, s3_class=S3_FILE_SYSTEM)
 
 
-def _log_read_settings(location: str) -> list[HadoopSetting]:
+def _log_read_settings(file_systems: FileSystems, location: str) -> list[HadoopSetting]:
+    settings = file_systems.settings_for([location])
     if scheme_of(location) != S3A:
-        return []
-    bucket = location.partition("://")[2].partition("/")[0]
-    return [HadoopSetting(f"fs.s3a.bucket.{bucket}.{key}", value) for key, value in _LOOKS.items()]
+        return settings
+    bucket, _ = _bucket_and_key(location)
+    return [*settings, *(HadoopSetting(f"fs.s3a.bucket.{bucket}.{key}", value) for key, value in _LOOKS.items())]
 
 
 def _catalog_setting(setting: HadoopSetting, catalog_settings: Mapping[str, str]) -> HadoopSetting:

@@ -6,7 +6,8 @@ import base64
 import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,23 +15,9 @@ import pyarrow as pa
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.datasource.scan.file_systems import FileSystems
-from streamhouse_spark.datasource.scan.scan_planning import bucket_of
 from streamhouse_spark.lake.types import ScanFile
+from streamhouse_spark.read import scan_tasks
 from streamhouse_spark.read.scan_planning import ScanSources, plan_lake_tasks
-from streamhouse_spark.read.scan_tasks import (
-    ArchiveScanTask,
-    BinlogScanTask,
-    ChangesScanTask,
-    FileRowsScanTask,
-    KeyedScanTask,
-    LakeScanTask,
-    LogScanTask,
-    OffsetsScanTask,
-    ScanTask,
-    StartScanTask,
-    VersionRowsScanTask,
-    ViewScanTask,
-)
 from streamhouse_spark.read.split_planning import (
     OPENING_BYTES,
     TARGET_BYTES_MAX,
@@ -97,7 +84,7 @@ class ParquetSplit:
 class ArrowSplit:
     """A scan task for Python."""
 
-    piece: ScanTask
+    piece: scan_tasks.ScanTask
     bucket: int | None
     num_rows: int
     size_bytes: int
@@ -116,6 +103,10 @@ class SplitPlan:
     native_target_bytes: int
     """Target size of a group that Spark's own reader reads."""
 
+    @property
+    def all(self) -> list[ParquetSplit | ArrowSplit]:
+        return [*self.native, *self.hot]
+
 
 def plan_splits(
     sources: ScanSources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
@@ -128,8 +119,10 @@ def plan_splits(
     paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
     python_files = (file for file, path in zip(files, paths, strict=True) if path is None)
-    pieces: list[tuple[ScanTask, int | None, float]] = [(p, p.bucket, of_lake) for p in plan_lake_tasks(python_files)]
-    pieces.extend((piece, bucket_of(piece), of_log) for piece in group_by_bucket(sources.pieces))
+    pieces: list[tuple[scan_tasks.ScanTask, int | None, float]] = [
+        (p, p.bucket, of_lake) for p in plan_lake_tasks(python_files)
+    ]
+    pieces.extend((piece, _bucket_of(piece), of_log) for piece in group_by_bucket(sources.pieces))
     of_files = [_Weight(file.size_bytes * of_lake) for file in files]
     weights = [*of_files, *(_Weight(p.size_bytes * f) for p, _, f in pieces)]
     target_bytes = target_partition_bytes(weights, parallelism)
@@ -198,27 +191,40 @@ def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[st
     return tuple((str(reached.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
 
 
-def _arrow_split(piece: ScanTask, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
+def _bucket_of(piece: scan_tasks.ScanTask) -> int | None:
+    match piece:
+        case scan_tasks.LogScanTask(split) | scan_tasks.BinlogScanTask(split):
+            return split.bucket
+        case scan_tasks.OffsetsScanTask(bucket, _) | scan_tasks.ArchiveScanTask(bucket, _, _):
+            return bucket
+        case scan_tasks.KeyedScanTask(bucket):
+            return bucket
+        case scan_tasks.ChangesScanTask():
+            return piece.bucket
+    return None
+
+
+def _arrow_split(piece: scan_tasks.ScanTask, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
-        case LogScanTask(split) | StartScanTask(split):
+        case scan_tasks.LogScanTask(split) | scan_tasks.StartScanTask(split):
             return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact)
-        case BinlogScanTask(split, _, archived):
+        case scan_tasks.BinlogScanTask(split, _, archived):
             num_rows = split.num_rows + sum(len(part.offsets) for part in archived)
             return ArrowSplit(piece, bucket, num_rows, size_bytes, are_exact)
-        case LakeScanTask(split):
+        case scan_tasks.LakeScanTask(split):
             is_whole = split.is_plain and not piece.has_pending_deletes
             return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
-        case OffsetsScanTask(_, offsets):
+        case scan_tasks.OffsetsScanTask(_, offsets):
             return ArrowSplit(piece, bucket, len(offsets), size_bytes, are_exact and piece.snapshot_id is None)
-        case ArchiveScanTask(_, offsets):
+        case scan_tasks.ArchiveScanTask(_, offsets):
             return ArrowSplit(piece, bucket, len(offsets), size_bytes, are_exact)
-        case KeyedScanTask(_, lake):
+        case scan_tasks.KeyedScanTask(_, lake):
             num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)
             return ArrowSplit(piece, bucket, num_rows, size_bytes, is_exact=False)
-        case ChangesScanTask():
+        case scan_tasks.ChangesScanTask():
             return ArrowSplit(piece, bucket, piece.commits.num_rows, size_bytes, is_exact=False)
-        case ViewScanTask() | FileRowsScanTask() | VersionRowsScanTask():
+        case scan_tasks.ViewScanTask() | scan_tasks.FileRowsScanTask() | scan_tasks.VersionRowsScanTask():
             return ArrowSplit(piece, bucket, 1, size_bytes, is_exact=False)
 
 
@@ -292,101 +298,89 @@ BUCKET_SPREAD_MAX = 4
 """Maximum cores per bucket at which groups of single buckets are accepted."""
 
 
+Split: TypeAlias = ParquetSplit | ArrowSplit
+SplitT = TypeVar("SplitT", bound=Split)
+
+
 @dataclass(frozen=True, slots=True)
 class Groups:
-    native: tuple[tuple[ParquetSplit, ...], ...]
-    hot: tuple[tuple[ArrowSplit, ...], ...]
-    native_buckets: tuple[int | None, ...]
-    hot_buckets: tuple[int | None, ...]
+    """Groups of splits, one per Spark partition: (bucket, splits), without a bucket if a group may have several."""
+
+    native: Sequence[tuple[int | None, Sequence[ParquetSplit]]]
+    hot: Sequence[tuple[int | None, Sequence[ArrowSplit]]]
     is_keyed: bool
     """Whether every group belongs to one bucket and every bucket has a group, so that Spark can join and aggregate by
     the key without a shuffle.
     """
 
 
-def can_be_keyed(
-    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], *, num_buckets: int, parallelism: int
-) -> bool:
+def can_be_keyed(splits: SplitPlan, *, num_buckets: int, parallelism: int) -> bool:
     """Return whether grouping by bucket is possible and uses enough of the cores."""
-    units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
-    if any(unit.bucket is None for unit in units):
+    if any(split.bucket is None for split in splits.all):
         return False
-    is_small = sum(unit.size_bytes for unit in units) <= TARGET_BYTES_MAX
+    is_small = sum(split.size_bytes for split in splits.all) <= TARGET_BYTES_MAX
     return is_small or num_buckets * BUCKET_SPREAD_MAX >= parallelism
 
 
-def are_of_one_bucket(native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit]) -> bool:
-    """Return whether all splits belong to the same bucket."""
-    units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
-    return len({unit.bucket for unit in units}) <= 1
-
-
-def pack(
-    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], target_bytes: int, native_target_bytes: int
-) -> Groups:
+def pack(splits: SplitPlan) -> Groups:
     """Pack neighbouring splits into groups of about equal size."""
-    native_groups = tuple(tuple(group) for group in pack_neighbours(native, native_target_bytes)) if native else ()
-    hot_groups = tuple(tuple(group) for group in _pack_arrow_splits(hot, target_bytes))
-    return Groups(native_groups, hot_groups, (None,) * len(native_groups), (None,) * len(hot_groups), is_keyed=False)
+    native = pack_neighbours(splits.native, splits.native_target_bytes) if splits.native else []
+    hot = _pack_arrow_splits(splits.hot, splits.target_bytes)
+    return Groups([(None, group) for group in native], [(None, group) for group in hot], is_keyed=False)
 
 
-def pack_by_bucket(
-    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], target_bytes: int, num_buckets: int
-) -> Groups:
+def pack_by_bucket(splits: SplitPlan, num_buckets: int) -> Groups:
     """Pack splits into groups of one bucket each. A bucket without rows gets an empty native group, which starts no
     Python task.
     """
-    native_groups: list[tuple[ParquetSplit, ...]] = []
-    hot_groups: list[tuple[ArrowSplit, ...]] = []
-    native_buckets: list[int | None] = []
-    hot_buckets: list[int | None] = []
+    native_groups: list[tuple[int | None, Sequence[ParquetSplit]]] = []
+    hot_groups: list[tuple[int | None, Sequence[ArrowSplit]]] = []
     for bucket in range(num_buckets):
-        files = [unit for unit in native if unit.bucket == bucket]
-        pieces = [unit for unit in hot if unit.bucket == bucket]
-        empty: list[list[ParquetSplit]] = [] if pieces else [[]]
-        for files_together in pack_neighbours(files, target_bytes) if files else empty:
-            native_groups.append(tuple(files_together))
-            native_buckets.append(bucket)
-        for pieces_together in _pack_arrow_splits(pieces, target_bytes):
-            hot_groups.append(tuple(pieces_together))
-            hot_buckets.append(bucket)
-    return Groups(tuple(native_groups), tuple(hot_groups), tuple(native_buckets), tuple(hot_buckets), is_keyed=True)
+        native = [split for split in splits.native if split.bucket == bucket]
+        hot = [split for split in splits.hot if split.bucket == bucket]
+        empty: list[list[ParquetSplit]] = [] if hot else [[]]
+        packed = pack_neighbours(native, splits.target_bytes) if native else empty
+        native_groups.extend((bucket, group) for group in packed)
+        hot_groups.extend((bucket, group) for group in _pack_arrow_splits(hot, splits.target_bytes))
+    return Groups(native_groups, hot_groups, is_keyed=True)
 
 
-def _pack_arrow_splits(hot: Sequence[ArrowSplit], target_bytes: int) -> list[list[ArrowSplit]]:
-    return align_to_changes(pack_neighbours(hot, target_bytes), lambda unit: unit.piece) if hot else []
+def _pack_arrow_splits(splits: Sequence[ArrowSplit], target_bytes: int) -> list[list[ArrowSplit]]:
+    return align_to_changes(pack_neighbours(splits, target_bytes), lambda split: split.piece) if splits else []
 
 
-def limit_splits(
-    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], limit: int
-) -> tuple[Sequence[ParquetSplit], Sequence[ArrowSplit]]:
+def limit_splits(splits: SplitPlan, limit: int) -> SplitPlan:
     """Return the first splits that are certain to hold ``limit`` rows, or all. Splits with an inexact row count do not
     count.
     """
-    rows = 0
-    for count, unit in enumerate(native, start=1):
-        rows += unit.num_rows if unit.is_exact else 0
-        if rows >= limit:
-            return native[:count], ()
-    rows = 0
-    for count, unit_ in enumerate(hot, start=1):
-        rows += unit_.num_rows if unit_.is_exact else 0
-        if rows >= limit:
-            return (), hot[:count]
-    return native, hot
+    if (native := _first_with_rows(splits.native, limit)) is not None:
+        return replace(splits, native=native, hot=[])
+    if (hot := _first_with_rows(splits.hot, limit)) is not None:
+        return replace(splits, native=[], hot=hot)
+    return splits
+
+
+def _first_with_rows(splits: Sequence[SplitT], limit: int) -> list[SplitT] | None:
+    """Return the first splits with ``limit`` rows, or None if all together may have fewer."""
+    num_rows = 0
+    for count, split in enumerate(splits, start=1):
+        num_rows += split.num_rows if split.is_exact else 0
+        if num_rows >= limit:
+            return list(splits[:count])
+    return None
 
 
 def groups_to_json(groups: Groups) -> dict[str, Any]:
     """Return the groups as JSON for Java, without the scan tasks of hot groups."""
-    native, hot = itertools.chain(*groups.native), itertools.chain(*groups.hot)
-    units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
+    native = (split for _, group in groups.native for split in group)
+    hot = (split for _, group in groups.hot for split in group)
+    splits: list[Split] = [*native, *hot]
     return {
         "native": [
-            {"bucket": bucket, "files": [unit.to_json() for unit in group]}
-            for bucket, group in zip(groups.native_buckets, groups.native, strict=True)
+            {"bucket": bucket, "files": [split.to_json() for split in group]} for bucket, group in groups.native
         ],
-        "hot": [{"bucket": bucket} for bucket in groups.hot_buckets],
-        "rows": sum(unit.num_rows for unit in units),
-        "bytes": sum(unit.size_bytes for unit in units),
+        "hot": [{"bucket": bucket} for bucket, _ in groups.hot],
+        "rows": sum(split.num_rows for split in splits),
+        "bytes": sum(split.size_bytes for split in splits),
         "keyed": groups.is_keyed,
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
@@ -106,9 +106,9 @@ def read_lake_snapshot(table: TableHandle) -> CachedLakeSnapshot | None:
 
 def take_query_snapshot(
     table: TableHandle,
-    suffix: str | None,
-    version: str | None,
-    timestamp_us: int | None,
+    suffix: str | None = None,
+    version: str | None = None,
+    timestamp_us: int | None = None,
     lake_snapshot: CachedLakeSnapshot | None = None,
 ) -> QuerySnapshot:
     """Pin the table's last read state for a name. ``lake_snapshot`` is the latest lake snapshot if it was read already.
@@ -116,68 +116,53 @@ def take_query_snapshot(
     Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an invalid version, and
     `SnapshotExpiredError` or `OffsetsTrimmedError` for a version that is no longer retained.
     """
-    name = table.name if suffix is None else f"{table.name}${suffix}"
     as_of_ms = None if timestamp_us is None else timestamp_us // 1000
-    chosen = version is not None or as_of_ms is not None
+    is_chosen = version is not None or as_of_ms is not None
     state = table.state
-    schema_id = None
+    snapshot = None
     if suffix == LAKE:
         open_view(table, suffix)
-        is_cached = lake_snapshot is not None and not chosen
+        is_cached = lake_snapshot is not None and not is_chosen
         snapshot = (
             lake_snapshot.snapshot if lake_snapshot and is_cached else _resolve_lake_snapshot(table, version, as_of_ms)
         )
-        pin = QuerySnapshot(
-            table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
-        )
-    elif suffix is not None:
-        if chosen:
-            instead = "endingOffsets or endingTimestamp" if suffix == CHANGELOG else f"it on {table.name}"
-            raise InvalidOptionError(f"{name} has no VERSION or TIMESTAMP AS OF; use {instead}")
-        pin = QuerySnapshot(table.name, table.uuid, suffix, state.version, attempt=state.attempt)
-    else:
-        if version is not None:
-            state = state_at(table.log, table.storage, resolve_version(state, version))
-        source_table = table
-        if as_of_ms is not None:
-            source_table, state = table_as_of(table, state, as_of_ms)
-            state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
-            take_snapshot_as_of(with_schema(state, schema_id), as_of_ms)
-        pin = QuerySnapshot(
-            source_table.name,
-            source_table.uuid,
-            None,
-            state.version,
-            chosen,
-            as_of_ms,
-            attempt=state.attempt,
-            schema_id=schema_id,
-            is_former=source_table is not table,
-        )
-    _STATE_CACHE.put(state)
-    return pin
+    elif suffix is not None and is_chosen:
+        instead = "endingOffsets or endingTimestamp" if suffix == CHANGELOG else f"it on {table.name}"
+        raise InvalidOptionError(f"{table.name}${suffix} has no VERSION or TIMESTAMP AS OF; use {instead}")
+    elif version is not None:
+        state = state_at(table.log, table.storage, resolve_version(state, version))
+    if suffix is None and as_of_ms is not None:
+        pin, state = _pin_at(table, state, as_of_ms)
+        take_snapshot_as_of(state, as_of_ms)
+        return replace(pin, is_chosen=True, as_of_ms=as_of_ms)
+    cache_state(state)
+    return QuerySnapshot(
+        table.name, table.uuid, suffix, state.version, is_chosen, lake_snapshot=snapshot, attempt=state.attempt
+    )
 
 
 def take_query_snapshot_at(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
     """Pin the last read state with the columns of a past time. The options of the read hold the time itself."""
-    source_table, state = table_as_of(table, table.state, as_of_ms)
-    state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
-    _STATE_CACHE.put(state)
-    return QuerySnapshot(
+    return _pin_at(table, table.state, as_of_ms)[0]
+
+
+def _pin_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[QuerySnapshot, TableState]:
+    """Pin the state by which rows of a past time are read, and return it too, both with the columns of that time."""
+    source_table, state = table_as_of(table, state, as_of_ms)
+    historical_state = state_as_of(source_table, state, as_of_ms)
+    if historical_state.version != state.version:
+        state = historical_state
+    cache_state(state)
+    pin = QuerySnapshot(
         source_table.name,
         source_table.uuid,
         None,
         state.version,
         attempt=state.attempt,
-        schema_id=schema_id,
+        schema_id=historical_state.schema_id,
         is_former=source_table is not table,
     )
-
-
-def _state_and_schema_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
-    """Return the state by which rows of a past time are read, and the id of their schema."""
-    historical_state = state_as_of(table, state, as_of_ms)
-    return (state if historical_state.version == state.version else historical_state), historical_state.schema_id
+    return pin, with_schema(state, historical_state.schema_id)
 
 
 def _resolve_lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:
@@ -204,7 +189,7 @@ def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableH
     state = _STATE_CACHE.get(pin)
     if state is None:
         state = state_at(table.log, table.storage, pin.commit)
-        _STATE_CACHE.put(state)
+        cache_state(state)
     if table.log.state.dropped and not pin.is_former:
         raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
     if pin.suffix is None and pin.schema_id is not None:

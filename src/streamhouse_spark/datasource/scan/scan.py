@@ -8,7 +8,7 @@ other groups.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -30,7 +30,6 @@ from streamhouse_spark.datasource.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.scan.input_splits import (
     Groups,
     SplitPlan,
-    are_of_one_bucket,
     can_be_keyed,
     groups_to_json,
     limit_splits,
@@ -67,7 +66,7 @@ from streamhouse_spark.log.segments.metadata_columns import (
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.offset_scan import estimate_row_bytes
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.read.scan_planning import Pruning, ScanRequest
 from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, open_view
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -76,6 +75,8 @@ METADATA_COLUMNS = (*(field.with_nullable(True) for field in METADATA_FIELDS), R
 """The hidden columns of a table. All but the last are nullable: rows that another engine rewrote in the lake have lost
 their log position.
 """
+_ROWS = (None, LAKE, CHANGELOG)
+"""Suffixes whose rows are in files. All other views are computed in Python anyway."""
 _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog", CHANGES: "changes"}
 
 
@@ -107,8 +108,9 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         raise TableNotFoundError(
             f"table {name.path} does not exist in {connection.warehouse().url}; SHOW TABLES lists them"
         )
-    if name.suffix is None and (branch := _branch_of_version(newest.state, args)) is not None:
-        return load(connection, {"database": args["database"], "table": newest.path.of_branch(branch).table})
+    branch = find_branch(newest.state, str(args.get("version") or "").strip().lower()) if name.suffix is None else None
+    if branch is not None:  # ``VERSION AS OF`` names it
+        return load(connection, {"database": args["database"], "table": newest.path.of_branch(branch.name).table})
     if lake_snapshot is not None and lake_snapshot.location != newest.state.lake_location:
         lake_snapshot = None
     lake = (
@@ -121,10 +123,26 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     )
 
 
-def _branch_of_version(state: TableState, args: Mapping[str, Any]) -> str | None:
-    """Return the branch that ``VERSION AS OF`` names, or None if it names none."""
-    branch = find_branch(state, str(args.get("version") or "").strip().lower())
-    return None if branch is None else branch.name
+def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Load the name in the options as `load` does, if the catalog returns the same rows and columns.
+
+    Raises `InvalidOptionError` if it does not (system tables, ``includeMetadata``, ``readChangeFeed``), and as reads
+    do.
+    """
+    source_options = args["options"]
+    name = parse_table_name(table_option(source_options, "read"))
+    if name.suffix not in _ROWS:
+        raise InvalidOptionError(f"${name.suffix} is only read in Python")
+    table = connection.table(str(name.path))
+    options = parse_read_options(source_options)
+    resolve_batch_target(table, name.suffix, options)
+    lake = lake_validators(table, is_read=name.suffix == LAKE)
+    if name.suffix is None and options.as_of_timestamp_ms is not None:
+        pin = take_query_snapshot_at(table, options.as_of_timestamp_ms)
+    else:
+        pin = take_query_snapshot(table, name.suffix)
+    parse_scan_options(pin, source_options)
+    return describe_scan(connection, pin, lake)
 
 
 def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidators | None) -> Mapping[str, Any]:
@@ -203,6 +221,46 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises as reads do, `InvalidOptionError` for options that the name does not support, and `CommitConflictError` if an
     UPDATE, DELETE or MERGE also reads its target elsewhere and the table changed since it was loaded.
     """
+    request, schema = _parse_request(connection, args)
+    with observe_lake_once(request) as lake:
+        sources = plan_sources(request)
+    table, metadata = request.table, _metadata_names(request)
+    file_systems = FileSystems.of(
+        table.storage, table.settings, args.get("native_schemes") or (), args.get("hadoop_version")
+    )
+    cores = max(1, args.get("parallelism") or 1)
+    splits = plan_splits(
+        sources,
+        request.scan.schema(request.state).names,
+        reached=None if metadata else file_systems,
+        drops_rows=bool(args.get("drops_rows")),
+        parallelism=cores,
+    )
+    groups = _pack_groups(request, splits, args, cores)
+    hot = PythonPlan(
+        request.pin.name,
+        request.columns,
+        json.loads(read_schema(schema, request.state.schema).json()),
+        metadata,
+        request.options.fail_on_data_loss,
+        request.filters,
+        sources.common(table),
+        tuple(tuple(split.piece for split in group) for _, group in groups.hot),
+    )
+    locations = [file.location for file in sources.lake.files] if sources.lake is not None else []
+    settings = file_systems.settings_for(locations) if splits.native else []
+    return {
+        **groups_to_json(groups),
+        "file_systems": [setting.to_json() for setting in settings],
+        "lake_way": file_systems.describe(locations),
+        "read": hot.to_text(),
+        "skipped": request.scan.pruning.num_skipped,
+        "grounds": plan_validators(request, lake),
+    }
+
+
+def _parse_request(connection: Connection, args: Mapping[str, Any]) -> tuple[SparkScanRequest, pa.Schema]:
+    """Return the request of a scan, and the columns in Spark's order."""
     pin = QuerySnapshot.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = open_at_snapshot(connection, pin)
@@ -212,107 +270,36 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         ReadVersion.of(state).require(table.refresh())
     hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()
     available = with_fields(hidden, _visible_columns(table, state, pin))
-    columns = tuple(available.field(str(name)).name for name in args["columns"])
-    filters = args.get("filters") or []
-    read = _columns_to_read(state.schema, columns)
-    node = parse_filters(filters, _prunable_types(state, pin))
-    request = SparkScanRequest(table, state, pin, options, read, node, names_rows=ROW_ID.name in columns)
-    with observe_lake_once(table, pin, options, state) as lake:
-        sources = plan_sources(request)
-    metadata = _metadata_names(pin, columns)
-    cores = max(1, args.get("parallelism") or 1)
-    file_systems = _reachable_file_systems(table, args)
-    units = plan_splits(
-        sources,
-        read,
-        reached=None if metadata else file_systems,
-        drops_rows=bool(args.get("drops_rows")),
-        parallelism=cores,
+    schema = pa.schema([available.field(str(name)) for name in args["columns"]])
+    # for no column, the cheapest one to count rows by
+    read = tuple(name for name in schema.names if state.schema.find(name) is not None) or (
+        narrowest_column(state.schema),
     )
-    is_keyed = pin.suffix in (None, LAKE) and set(_spark_bucket_key(state)) <= set(columns)
-    if not args.get("stays_keyed") and filters:  # groups of empty buckets would be tasks without work
-        is_keyed = is_keyed and not are_of_one_bucket(units.native, units.hot)
-    groups = _pack_groups(
-        state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores
-    )
-    schema = read_schema(pa.schema([available.field(name) for name in columns]), state.schema)
-    hot = PythonPlan(
-        pin.name,
-        columns,
-        json.loads(schema.json()),
-        metadata,
-        options.fail_on_data_loss,
-        tuple(filters),
-        sources.common(table),
-        tuple(tuple(unit.piece for unit in group) for group in groups.hot),
-    )
-    locations = [file.location for file in sources.lake.files] if sources.lake is not None else []
-    return {
-        **groups_to_json(groups),
-        "file_systems": [setting.to_json() for setting in file_systems.settings_for(locations)] if units.native else [],
-        "lake_way": file_systems.describe(locations),
-        "read": hot.to_text(),
-        "skipped": request.pruning.num_skipped,
-        "grounds": plan_validators(table, pin, options, lake),
-    }
+    filters = tuple(args.get("filters") or ())
+    # CHANGES shows other change types and times than segment statistics hold
+    prunable = {c.name: c.type for c in state.schema.columns} if pin.suffix == CHANGES else column_types(state.schema)
+    scan = ScanRequest(read, Pruning(parse_filters(filters, prunable)), names_rows=ROW_ID.name in schema.names)
+    return SparkScanRequest(table, state, pin, options, scan, tuple(schema.names), filters), schema
 
 
-def _prunable_types(state: TableState, pin: QuerySnapshot) -> Mapping[str, pa.DataType]:
-    """Return the columns by which files and segments are pruned. ``CHANGES`` shows other change types and times than
-    segment statistics hold, so these columns are excluded there.
-    """
-    return {c.name: c.type for c in state.schema.columns} if pin.suffix == CHANGES else column_types(state.schema)
-
-
-def _metadata_names(pin: QuerySnapshot, columns: Sequence[str]) -> tuple[str, ...]:
+def _metadata_names(request: SparkScanRequest) -> tuple[str, ...]:
     """Return the requested columns that are metadata columns, in read order."""
-    if pin.suffix == CHANGES:
-        return tuple(field.name for field in CHANGES_FIELDS if field.name in columns)
-    of_log = pin.suffix in (None, CHANGELOG)
-    return tuple(name for name in METADATA_TYPES if name in columns and name != COMMIT_VERSION.name and of_log)
+    if request.pin.suffix == CHANGES:
+        return tuple(field.name for field in CHANGES_FIELDS if field.name in request.columns)
+    if request.pin.suffix not in (None, CHANGELOG):
+        return ()
+    return tuple(name for name in METADATA_TYPES if name in request.columns and name != COMMIT_VERSION.name)
 
 
-def _reachable_file_systems(table: TableHandle, args: Mapping[str, Any]) -> FileSystems:
-    return FileSystems.of(table.storage, table.settings, args.get("native_schemes") or (), args.get("hadoop_version"))
-
-
-def _columns_to_read(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the requested columns of the table; for none, the cheapest column to count rows by."""
-    return tuple(name for name in columns if schema.find(name) is not None) or (narrowest_column(schema),)
-
-
-def _pack_groups(state: TableState, units: SplitPlan, *, is_keyed: bool, limit: int | None, parallelism: int) -> Groups:
+def _pack_groups(request: SparkScanRequest, splits: SplitPlan, args: Mapping[str, Any], parallelism: int) -> Groups:
     """Pack the splits into groups, by bucket if Spark can use that: the query must read the bucket key."""
-    if limit is not None:
-        return pack(*limit_splits(units.native, units.hot, limit), units.target_bytes, units.native_target_bytes)
-    num_buckets = state.num_buckets
-    has_key = is_keyed and len(_spark_bucket_key(state)) == 1 and num_buckets > 1
-    if has_key and can_be_keyed(units.native, units.hot, num_buckets=num_buckets, parallelism=parallelism):
-        return pack_by_bucket(units.native, units.hot, units.target_bytes, num_buckets)
-    return pack(units.native, units.hot, units.target_bytes, units.native_target_bytes)
-
-
-_ROWS = (None, LAKE, CHANGELOG)
-"""Suffixes whose rows are in files. All other views are computed in Python anyway."""
-
-
-def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Load the name in the options as `load` does, if the catalog returns the same rows and columns.
-
-    Raises `InvalidOptionError` if it does not (system tables, ``includeMetadata``, ``readChangeFeed``), and as reads
-    do.
-    """
-    source_options = args["options"]
-    name = parse_table_name(table_option(source_options, "read"))
-    if name.suffix not in _ROWS:
-        raise InvalidOptionError(f"${name.suffix} is only read in Python")
-    table = connection.table(str(name.path))
-    options = parse_read_options(source_options)
-    resolve_batch_target(table, name.suffix, options)
-    lake = lake_validators(table, is_read=name.suffix == LAKE)
-    if name.suffix is None and options.as_of_timestamp_ms is not None:
-        pin = take_query_snapshot_at(table, options.as_of_timestamp_ms)
-    else:
-        pin = take_query_snapshot(table, name.suffix, None, None)
-    parse_scan_options(pin, source_options)
-    return describe_scan(connection, pin, lake)
+    limit, filters = args.get("limit"), request.filters
+    if limit is not None and not filters:
+        return pack(limit_splits(splits, limit))
+    key, num_buckets = _spark_bucket_key(request.state), request.state.num_buckets
+    has_key = len(key) == 1 and num_buckets > 1 and request.pin.suffix in (None, LAKE) and key[0] in request.columns
+    if filters and not args.get("stays_keyed") and len({split.bucket for split in splits.all}) <= 1:
+        has_key = False  # groups of empty buckets would be tasks without work
+    if has_key and can_be_keyed(splits, num_buckets=num_buckets, parallelism=parallelism):
+        return pack_by_bucket(splits, num_buckets)
+    return pack(splits)

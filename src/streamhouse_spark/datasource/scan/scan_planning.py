@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import replace
+from typing import Any
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.datasource.read.changelog import plan_changelog
-from streamhouse_spark.datasource.read.read_target import batch_ranges, require_complete_offsets
-from streamhouse_spark.datasource.scan.catalog_options import reads_range
+from streamhouse_spark.datasource.read.read_target import batch_ranges, reads_range, require_complete_offsets
 from streamhouse_spark.datasource.scan.query_snapshot import CHANGES, QuerySnapshot
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.expressions.predicates import Node
 from streamhouse_spark.log.history import require_kept
-from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read import scan_tasks
 from streamhouse_spark.read.change_feed.planning import plan_changes
 from streamhouse_spark.read.offset_scan import has_lost_rows, plan_binlog_tasks, plan_range_tasks
 from streamhouse_spark.read.read_snapshot import (
@@ -26,17 +25,7 @@ from streamhouse_spark.read.read_snapshot import (
     take_latest_snapshot,
     take_snapshot_as_of,
 )
-from streamhouse_spark.read.scan_planning import Pruning, ScanRequest, ScanSources, plan_scan, prune_tasks, scan_lake
-from streamhouse_spark.read.scan_tasks import (
-    ArchiveScanTask,
-    BinlogScanTask,
-    ChangesScanTask,
-    KeyedScanTask,
-    LogScanTask,
-    OffsetsScanTask,
-    ScanTask,
-    ViewScanTask,
-)
+from streamhouse_spark.read.scan_planning import ScanRequest, ScanSources, plan_scan, prune_tasks, scan_lake
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.read.time_travel import has_same_columns, state_as_of
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -46,29 +35,18 @@ from streamhouse_spark.table_handle import TableHandle
 
 @dataclass(frozen=True, slots=True)
 class SparkScanRequest:
-    """Parameters of a scan, from Spark."""
+    """A scan of a name as Spark requests it."""
 
     table: TableHandle
     state: TableState
     pin: QuerySnapshot
     options: ReadOptions
-    columns: tuple[str, ...]
-    """Table columns to read; at least one."""
-    node: Node
-    statistics_of: tuple[str, ...] = ()
-    """Columns whose lake file statistics are needed, in addition to those of the filters."""
-    left_out: list[Segment] = field(default_factory=list, compare=False)
-    """Segments that the filter pruned."""
-    names_rows: bool = False
-    """Whether row ids are read."""
-
-    @property
-    def pruning(self) -> Pruning:
-        return Pruning(self.node, self.left_out)
-
-    @property
-    def scan_request(self) -> ScanRequest:
-        return ScanRequest(self.columns, self.pruning, self.statistics_of, self.names_rows)
+    scan: ScanRequest
+    """The table columns and the filter; at least one column."""
+    columns: tuple[str, ...] = ()
+    """The columns in Spark's order, hidden ones included; empty if Spark only counts rows."""
+    filters: tuple[dict[str, Any], ...] = ()
+    """Spark's filters as JSON, of which ``scan`` has those that prune."""
 
 
 def plan_sources(request: SparkScanRequest) -> ScanSources:
@@ -77,9 +55,7 @@ def plan_sources(request: SparkScanRequest) -> ScanSources:
     if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
         snapshot_id = _lake_snapshot_id(request)
         require_visible_snapshot(request.state, snapshot_id)
-        lake = (
-            None if snapshot_id is None else scan_lake(request.table, request.state, snapshot_id, request.scan_request)
-        )
+        lake = None if snapshot_id is None else scan_lake(request.table, request.state, snapshot_id, request.scan)
         require_initial_snapshot(request.state, lake.snapshot if lake is not None else None)
         return replace(_log_sources(request, ()), lake=lake)
     if pin.suffix == CHANGES:
@@ -89,25 +65,14 @@ def plan_sources(request: SparkScanRequest) -> ScanSources:
     if pin.suffix == BINLOG:
         return _require_files_exist(request, _log_sources(request, plan_binlog_tasks(request.state), are_exact=False))
     if pin.suffix is not None:
-        return _log_sources(request, (ViewScanTask(pin.suffix),), are_exact=False)
+        return _log_sources(request, (scan_tasks.ViewScanTask(pin.suffix),), are_exact=False)
     return _union_sources(request)
 
 
-def bucket_of(piece: ScanTask) -> int | None:
-    match piece:
-        case LogScanTask(split) | BinlogScanTask(split):
-            return split.bucket
-        case OffsetsScanTask(bucket, _) | ArchiveScanTask(bucket, _, _):
-            return bucket
-        case KeyedScanTask(bucket):
-            return bucket
-        case ChangesScanTask():
-            return piece.bucket
-    return None
-
-
-def _log_sources(request: SparkScanRequest, pieces: Sequence[ScanTask], *, are_exact: bool = True) -> ScanSources:
-    schema = request.scan_request.schema(request.state)
+def _log_sources(
+    request: SparkScanRequest, pieces: Sequence[scan_tasks.ScanTask], *, are_exact: bool = True
+) -> ScanSources:
+    schema = request.scan.schema(request.state)
     return ScanSources(request.state, schema, pieces=tuple(pieces), are_exact=are_exact)
 
 
@@ -118,7 +83,7 @@ def _union_sources(request: SparkScanRequest) -> ScanSources:
         return _snapshot_sources(request, take_snapshot_as_of(request.state, as_of_ms))
     pin = take_latest_snapshot(request.state)
     initial_schema = InitialSchema(
-        request.columns,
+        request.scan.schema(request.state).names,
         is_chosen=request.pin.is_chosen or pin.lake is None,
         reader="a query of {name} whose lake snapshot was expired meanwhile",
         advice="run the query again",
@@ -140,7 +105,7 @@ def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
 
 
 def _snapshot_sources(request: SparkScanRequest, pin: ReadSnapshot) -> ScanSources:
-    return _require_files_exist(request, plan_scan(request.table, pin, request.scan_request))
+    return _require_files_exist(request, plan_scan(request.table, pin, request.scan))
 
 
 def _require_files_exist(request: SparkScanRequest, sources: ScanSources) -> ScanSources:
@@ -152,9 +117,13 @@ def _require_files_exist(request: SparkScanRequest, sources: ScanSources) -> Sca
 
 def _log_splits(sources: ScanSources) -> list[LogSplit]:
     tails = list(sources.keyed.tails) if sources.keyed is not None else []
-    bases = [p.base for p in sources.pieces if isinstance(p, KeyedScanTask) and p.base is not None]
-    logs = (piece.rows if isinstance(piece, ChangesScanTask) else piece for piece in sources.pieces)
-    return [*tails, *bases, *(p.split for p in logs if isinstance(p, LogScanTask | BinlogScanTask))]
+    bases = [p.base for p in sources.pieces if isinstance(p, scan_tasks.KeyedScanTask) and p.base is not None]
+    logs = (piece.rows if isinstance(piece, scan_tasks.ChangesScanTask) else piece for piece in sources.pieces)
+    return [
+        *tails,
+        *bases,
+        *(p.split for p in logs if isinstance(p, scan_tasks.LogScanTask | scan_tasks.BinlogScanTask)),
+    ]
 
 
 def _lake_snapshot_id(request: SparkScanRequest) -> int | None:
@@ -168,20 +137,20 @@ def _lake_snapshot_id(request: SparkScanRequest) -> int | None:
 
 def _changes_sources(request: SparkScanRequest) -> ScanSources:
     """Return the changes of the pinned range, with the primary key if changes are paired by it."""
-    pin, state, pruning = request.pin, request.state, request.scan_request.pruning
+    pin, state, pruning = request.pin, request.state, request.scan.pruning
     plan = plan_changes(request.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
     key = state.primary_key if any(piece.key for piece in plan.pieces) else ()
-    column_names = {*request.columns, *key}
+    column_names = {*request.scan.schema(state).names, *key}
     schema = TableSchema(tuple(column for column in state.schema.columns if column.name in column_names))
     return _require_files_exist(request, ScanSources(plan.state, schema, pieces=plan.pieces, are_exact=False))
 
 
 def _range_sources(request: SparkScanRequest) -> ScanSources:
-    state, options, pruning = request.state, request.options, request.scan_request.pruning
+    state, options, pruning = request.state, request.options, request.scan.pruning
     if request.pin.suffix == CHANGELOG and has_lost_rows(state):
         plan = plan_changelog(request.table, state, options)
         return _require_files_exist(
-            request, ScanSources(plan.state, request.scan_request.schema(state), pieces=plan.pieces, are_exact=False)
+            request, ScanSources(plan.state, request.scan.schema(state), pieces=plan.pieces, are_exact=False)
         )
     if request.pin.suffix != CHANGELOG:
         require_complete_offsets(state, options)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from streamhouse_spark.config.spark_options import FULL, StreamReadOptions
 from streamhouse_spark.datasource.read.read_target import resolve_starting_offsets
-from streamhouse_spark.datasource.stream.stream_offset import BootstrapPosition, StreamOffset
+from streamhouse_spark.datasource.stream.stream_offset import BootstrapPosition, StreamOffset, last_truncation
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.archive.pages import first_change_offsets
@@ -29,24 +29,13 @@ from streamhouse_spark.table_handle import TableHandle
 def initial_offset(state: TableState, options: StreamReadOptions, storage: Storage | None = None) -> StreamOffset:
     """Return the start position of a new stream. With ``storage``, times in the archive are resolved too."""
     if not begins_with_rows(state, options):
-        offsets = resolve_starting_offsets(
-            state,
-            options.starting_offsets,
-            options.starting_timestamp_ms,
-            strict=options.fail_on_data_loss,
-            storage=storage,
-        )
+        offsets = resolve_starting_offsets(state, options, storage)
         return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), history=state.anchors.rows)
     snapshots = state.snapshots
     offsets = {b: snapshots[b].offset if b in snapshots else log.start for b, log in state.buckets.items()}
     num_files = sum(len(snapshot.segments) for snapshot in snapshots.values())
     rows = BootstrapPosition(state.version, num_files) if num_files else None
     return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), rows, state.anchors.rows)
-
-
-def last_truncation(state: TableState) -> int:
-    """Return the last commit that truncated the table; 0 for none."""
-    return state.truncation.commit if state.truncation is not None else 0
 
 
 def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:

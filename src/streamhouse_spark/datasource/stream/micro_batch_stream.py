@@ -32,9 +32,14 @@ from streamhouse_spark.datasource.stream.bootstrap import (
     bootstrap_tasks,
     find_bootstrap_files,
     initial_offset,
-    last_truncation,
 )
-from streamhouse_spark.datasource.stream.stream_offset import StreamHistory, StreamOffset
+from streamhouse_spark.datasource.stream.stream_offset import (
+    StreamHistory,
+    StreamOffset,
+    last_truncation,
+    require_in_log,
+    require_same_rows,
+)
 from streamhouse_spark.datasource.worker import ErrorBoundary
 from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.log.archive.pages import first_change_offsets
@@ -64,6 +69,10 @@ logger = logging.getLogger(__name__)
 
 CONSUMER_MOVE_MS = 30_000
 """Minimum time between two commit records of a named consumer's position."""
+SPIN_MS: Final = 50
+"""Time within which Spark polls again if the query has nothing else to do."""
+RESOLVE_MS: Final = 10_000
+"""Time after which the table's name is resolved again even without changes."""
 
 
 class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versions.SupportsTriggerAvailableNow):
@@ -96,6 +105,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         self._connection = connection
         self._table_name = str(parse_table_name(target.name).path)
         self._options = options
+        self._is_strict = options.fail_on_data_loss
         self._is_binlog = target.suffix == BINLOG
         self._has_change_type = CHANGE_TYPE in target.metadata
         available = narrow_binlog_schema(schema, target.schema) if self._is_binlog else target.schema
@@ -111,10 +121,9 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         self._initial_schema, self._table_uuid = initial_state.schema, initial_state.table_uuid
         self._added_columns = AddedColumns(initial_state, self._table_columns) if options.adds_new_columns else None
         self._last_ends: Mapping[int, int] | None = None
-        self._last_schema: TableSchema | None = None
         self._required_columns: tuple[str, ...] = () if self._has_pushdown else self._table_columns
         """Columns whose change ends the query: the ones it is known to read."""
-        self._last_compared: tuple[TableSchema, tuple[str, ...]] | None = None
+        self._last_checked: tuple[TableSchema, tuple[str, ...]] = (initial_state.schema, self._required_columns)
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
         self._ceiling_commit: int | None = None
@@ -148,48 +157,70 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         call.
         """
         table, state = self._last_table = self._poll_table()
-        self._last_end = self._plan_batch_end(table, state, start, limit)
-        return self._last_end
-
-    def _plan_batch_end(
-        self, table: TableHandle, state: TableState, start: dict[str, Any] | None, limit: Any
-    ) -> dict[str, Any]:
-        truncation = last_truncation(state)
-        newest = self._end_offsets(state)
+        newest = state.ends
+        if self._ceiling is not None:
+            newest = {bucket: min(end, self._ceiling.get(bucket, end)) for bucket, end in newest.items()}
         ends = newest if self._added_columns is None else self._added_columns.limit_ends(newest)
         if start is None:
-            self._require_readable_columns(table, ends, newest, self._last_ends)
-            self._last_ends = ends  # processed when Spark calls again
-            beginning = self._initial
-            if beginning is None and begins_with_rows(state, self._options):
-                beginning = self._initial_position(table, state)  # Spark requests the first end before the start
-            initial, rows = (beginning.initial, beginning.rows) if beginning is not None else (None, None)
-            rows = rows and rows.read_to(rows.num_files)
-            start_point = self._start_point(state, beginning) if beginning is not None else None
-            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, start_point).to_json()
-        begin = self._parse_offset(table, start)
-        self._require_same_rows(table, begin.truncation, truncation)
+            if ends == self._last_ends:  # processed, as Spark calls again
+                self._require_readable_columns(table, ends, newest)
+            self._last_ends = ends
+            self._last_end = self._first_end(table, state, ends)
+        else:
+            self._last_end = self._next_end(table, state, start, ends, newest, limit)
+        return self._last_end
+
+    def _first_end(self, table: TableHandle, state: TableState, ends: Mapping[int, int]) -> dict[str, Any]:
+        """Return the end of a batch whose start Spark does not tell."""
+        begin = self._initial
+        if begin is None and begins_with_rows(state, self._options):
+            begin = self._initial_position(table, state)  # Spark requests the first end before the start
+        truncation, history = last_truncation(state), state.anchors.rows
+        if begin is None:
+            return StreamOffset(table.uuid, ends, None, truncation, None, history).to_json()
+        rows = begin.rows and begin.rows.read_to(begin.rows.num_files)
+        start_point = self._start_point(state, begin)
+        return StreamOffset(table.uuid, ends, begin.initial, truncation, rows, history, start_point).to_json()
+
+    def _next_end(
+        self,
+        table: TableHandle,
+        state: TableState,
+        start: dict[str, Any],
+        ends: Mapping[int, int],
+        newest: Mapping[int, int],
+        limit: Any,
+    ) -> dict[str, Any]:
+        """Return the end of the batch that starts at ``start``: that itself if there are no new rows."""
+        begin, truncation = self._parse_offset(table, start), last_truncation(state)
+        require_same_rows(table.name, begin.truncation, truncation, strict=self._is_strict)
         max_rows, max_bytes = spark_versions.limit_rows_and_bytes(
             limit, self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
         )
+        is_limited = max_rows is not None or max_bytes is not None
         initial = begin.initial if begin.is_initial else None
         rows = begin.rows if begin.rows and not begin.rows.is_read and truncation == begin.truncation else None
-        if rows is not None and (max_rows is not None or max_bytes is not None):
+        if rows is not None and is_limited:
             files = self._bootstrap_files(table, state, begin)[rows.num_read :]
             read = rows.num_read + count_files_within(files, max_rows=max_rows, max_bytes=max_bytes)
             rows = rows.read_to(read if files else rows.num_files)
             return replace(begin, initial=initial, truncation=truncation, rows=rows).to_json()
         starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in ends}
         ends = {bucket: max(end, starts[bucket]) for bucket, end in ends.items()}
-        if max_rows is not None or max_bytes is not None:
+        if is_limited:
             ends = limit_ends(state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
         is_same = ends == dict(begin.offsets) and truncation == begin.truncation and rows is None
         if is_same and not self._history.has_moved(start) and not self._has_deletions(state, begin):
-            self._require_readable_columns(table, ends, newest, ends)
+            self._require_readable_columns(table, ends, newest)
             return start  # the same text means no new rows
         rows = rows and rows.read_to(rows.num_files)
         start_point = self._start_point(state, begin) if initial is not None else None
         return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, start_point).to_json()
+
+    def _require_readable_columns(self, table: TableHandle, ends: Mapping[int, int], newest: Mapping[int, int]) -> None:
+        """Raise `SchemaMismatchError` if the rows after ``ends``, all of which are processed, have new columns."""
+        if self._added_columns is not None and self._added_columns.has_end and ends != newest:
+            raise self._added_columns.error(table.name)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return spark_versions.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
@@ -238,7 +269,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         begin = self._parse_offset(table, start).begin_of_batch(final)
         if self._history.has_moved(start):
             begin = replace(begin, offsets={b: min(o, final.offsets.get(b, o)) for b, o in begin.offsets.items()})
-        self._require_same_rows(table, begin.truncation, final.truncation)
+        require_same_rows(table.name, begin.truncation, final.truncation, strict=self._is_strict)
         ranges = {
             bucket: OffsetRange(begin.offsets.get(bucket, 0), stop)
             for bucket, stop in final.offsets.items()
@@ -246,11 +277,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         }
         require_in_log(state, ranges)
         deleted = self._deletion_tasks(table, state, begin, final)
-        dropped = (
-            None
-            if self._has_change_type and state.primary_key
-            else partition_drops_as_of(state, position_commit(final))
-        )
+        dropped = None if self._has_change_type and state.primary_key else partition_drops_as_of(state, final.commit)
         state = self._apply_deletions(table, state, begin, final)
         first = self._bootstrap_tasks(table, state, begin, final)
         if self._is_binlog:
@@ -258,20 +285,16 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
             extended_ranges = {
                 b: OffsetRange(max(r.start - 1, min(r.start, earliest[b])), r.end) for b, r in ranges.items()
             }
-            strict = self._options.fail_on_data_loss
-            plan = plan_ranges(table, state, extended_ranges, self._table_columns, fail_on_data_loss=strict)
+            plan = plan_ranges(table, state, extended_ranges, self._table_columns, fail_on_data_loss=self._is_strict)
             bootstrap_parts = split_plan(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
             return bootstrap_parts + split_binlog(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
-        strict = self._options.fail_on_data_loss
-        plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=strict, dropped=dropped)
+        plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=self._is_strict, dropped=dropped)
         return split_plan(replace(plan, pieces=(*first, *prune_tasks(state, plan.pieces, pruning), *deleted)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
-        strict = self._options.fail_on_data_loss
-        return self._spark_columns.batches(
-            read_plan(self._connection, partition.plan(), self._metadata, fail_on_data_loss=strict)
-        )
+        rows = read_plan(self._connection, partition.plan(), self._metadata, fail_on_data_loss=self._is_strict)
+        return self._spark_columns.batches(rows)
 
     def stop(self) -> None:
         """Do nothing: no resources are held."""
@@ -316,28 +339,22 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _check_columns(self, table: TableHandle) -> tuple[TableHandle, TableState]:
         """Check the columns of a refreshed table, as `_open_table` describes."""
         state = table.state
-        now = state.schema
-        if self._added_columns is not None and table.uuid == self._table_uuid:
-            self._added_columns.update(state)
         if table.uuid != self._table_uuid:  # parsing the offsets raises
             return table, state
-        if (
-            self._last_compared is None
-            or self._last_compared[0] is not now
-            or self._last_compared[1] != self._required_columns
-        ):
-            advice = "restart the query: it continues from its checkpoint with the current columns"
-            require_same_columns(self._initial_schema, now, self._required_columns, f"a stream of {table.name}", advice)
-            self._last_compared = (now, self._required_columns)
-        if now is self._last_schema:
+        if self._added_columns is not None:
+            self._added_columns.update(state)
+        schema, (last_schema, last_required) = state.schema, self._last_checked
+        if schema is last_schema and self._required_columns == last_required:
             return table, state
-        known_ids = {column.id for column in (self._last_schema or self._initial_schema).columns}
-        if added := [column.name for column in now.columns if column.id not in known_ids]:
+        advice = "restart the query: it continues from its checkpoint with the current columns"
+        require_same_columns(self._initial_schema, schema, self._required_columns, f"a stream of {table.name}", advice)
+        known_ids = {column.id for column in last_schema.columns}
+        if added := [column.name for column in schema.columns if column.id not in known_ids]:
             text = "%s: this stream continues without the added columns %s; restart the query to read them"
             if self._added_columns is not None:
                 text = "%s: the columns %s were added; this stream ends before the first rows with them"
             logger.warning(text, table.name, ", ".join(added))
-        self._last_schema = now
+        self._last_checked = (schema, self._required_columns)
         return table, state
 
     def _initial_position(self, table: TableHandle, state: TableState) -> StreamOffset:
@@ -353,9 +370,6 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _parse_offset(self, table: TableHandle, data: Mapping[str, Any]) -> StreamOffset:
         return self._history.validate_position(table, StreamOffset.from_json(data, table.name, table.uuid))
 
-    def _require_same_rows(self, table: TableHandle, start_truncation: int, end_truncation: int) -> None:
-        require_same_rows(table.name, start_truncation, end_truncation, strict=self._options.fail_on_data_loss)
-
     def _apply_deletions(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> TableState:
@@ -368,8 +382,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
                 "start it with a new checkpointLocation, go on behind the deletion with skipChangeCommits=true, or "
                 f"stream {state.name}$changelog, which tells of deletions"
             )
-            require_undeleted(state, begin.offsets, position_commit(begin), who="this stream", advice=advice)
-        return limit_deletions(table.storage, state, position_commit(end))
+            require_undeleted(state, begin.offsets, begin.commit, who="this stream", advice=advice)
+        return limit_deletions(table.storage, state, end.commit)
 
     def _reports_deletions(self, state: TableState) -> bool:
         """Return whether the stream emits deletions of rows of a log table that it has already read."""
@@ -378,8 +392,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _has_deletions(self, state: TableState, begin: StreamOffset) -> bool:
         """Return whether rows were deleted after the position and the stream reports deletions."""
         last = state.version if self._ceiling_commit is None else self._ceiling_commit
-        later_deletions = (d for d in state.deletions if d.commit > position_commit(begin) and d.first_commit <= last)
-        return self._reports_deletions(state) and any(later_deletions) and position_commit(begin) < last
+        later_deletions = (d for d in state.deletions if d.commit > begin.commit and d.first_commit <= last)
+        return self._reports_deletions(state) and any(later_deletions) and begin.commit < last
 
     def _start_point(self, state: TableState, begin: StreamOffset) -> HistoryPoint | None:
         """Return the history at the stream's start if the stream reports deletions."""
@@ -395,8 +409,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
             return ()
         from streamhouse_spark.read.change_feed.planning import plan_deletions  # imports the lake modules
 
-        first = max(position_commit(begin), last_truncation(state)) + 1
-        return plan_deletions(table, state, first, position_commit(end), begin.offsets)
+        first = max(begin.commit, last_truncation(state)) + 1
+        return plan_deletions(table, state, first, end.commit, begin.offsets)
 
     def _bootstrap_tasks(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
@@ -412,7 +426,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
                 "new checkpointLocation"
             )
         newest = last_truncation(state)
-        self._require_same_rows(table, begin.truncation, newest)
+        require_same_rows(table.name, begin.truncation, newest, strict=self._is_strict)
         files = self._bootstrap_files(table, state, begin) if newest == begin.truncation else []
         return bootstrap_tasks(files[numbers.start : numbers.stop], begin)
 
@@ -421,25 +435,10 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         try:
             return find_bootstrap_files(table, state, begin)
         except SnapshotExpiredError as error:
-            if self._options.fail_on_data_loss:
+            if self._is_strict:
                 raise
             logger.warning("%s: skipping them", error)
             return []
-
-    def _end_offsets(self, state: TableState) -> dict[int, int]:
-        ends = state.ends
-        return {b: min(e, self._ceiling.get(b, e)) for b, e in ends.items()} if self._ceiling is not None else ends
-
-    def _require_readable_columns(
-        self,
-        table: TableHandle,
-        ends: Mapping[int, int],
-        newest: Mapping[int, int],
-        processed: Mapping[int, int] | None,
-    ) -> None:
-        """Raise `SchemaMismatchError` if all rows up to ``ends`` are processed and the next rows have new columns."""
-        if self._added_columns is not None and self._added_columns.has_end and ends != newest and processed == ends:
-            raise self._added_columns.error(table.name)
 
     def _move_consumer(self, table: TableHandle, offsets: Mapping[int, int]) -> None:
         consumer_id, now_ms = self._options.consumer_id, table.world.clock.boot_ms()
@@ -448,41 +447,6 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         if self._consumer_moved_ms is None or now_ms - self._consumer_moved_ms >= CONSUMER_MOVE_MS:
             move_consumer(table.log, consumer_id, offsets, table.require_not_dropped)
             self._consumer_moved_ms = now_ms
-
-
-def require_same_rows(table_name: str, start_truncation: int, end_truncation: int, *, strict: bool) -> None:
-    """Raise `OffsetsTrimmedError` if the table was truncated between two positions; only warn unless ``strict``."""
-    if start_truncation == end_truncation:
-        return
-    text = f"{table_name} was truncated or overwritten by commit {end_truncation}, after this stream read rows of it"
-    if strict:
-        raise OffsetsTrimmedError(
-            f"{text}: its results are stale; start it with a new checkpointLocation, or continue after the truncation "
-            "with failOnDataLoss=false",
-        )
-    logger.warning("%s: continuing with the rows after it", text)
-
-
-def position_commit(offset: StreamOffset) -> int:
-    """Return the latest commit whose deletions a position can reflect."""
-    return offset.history.number if offset.history is not None else 0
-
-
-def require_in_log(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
-    """Raise `OffsetsTrimmedError` for a range beyond the end of the log."""
-    for bucket, offsets in ranges.items():
-        if bucket not in state.buckets or offsets.end > state.buckets[bucket].end:
-            end = state.buckets[bucket].end if bucket in state.buckets else 0
-            raise OffsetsTrimmedError(
-                f"the checkpoint says that bucket {bucket} of {state.name} reaches offset {offsets.end}, it ends at "
-                f"{end}: the table was restored from an older copy; start with a new checkpointLocation",
-            )
-
-
-SPIN_MS: Final = 50
-"""Time within which Spark polls again if the query has nothing else to do."""
-RESOLVE_MS: Final = 10_000
-"""Time after which the table's name is resolved again even without changes."""
 
 
 class PollThrottle:

@@ -13,10 +13,18 @@ from dataclasses import replace
 from typing import Any
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource.read.read_target import offsets_from_json, offsets_to_json
-from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError, FormatVersionError, TableNotFoundError
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    DifferentHistoryError,
+    FormatVersionError,
+    OffsetsTrimmedError,
+    TableNotFoundError,
+)
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table_handle import TableHandle
 
 VERSION = 1
@@ -87,6 +95,11 @@ class StreamOffset:
             self.history,
         )
         return self.initial is not None and dict(self.initial) == dict(self.offsets) and not has_progress
+
+    @property
+    def commit(self) -> int:
+        """The latest commit whose deletions the position can reflect; 0 if unknown."""
+        return self.history.number if self.history is not None else 0
 
     def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
         """Return the start of the batch that ends at ``end``, given that Spark starts it here."""
@@ -210,5 +223,34 @@ def _position_key(offset: StreamOffset) -> tuple[HistoryPoint | None, tuple[tupl
 def _move_offset(table: TableHandle, offset: StreamOffset) -> StreamOffset:
     state = table.state
     offsets = {b: max(state.first_offset(b), min(offset.offsets.get(b, 0), end)) for b, end in state.ends.items()}
-    truncation = state.truncation.commit if state.truncation is not None else 0
-    return replace(offset, offsets=offsets, initial=None, truncation=truncation, rows=None, history=state.anchors.rows)
+    moved = replace(offset, offsets=offsets, initial=None, truncation=last_truncation(state), rows=None)
+    return replace(moved, history=state.anchors.rows)
+
+
+def last_truncation(state: TableState) -> int:
+    """Return the last commit that truncated the table; 0 for none."""
+    return state.truncation.commit if state.truncation is not None else 0
+
+
+def require_same_rows(table_name: str, start_truncation: int, end_truncation: int, *, strict: bool) -> None:
+    """Raise `OffsetsTrimmedError` if the table was truncated between two positions; only warn unless ``strict``."""
+    if start_truncation == end_truncation:
+        return
+    text = f"{table_name} was truncated or overwritten by commit {end_truncation}, after this stream read rows of it"
+    if strict:
+        raise OffsetsTrimmedError(
+            f"{text}: its results are stale; start it with a new checkpointLocation, or continue after the truncation "
+            "with failOnDataLoss=false",
+        )
+    logger.warning("%s: continuing with the rows after it", text)
+
+
+def require_in_log(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
+    """Raise `OffsetsTrimmedError` for a range beyond the end of the log."""
+    for bucket, offsets in ranges.items():
+        if bucket not in state.buckets or offsets.end > state.buckets[bucket].end:
+            end = state.buckets[bucket].end if bucket in state.buckets else 0
+            raise OffsetsTrimmedError(
+                f"the checkpoint says that bucket {bucket} of {state.name} reaches offset {offsets.end}, it ends at "
+                f"{end}: the table was restored from an older copy; start with a new checkpointLocation",
+            )

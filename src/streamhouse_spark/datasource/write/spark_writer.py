@@ -92,40 +92,29 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        table = _open_table(self._plan)
-        if self._replaced is not None:
-            self._commit_part(table, self._replaced, require_messages(messages, StagedCommitMessage))
-            return
-        if not isinstance(self._plan, StagingPlan):
-            from streamhouse_spark.datasource.write.upsert_staging import commit_intents
-
-            staged_messages = require_messages(messages, StagedCommitMessage)
-            if merge_staged_messages(staged_messages) is not None or self._transaction is not None or self._overwrite:
-                commit_intents(table, self._plan, staged_messages, transaction=self._transaction)
-            return
+        plan, table = self._plan, _open_table(self._plan)
         staged_messages = require_messages(messages, StagedCommitMessage)
-        require_planned(table, staged_messages)
-        staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(self._plan)
-        if staged.segments or self._transaction is not None or self._overwrite:
-            table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
-
-    def _commit_part(
-        self, table: Table, replaced: ReplacedPart, staged_messages: Sequence[StagedCommitMessage]
-    ) -> None:
-        require_planned(table, staged_messages)
-        choose = replaced.choose(table.refresh(), (message.partitions for message in staged_messages))
-        if not isinstance(self._plan, StagingPlan):
+        replaced, is_recorded = self._replaced, self._transaction is not None or self._overwrite
+        if replaced is not None or isinstance(plan, StagingPlan):  # else `commit_intents` requires it
+            require_planned(table, staged_messages)
+        choose = None
+        if replaced is not None:
+            choose = replaced.choose(table.refresh(), (message.partitions for message in staged_messages))
+        if not isinstance(plan, StagingPlan):
             from streamhouse_spark.datasource.write.upsert_staging import commit_intents
 
-            commit_intents(
-                table, self._plan, staged_messages, transaction=self._transaction, read=replaced.read, choose=choose
-            )
-        else:
-            staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(self._plan)
+            if replaced is not None or is_recorded or merge_staged_messages(staged_messages) is not None:
+                read = replaced.read if replaced is not None else None
+                commit_intents(table, plan, staged_messages, transaction=self._transaction, read=read, choose=choose)
+            return
+        staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(plan)
+        if replaced is not None and choose is not None:
             from streamhouse_spark.dml.overwrite import commit_replacement  # imports the read modules
 
             fields = replaced.fields if replaced.condition is None else None
             commit_replacement(table, staged, choose, self._transaction, replaced.read, fields)
+        elif staged.segments or is_recorded:
+            table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: nothing is visible, and the staged files may belong to a commit that succeeded."""

@@ -10,7 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -111,13 +111,13 @@ class StagingPlan:
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
-        numbers = self._make_identity_ranges()
+        numbers = make_identity_ranges(self.connection, self.table, self.table_uuid, self.identity)
         stager = make_stager(
             self.connection,
             self.table_uuid,
             self.shape,
             self.routing,
-            inline_bytes_max,
+            inline_bytes_max=inline_bytes_max,
             checks=self.checks,
             generated=self.generated,
             numbers=numbers,
@@ -137,13 +137,6 @@ class StagingPlan:
         staged = merge_staged_rows(parts) if parts else None
         history = self.history if numbers is None else numbers.newest
         return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(partitions))
-
-    def _make_identity_ranges(self) -> IdentityRanges | None:
-        """Return the allocator of identity values for this task."""
-        if self.identity is None:
-            return None
-        table = self.connection.table_by_uuid(self.table, self.table_uuid)
-        return IdentityRanges(table.log, self.identity, self.table)
 
 
 def with_task_metrics(stage: Callable[[], StagedCommitMessage]) -> StagedCommitMessage:
@@ -170,33 +163,19 @@ def concat_partitions(partitions: Sequence[pa.Table]) -> pa.Table | None:
 
 
 def make_stager(
-    connection: Connection,
-    table_uuid: str,
-    shape: SegmentOptions,
-    routing: BucketRouter,
-    inline_bytes_max: int,
-    *,
-    checks: tuple[Check, ...] = (),
-    generated: tuple[Generated, ...] = (),
-    numbers: IdentityRanges | None = None,
-    keeps_given: bool = False,
-    table: str = "the table",
+    connection: Connection, table_uuid: str, shape: SegmentOptions, routing: BucketRouter, **options: Any
 ) -> RowStager:
     warehouse = connection.warehouse()
-    storage, world = warehouse.storage, warehouse.world
-    return RowStager(
-        storage,
-        table_uuid,
-        shape,
-        routing,
-        world,
-        checks=checks,
-        generated=generated,
-        numbers=numbers,
-        keeps_given=keeps_given,
-        table=table,
-        inline_bytes_max=inline_bytes_max,
-    )
+    return RowStager(warehouse.storage, table_uuid, shape, routing, warehouse.world, **options)
+
+
+def make_identity_ranges(
+    connection: Connection, table: str, table_uuid: str, identity: Identity | None
+) -> IdentityRanges | None:
+    """Return the allocator of identity values for a task, or None if the table has no identity column."""
+    if identity is None:
+        return None
+    return IdentityRanges(connection.table_by_uuid(table, table_uuid).log, identity, table)
 
 
 def iter_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -36,6 +36,7 @@ from streamhouse_spark.datasource.write.staging_writer import (
     StagedCommitMessage,
     concat_partitions,
     iter_chunks,
+    make_identity_ranges,
     make_stager,
     merge_staged_messages,
     require_planned,
@@ -199,7 +200,7 @@ class KeyedStagingPlan:
         fit.
         """
         partitions: list[pa.Table] = []
-        numbers = self._make_identity_ranges()
+        numbers = make_identity_ranges(self.connection, self.table, self.table_uuid, self.identity)
         staged = self._stage_intents(batches, inline_bytes_max, partitions, numbers)
         history = self.history if numbers is None else numbers.newest
         if staged is None or not self.is_clustered or self.replaced is not None:
@@ -242,9 +243,8 @@ class KeyedStagingPlan:
         partitions: list[pa.Table],
         numbers: IdentityRanges | None,
     ) -> StagedRows | None:
-        stager = make_stager(
-            self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max, table=self.table
-        )
+        options = {"inline_bytes_max": inline_bytes_max, "table": self.table}
+        stager = make_stager(self.connection, self.table_uuid, self.shape, self.routing, **options)
         parts = []
         for chunk in iter_chunks(batches):
             if (intents := self._number_rows(self._make_intents(chunk), numbers)).num_rows:
@@ -252,12 +252,6 @@ class KeyedStagingPlan:
                     partitions.append(self.replaced.partitions_of_rows(intents, self.schema, self.table))
                 parts.append(stager.stage(intents))
         return merge_staged_rows(parts) if parts else None
-
-    def _make_identity_ranges(self) -> IdentityRanges | None:
-        """Return the allocator of identity values for this task."""
-        if self.identity is None:
-            return None
-        return IdentityRanges(self.connection.table_by_uuid(self.table, self.table_uuid).log, self.identity, self.table)
 
     def _number_rows(self, intents: pa.Table, numbers: IdentityRanges | None) -> pa.Table:
         """Return intents with identity values for rows without one; existing rows keep theirs. Raises as
@@ -328,10 +322,18 @@ def commit_intents(
     uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
     if staged is not None and uuids and must_check_stored(table.storage, staged.staged_ms):
         require_stored(table.storage, table.state, uuids)
-    offsets = _commit_staged(
-        table, plan, segments, complete_preparations(messages), transaction, read=read, choose=choose
-    )
-    for uuid in {s.segment.uuid for s in segments if s.segment.uuid is not None}:
+    intents, prepared = plan.intents(table, segments), complete_preparations(messages)
+    for attempt in range(1, _COMMIT_TRIES_MAX + 1):
+        state = table.refresh()
+        try:
+            offsets = commit(
+                table.keyed, plan.write, intents, prepared, transaction=transaction, read=read, choose=choose
+            )
+            break
+        except CommitConflictError:
+            if attempt == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
+                raise
+    for uuid in set(uuids):
         with suppress(StorageError):  # an orphan: cleaning deletes it later
             table.storage.delete(segment_key(table.uuid, uuid))
     return offsets
@@ -342,27 +344,6 @@ def complete_preparations(messages: Sequence[StagedCommitMessage]) -> list[Prepa
     parts = [message.staged for message in messages if message.staged is not None]
     having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})
     return [p for message in messages for p in message.prepared if having_rows[p.bucket] == 1]
-
-
-def _commit_staged(
-    table: Table,
-    plan: KeyedStagingPlan,
-    segments: Sequence[StagedSegment],
-    prepared: Sequence[PreparedChanges],
-    transaction: Transaction | None,
-    *,
-    read: ReadVersion | None,
-    choose: OverwriteFilterFactory | None,
-) -> BucketOffsets:
-    intents = plan.intents(table, segments)
-    for attempt in range(_COMMIT_TRIES_MAX):
-        state = table.refresh()
-        try:
-            return commit(table.keyed, plan.write, intents, prepared, transaction=transaction, read=read, choose=choose)
-        except CommitConflictError:
-            if attempt + 1 == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
-                raise
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _read_batches(

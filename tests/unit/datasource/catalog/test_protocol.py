@@ -23,7 +23,7 @@ from streamhouse_spark.datasource.dml import row_level_writer
 from streamhouse_spark.datasource.scan import catalog_options as scan_options
 from streamhouse_spark.datasource.scan.arrow_reader import COUNTS_KEY
 from streamhouse_spark.datasource.scan.file_systems import s3a_settings
-from streamhouse_spark.datasource.scan.input_splits import ParquetSplit, groups_to_json, pack_by_bucket
+from streamhouse_spark.datasource.scan.input_splits import ParquetSplit, SplitPlan, groups_to_json, pack_by_bucket
 from streamhouse_spark.datasource.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.scan.stream_pushdown import StreamPartReader
 from streamhouse_spark.datasource.source import StreamhouseDataSource
@@ -191,7 +191,7 @@ def check_keys(found: Any, kind: str) -> None:
 
 def test_native_groups_and_their_files_have_the_names_that_are_listed():
     unit = ParquetSplit("file:///a", 0, 1, 1, 0, 1, 1)
-    groups = groups_to_json(pack_by_bucket([unit], [], 1 << 20, 2))
+    groups = groups_to_json(pack_by_bucket(SplitPlan([unit], [], 1 << 20, 1 << 20), 2))
     check_keys(groups["native"], "native_group")
     check_keys([file for group in groups["native"] for file in group["files"]], "file")
     check_keys([one.to_json() for one in s3a_settings("b", {"s3.region": "eu-west-1"})], "file_system")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from streamhouse_spark import OffsetRange
@@ -11,7 +13,7 @@ from streamhouse_spark.log.record import CLOCKS_APART_MS, next_record_time
 from streamhouse_spark.read.read_snapshot import take_snapshot_as_of
 
 HOUR_MS = 3600 * 1000
-EARLIEST = parse_stream_read_options({}).starting_offsets
+OPTIONS = parse_stream_read_options({})
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def put(table, *ids):
 
 
 def start(table, time_ms):
-    return resolve_starting_offsets(table.state, EARLIEST, time_ms, strict=True)[0]
+    return resolve_starting_offsets(table.state, replace(OPTIONS, starting_timestamp_ms=time_ms))[0]
 
 
 @pytest.mark.parametrize("behind_ms", [1, 900, CLOCKS_APART_MS])

@@ -44,14 +44,14 @@ _OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_m
 class _Changes:
     """The changes of the statement, as arguments of `Table.alter`."""
 
-    fields: list[dict[str, Any]] = field(default_factory=list)
-    renamed: dict[str, str] = field(default_factory=dict)
-    dropped: list[str] = field(default_factory=list)
-    widened: dict[str, pa.DataType | str] = field(default_factory=dict)
+    add_columns: list[dict[str, Any]] = field(default_factory=list)
+    rename_columns: dict[str, str] = field(default_factory=dict)
+    drop_columns: list[str] = field(default_factory=list)
+    widen_columns: dict[str, pa.DataType | str] = field(default_factory=dict)
     comments: dict[str, str | None] = field(default_factory=dict)
     defaults: dict[str, SqlText | None] = field(default_factory=dict)
     drop_not_null: list[str] = field(default_factory=list)
-    positions: dict[str, str | None] = field(default_factory=dict)
+    move_columns: dict[str, str | None] = field(default_factory=dict)
     set_properties: dict[str, str] = field(default_factory=dict)
     unset_properties: list[str] = field(default_factory=list)
 
@@ -65,19 +65,8 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
         if args.get("of_pipeline") and _is_redundant_pipeline_change(change, table.state.primary_key):
             continue
         _collect_change(path, change, changes, args.get("time_zone"), table.state.properties)
-    added = StructJson(json.dumps({"type": "struct", "fields": changes.fields})) if changes.fields else None
-    table.alter(
-        add_columns=added,
-        comments=changes.comments,
-        set_properties=changes.set_properties,
-        unset_properties=changes.unset_properties,
-        rename_columns=changes.renamed,
-        drop_columns=changes.dropped,
-        widen_columns=changes.widened,
-        defaults=changes.defaults,
-        drop_not_null=changes.drop_not_null,
-        move_columns=changes.positions,
-    )
+    added = StructJson(json.dumps({"type": "struct", "fields": changes.add_columns})) if changes.add_columns else None
+    table.alter(**{**vars(changes), "add_columns": added})
     return {}
 
 
@@ -88,7 +77,7 @@ def can_alter(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     for change in args["changes"]:
         _collect_change(path, change, changes, None, table.state.properties)
     try:
-        make_alter_actions(table, table.state, Alteration.of(columns=ColumnChanges.of({}, [], changes.widened)))
+        make_alter_actions(table, table.state, Alteration.of(columns=ColumnChanges.of({}, [], changes.widen_columns)))
     except (InvalidOptionError, SchemaMismatchError):
         return {"can": False}
     return {"can": True}
@@ -154,15 +143,15 @@ def _collect_change(
             changes.set_properties.pop(change["name"], None)
             changes.unset_properties.append(change["name"])
         case "add_column":
-            changes.fields.append(_describe_new_field(path, change))
+            changes.add_columns.append(_describe_new_field(path, change))
             if change.get("position") is not None:
-                _collect_column_change(path, {**change, "change": "update_position"}, changes)
+                changes.move_columns[_top_level_column(path, change)] = _column_before(change["position"])
         case "rename_column":
-            changes.renamed[_column_name(change["path"])] = change["name"]
+            changes.rename_columns[_column_name(change["path"])] = change["name"]
         case "delete_column":
-            changes.dropped.append(_column_name(change["path"]))
+            changes.drop_columns.append(_column_name(change["path"]))
         case "update_type":
-            changes.widened[_column_name(change["path"])] = _parse_column_type(change["type"])
+            changes.widen_columns[_column_name(change["path"])] = _parse_column_type(change["type"])
         case "update_comment":
             changes.comments[_top_level_column(path, change)] = change.get("comment")
         case "update_default":
@@ -182,7 +171,7 @@ def _collect_column_change(path: TablePath, change: Mapping[str, Any], changes: 
                 _refuse(path, change, _NOT_NULL)
             changes.drop_not_null.append(name)
         case "update_position":
-            changes.positions[_top_level_column(path, change)] = _column_before(change["position"])
+            changes.move_columns[_top_level_column(path, change)] = _column_before(change["position"])
         case _:
             _refuse(path, change, _POSSIBLE)
 
@@ -277,7 +266,7 @@ def _refuse(path: TablePath, change: Mapping[str, Any], reason: str) -> NoReturn
 def merge_columns(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Add the new columns of a frame before Spark compares the columns: ``mergeSchema``.
 
-    Raises as `schema_merging.merge_columns`, which names the commit point.
+    Raises as `frame_schema.merge_columns`, which names the commit point.
     """
     table = connection.table(str(path_of(args, "write to")))
     add_columns(table, StructType.fromJson(json.loads(args["schema"])), None)

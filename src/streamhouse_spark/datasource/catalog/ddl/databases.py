@@ -26,7 +26,7 @@ def database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, An
     except InvalidNameError:
         return {"exists": False, "properties": {}}
     warehouse = connection.warehouse()
-    comment = warehouse.database_comment(name) if _is_stored(warehouse, name) else None
+    comment = warehouse.database_comment(name) if is_stored(warehouse, name) else None
     exists = database_exists(warehouse, name)
     return {"exists": exists, "properties": {"comment": comment} if comment is not None else {}}
 
@@ -60,10 +60,11 @@ def drop_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
 
 
 def database_exists(warehouse: Warehouse, name: str) -> bool:
-    return name == DEFAULT_DATABASE or _is_stored(warehouse, name)
+    return name == DEFAULT_DATABASE or is_stored(warehouse, name)
 
 
-def _is_stored(warehouse: Warehouse, name: str) -> bool:
+def is_stored(warehouse: Warehouse, name: str) -> bool:
+    """Return whether the warehouse has the database, rather than Spark assuming it."""
     try:
         return warehouse.database_exists(name)
     except WarehouseNotFoundError:  # CREATE DATABASE creates the warehouse

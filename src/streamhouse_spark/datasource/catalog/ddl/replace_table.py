@@ -45,7 +45,7 @@ def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
     staged_table = connection.table_by_uuid(str(path), staged.uuid)
     staged_table.refresh()
     return {
-        **describe_scan(connection, take_query_snapshot(staged_table, None, None, None), None),
+        **describe_scan(connection, take_query_snapshot(staged_table), None),
         "grounds": None,
         "replaces": table.uuid,
     }

@@ -14,7 +14,7 @@ from streamhouse_spark.core.arrow_rows import distinct_rows, sort_rows
 from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.datasource.catalog.ddl.databases import require_database
+from streamhouse_spark.datasource.catalog.ddl.databases import is_stored, require_database
 from streamhouse_spark.datasource.rpc_arguments import StructJson, path_of, rows_path_of
 from streamhouse_spark.datasource.spark_literals import is_same_cell, json_values, parse_cell
 from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
@@ -25,7 +25,7 @@ from streamhouse_spark.datasource.table_definition import (
     parse_partitioning,
 )
 from streamhouse_spark.dml.overwrite import truncate_partitions as truncate_matching
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, WarehouseNotFoundError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.expressions.generated_columns import GENERATED
 from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
@@ -56,17 +56,9 @@ def tables(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]
     warehouse = connection.warehouse()
     database = parse_database(args["database"])
     require_database(warehouse, database)
-    if not _has_database(connection, database):
+    if not is_stored(warehouse, database):  # `default` always exists for Spark
         return {"tables": []}
     return {"tables": [parse_table_name(name).path.table for name in warehouse.tables(database)]}
-
-
-def _has_database(connection: Connection, database: str) -> bool:
-    """Return whether the warehouse has the database. Spark assumes that ``default`` always exists."""
-    try:
-        return connection.warehouse().database_exists(database)
-    except WarehouseNotFoundError:
-        return False
 
 
 def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,8 +85,9 @@ def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[s
     Raises `InvalidOptionError` or `SchemaMismatchError` for an unsupported definition.
     """
     primary_key = args.get("primary_key") or parse_names(like.get(PRIMARY_KEY, ""))
+    copied = {name: value for name, value in like.items() if name not in _OF_ONE_TABLE}
     properties = {
-        **_copy_properties(like),
+        **{name: value for name, value in copied.items() if not name.startswith(SHOWN_PREFIXES)},
         **({} if args.get("as_select") else _generated_column_properties(args["schema"])),
         **table_properties(path, args.get("properties") or {}),
     }
@@ -137,13 +130,6 @@ def table_properties(path: TablePath, properties: Mapping[str, str]) -> dict[str
         name: value
         for name, value in properties.items()
         if name not in passed_by and not name.startswith(SHOWN_PREFIXES)
-    }
-
-
-def _copy_properties(like: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties that CREATE TABLE … LIKE copies."""
-    return {
-        name: value for name, value in like.items() if name not in _OF_ONE_TABLE and not name.startswith(SHOWN_PREFIXES)
     }
 
 
@@ -206,71 +192,49 @@ def truncate_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
 
 
 def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer SHOW PARTITIONS: the distinct partition values in lake and log, filtered by ``names = values``."""
+    """Answer SHOW PARTITIONS: one row of JSON values per partition, filtered by ``names = values``, nulls first.
+
+    Lake partitions come from the manifests; of the hot log, the partition columns are read. Raises `InvalidOptionError`
+    for an unpartitioned table and for a name that is not a partition column.
+    """
     table = connection.table(str(path_of(args, "show partitions of")))
-    partition_spec = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
-    return {"partitions": list_partitions(table, partition_spec)}
+    state = table.refresh()
+    if not state.partition_by:
+        raise InvalidOptionError(f"table {table.name} is not partitioned by columns; there are no partitions to show")
+    conditions = zip(args.get("names") or [], args.get("values") or [], strict=True)
+    positions = {_partition_index(state, name): value for name, value in conditions}
+    partitions = read_with_fallback(
+        table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _distinct_partitions(table, pin)
+    )
+    columns = sort_rows(partitions, state.partition_by).columns
+    rows = zip(*(json_values(column) for column in columns), strict=True)
+    matching_rows = [list(row) for row in rows if all(is_same_cell(row[at], value) for at, value in positions.items())]
+    return {"partitions": sorted(matching_rows, key=lambda row: [value is not None for value in row])}
 
 
 def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Drop partitions of the loaded table, as ALTER TABLE … DROP PARTITION."""
     table = connection.table_by_uuid(str(path_of(args, "drop partitions of")), args["uuid"])
-    drop_partitions_by_value(table, args["partitions"])
+    drop_matching(table, _partition_matches(table, table.refresh(), args["partitions"]))
     return {}
 
 
 def truncate_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Remove the rows of partitions of the loaded table atomically: TRUNCATE TABLE … PARTITION."""
+    """Remove the rows of partitions of the loaded table: TRUNCATE TABLE … PARTITION. **Commit point:** one record."""
     table = connection.table_by_uuid(str(path_of(args, "truncate partitions of")), args["uuid"])
-    truncate_partitions_by_value(table, args["partitions"])
-    return {}
-
-
-def list_partitions(table: TableHandle, partition_spec: Mapping[str, Any]) -> list[list[Any]]:
-    """Return one row of JSON values per partition, in the order of the partition columns, sorted with nulls first.
-
-    Lake partitions come from the manifests; of the hot log, the partition columns are read. Raises `InvalidOptionError`
-    for an unpartitioned table and for a name that is not a partition column.
-    """
     state = table.refresh()
-    columns = state.partition_by
-    if not columns:
-        raise InvalidOptionError(f"table {table.name} is not partitioned by columns; there are no partitions to show")
-    positions = {_partition_index(state, name): value for name, value in partition_spec.items()}
-    partitions = read_with_fallback(
-        table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _distinct_partitions(table, pin)
-    )
-    partitions = sort_rows(partitions, columns)
-    rows = zip(*(json_values(column) for column in partitions.columns), strict=True)
-    matching_rows = [list(row) for row in rows if all(is_same_cell(row[at], value) for at, value in positions.items())]
-    return sorted(matching_rows, key=lambda row: [value is not None for value in row])
+    matches = _partition_matches(table, state, args["partitions"])
+    if state.primary_key:
+        drop_matching(table, matches)
+    else:
+        truncate_matching(table, matches)
+    return {}
 
 
 def _distinct_partitions(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
     schema = pin.state.schema.select(pin.state.partition_by).arrow
     parts = [distinct_rows(part.cast(schema)) for part in _read_partition_columns(table, pin)]
     return distinct_rows(pa.concat_tables([schema.empty_table(), *parts]))
-
-
-def drop_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
-    """Drop the partitions with these JSON values of all partition columns atomically.
-
-    Raises as `Table.drop_partition`.
-    """
-    drop_matching(table, _partition_matches(table, table.refresh(), partitions))
-
-
-def truncate_partitions_by_value(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
-    """Remove the rows of the partitions with these JSON values of all partition columns.
-
-    **Commit point:** one record.
-    """
-    state = table.refresh()
-    matches = _partition_matches(table, state, partitions)
-    if state.primary_key:
-        drop_matching(table, matches)
-    else:
-        truncate_matching(table, matches)
 
 
 def _partition_matches(table: TableHandle, state: TableState, partitions: Sequence[Sequence[Any]]) -> PartitionMatches:

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.lake_jobs import run_on_executor
+from streamhouse_spark.datasource.lake_jobs import run_in_groups, run_on_executor
 from streamhouse_spark.datasource.worker import release_memory
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -38,7 +38,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.formats import lake_library
 from streamhouse_spark.lake.parquet.compaction import GroupWriter, Rewritten, RunGroups, SizedFile, make_local_runner
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
-from streamhouse_spark.lake.tiering.plan import TieringTask, group_tasks, task_bytes
+from streamhouse_spark.lake.tiering.plan import TieringTask, task_bytes
 from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.lake.types import LakeFile
 from streamhouse_spark.table_handle import TableHandle
@@ -162,15 +162,12 @@ def make_round_runner(jobs: SparkJobs, table: TableHandle, *, spark_job: bool | 
         num_bytes = sum(map(task_bytes, tasks))
         if not tasks or not jobs.should_run(num_bytes, spark_job=spark_job):
             return here(tasks)
-        groups = group_tasks(tasks)
-        texts = [encode_round_task([tasks[position] for position in group]) for group in groups]
-        description = f"tier {table.name}: {len(groups)} tasks, {num_bytes >> 20} MiB"
-        written = jobs.results(description, texts)
-        files_by_task: dict[int, list[LakeFile]] = {}
-        for group, files_of_group in zip(groups, written, strict=True):
-            for position, files in zip(group, files_of_group, strict=True):
-                files_by_task[position] = [LakeFile.from_json(file) for file in files]
-        return [files_by_task[position] for position in range(len(tasks))]
+
+        def run_groups(groups: list[list[dict[str, Any]]]) -> list[Any]:
+            description = f"tier {table.name}: {len(groups)} tasks, {num_bytes >> 20} MiB"
+            return jobs.results(description, [json.dumps({"round": group}) for group in groups])
+
+        return run_in_groups(tasks, run_groups)
 
     return run
 
@@ -186,11 +183,6 @@ _REWRITING: Final = {
     "paimon by key": ("paimon.compaction", "KeyedRewriteTask", "GroupFiles"),
 }
 """Lake modules that rewrite groups of files, each with its writer and group class."""
-
-
-def encode_round_task(tasks: Sequence[TieringTask]) -> str:
-    """Encode a task that writes the files of some tasks of a tiering round."""
-    return json.dumps({"round": [task.to_json() for task in tasks]})
 
 
 def encode_group_task(writer: GroupWriter, group: Any) -> str:

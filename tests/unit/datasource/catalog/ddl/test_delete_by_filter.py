@@ -75,6 +75,7 @@ def columns_of(*trees) -> tuple[str, ...] | None:
         (op("<=>", column("id"), {"type": '"void"', "literal": None}), [None]),
         (op("=", column("ratio"), double(0.5)), [1]),
         (op("NOT", op("=", column("ratio"), double(0.5))), [2, 4]),
+        (op("<>", column("ratio"), double(0.5)), [2, 4]),
         (op("<=>", double("NaN"), column("ratio")), [2]),
         (op("IN", column("ratio"), double("NaN"), double(0.0)), [2, 4]),
         (op("=", column("fraction"), {"type": '"float"', "literal": 0.5}), [1]),
