@@ -121,7 +121,6 @@ def refresh(
             if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
                 logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
             if commit_step(view, step, rows, is_delete):
-                run.save_cache()
                 done = _add_step(done, step, rows, is_delete)
                 if is_last:
                     return done
