@@ -1,4 +1,4 @@
-"""Refreshes of materialised tables, beside the computation of their whole queries."""
+"""Refreshes of materialized tables, beside the computation of their whole queries."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from streamhouse_spark.views.ivm.aggregates import Aggregate, IncrementalAggregate
 from streamhouse_spark.views.ivm.delta_sql import Writer, find_indexed_sides, iter_scans
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query, prune_columns
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, prune_columns
 from streamhouse_spark.views.ivm.refresh_sql import VALUES_MAX, Statements, build_filter, choose_identity, in_filter
 
 SOURCES = {
@@ -23,7 +23,7 @@ KEYS = {"t1": ("id",), "t2": ("a", "b")}
 
 
 def plan(query: str):
-    return prune_columns(build_plan(parse_query(query), SOURCES, IDS))
+    return prune_columns(build_plan(parse_sql(query), SOURCES, IDS))
 
 
 def kinds(select: str, *types: str) -> list[str] | None:
