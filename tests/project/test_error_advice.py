@@ -283,7 +283,7 @@ ELSEWHERE = {
     "set it to true, or leave the table out": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
     "commit races to other refreshes": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
     "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
-    "is a materialised table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
+    "is a materialized table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
     "cannot be checked until it answers": "unit/serve/test_oidc.py::test_a_provider_that_is_away",
     "ask for a right on it: … =": "unit/serve/test_guard.py::test_rights_by_table_over_http",
     "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_lives",

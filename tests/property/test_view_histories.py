@@ -16,7 +16,7 @@ from streamhouse_spark.kv import upsert_commit
 from streamhouse_spark.log import idempotency as outcome
 from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import local_reads, min_max_cache, refresh, refresh_step, step_planning, temp_views
+from streamhouse_spark.views import local_reads, refresh, refresh_step, step_planning, temp_views
 from view_histories import tables
 from view_histories.grammar import Query
 from view_histories.history import DifferenceError, Figures, History, typed, typed_commit
@@ -132,14 +132,7 @@ def a_doubled_batch():
 
 
 def a_group_that_is_not_computed_again():
-    return mock.patch.multiple(
-        refresh_step.RefreshStepRun, _recompute_groups=lambda self, *_: self._no_changes(), _list_lost=lambda *_: False
-    )
-
-
-def what_was_kept_counts_as_it_is():
-    """Smallest and largest values of one host count, however far another one brought the view."""
-    return mock.patch.object(min_max_cache.MinMaxCache, "_apply_changes_since", return_value=None)
+    return mock.patch.object(refresh_step.RefreshStepRun, "_recompute_groups", lambda self, *_: self._no_changes())
 
 
 def a_group_that_should_vanish():
@@ -258,7 +251,6 @@ PLANTS = {
     a_lost_retraction: COUNTS,
     a_doubled_batch: COUNTS,
     a_group_that_is_not_computed_again: LEAST,
-    what_was_kept_counts_as_it_is: LEAST,
     a_group_that_should_vanish: LEAST,
     rows_and_versions_are_two_commits: COUNTS,
     the_slower_refresh_counts_too: COUNTS,

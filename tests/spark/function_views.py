@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 
 from spark.typed_views import NAN, VALUES, TypedHistory
 from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
-from streamhouse_spark.views.ivm.query_parser import has_aggregate, parse_query, require_deterministic
+from streamhouse_spark.views.ivm.query_parser import has_aggregate, parse_sql, require_deterministic
 
 COLUMNS: Mapping[str, str] = {
     "i": "INT",
@@ -110,7 +110,7 @@ class FunctionHistory(TypedHistory):
             call = self._call(aggregates=aggregates)
             query = f"SELECT {call} AS e FROM streamhouse.{self._tables['a'].name}"
             try:
-                expression = parse_query(query).selects[0].unalias()
+                expression = parse_sql(query).selects[0].unalias()
                 require_deterministic(expression)
                 if has_aggregate(expression) != aggregates:
                     continue

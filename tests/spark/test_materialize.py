@@ -109,7 +109,7 @@ def test_a_source_that_was_emptied_is_computed_anew_once(spark, orders):
 def test_what_a_view_is_not(spark, wh, orders, keyed):
     """Each refusal comes before anything is written, and its advice leads on."""
     query = f"SELECT cust, count(*) AS n FROM streamhouse.{orders.name} GROUP BY cust"
-    with pytest.raises(TableExistsError, match="is not a materialised table"):
+    with pytest.raises(TableExistsError, match="is not a materialized table"):
         sh.materialize(spark, keyed.name, query)
     with pytest.raises(InvalidOptionError, match=r"reads gold\.not_it itself"):
         sh.materialize(spark, "gold.not_it", "SELECT * FROM gold.not_it")

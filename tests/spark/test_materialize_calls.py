@@ -1,4 +1,4 @@
-"""Materialised tables by ``CALL``: a process of its own works in the statement's session."""
+"""Materialized tables by ``CALL``: a process of its own works in the statement's session."""
 
 from __future__ import annotations
 

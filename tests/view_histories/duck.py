@@ -166,11 +166,6 @@ class Frame:
         finally:
             self._session.dropTempView("selected")
 
-    def mapInArrow(self, function: Any, schema: Any) -> Frame:  # noqa: N802
-        given = self.toArrow().cast(spark_versions.arrow_schema_of(self.schema))
-        batches = list(function(iter(given.to_batches(max_chunksize=3))))
-        return Frame(self._session, rows=pa.Table.from_batches(batches, spark_versions.arrow_schema_of(schema)))
-
     def where(self, condition: str) -> Frame:
         self._session.register("selected", self.toArrow())
         return Frame(self._session, rows=self._session.rows(f"SELECT * FROM selected WHERE {condition}"))

@@ -24,10 +24,9 @@ from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotE
 from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table import refresh_commit
 from streamhouse_spark.table.refresh_commit import last_refresh
-from streamhouse_spark.views import local_executor, local_reads, min_max_cache, refresh
+from streamhouse_spark.views import local_executor, local_reads, refresh
 from streamhouse_spark.views.create import create_and_refresh
-from streamhouse_spark.views.ivm import aggregates, min_max
-from streamhouse_spark.views.ivm import min_max as top_k
+from streamhouse_spark.views.ivm import aggregates
 from view_histories import tables
 from view_histories.duck import in_duckdb, reference
 from view_histories.grammar import Grammar, Kinds, Query
@@ -125,7 +124,6 @@ class History:
                 one_thing_at_a_time(),
                 self.house.open(),
                 mock.patch.object(refresh, "commit_step", typed_commit),
-                keeping_little(self.seed),
             ):
                 for step in range(-1, self.steps + 1):
                     self._numbered(step)
@@ -447,20 +445,6 @@ def of_many_changes() -> Iterator[None]:
 def told_often() -> Iterator[None]:
     """A few records without rows are enough to record the versions again."""
     with mock.patch.object(refresh_commit, "IDLE_RECORDS_MAX", 2):
-        yield
-
-
-@contextmanager
-def keeping_little(seed: int) -> Iterator[None]:
-    """Hosts list groups in shares, as those of large sources, or keep few values of each; some histories do neither."""
-    with ExitStack() as stack:
-        if seed % 2:
-            stack.enter_context(mock.patch.multiple(min_max_cache, SMALL_ROWS=-1, NUM_SHARES=2))
-        if seed % 3:
-            for module in (min_max, min_max_cache):
-                stack.enter_context(mock.patch.object(module, "ROOM", seed % 3))
-            for module in (min_max, top_k):
-                stack.enter_context(mock.patch.object(module, "ALL_ROOM", seed % 3))
         yield
 
 

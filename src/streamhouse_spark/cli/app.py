@@ -53,10 +53,10 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "append": ("row_commands", "Append the rows of files to a table, or upsert them by primary key."),
         "serve": ("serve_command", "Serve fresh rows to Iceberg engines, and read and write rows over HTTP."),
     },
-    "Materialised tables": {
-        "refresh": ("spark_commands", "Refresh materialised tables from their sources, on Spark."),
-        "pause": ("spark_commands", "Pause refreshes of materialised tables by services, until resume."),
-        "resume": ("spark_commands", "Resume refreshes of materialised tables by services."),
+    "Materialized tables": {
+        "refresh": ("spark_commands", "Refresh materialized tables from their sources, on Spark."),
+        "pause": ("spark_commands", "Pause refreshes of materialized tables by services, until resume."),
+        "resume": ("spark_commands", "Resume refreshes of materialized tables by services."),
     },
     "Lake and maintenance": {
         "tier": ("tier_command", "Move rows from the hot logs into the lakes."),

@@ -44,7 +44,7 @@ streamhouse -w s3://bucket/warehouse refresh gold.revenue gold.visitors --master
 @click.option("--master", metavar="URL", help="Run with this master, such as local[*].")
 @click.pass_obj
 def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: str | None) -> None:
-    """Refresh materialised tables from their sources, on Spark.
+    """Refresh materialized tables from their sources, on Spark.
 
     Refreshes the VIEWS named, including paused ones, one after the other, each in all of its steps. Spark runs their
     queries, so this needs --master or --spark. A refresh without new source rows commits nothing: repeating it is
@@ -82,7 +82,7 @@ streamhouse -w ./warehouse resume gold.revenue
 @_VIEWS
 @click.pass_obj
 def pause(session: Session, views: Sequence[str]) -> None:
-    """Pause refreshes of materialised tables by services, until resume.
+    """Pause refreshes of materialized tables by services, until resume.
 
     Applies to all services on all hosts; each checks it before its next step. It is one commit per view of VIEWS, and
     none for a paused view. `streamhouse refresh` refreshes paused views too. Needs no Spark.
@@ -101,7 +101,7 @@ streamhouse -w ./warehouse resume gold.revenue gold.visitors --output json
 @_VIEWS
 @click.pass_obj
 def resume(session: Session, views: Sequence[str]) -> None:
-    """Resume refreshes of materialised tables by services.
+    """Resume refreshes of materialized tables by services.
 
     Services continue at the versions of the VIEWS, within seconds. It is one commit per view, and none for a view that
     is not paused. Needs no Spark.

@@ -61,7 +61,7 @@ streamhouse -w s3://bucket/warehouse tier --lineage http://marquez:5000/api/v1/l
 # the same on Spark, which writes the files on its executors
 streamhouse -w s3://bucket/warehouse tier --master 'local[4]'
 
-# also refresh materialised tables as often as their freshness requires
+# also refresh materialized tables as often as their freshness requires
 streamhouse -w s3://bucket/warehouse tier --master 'local[4]' --views
 """,
 )
@@ -81,7 +81,7 @@ streamhouse -w s3://bucket/warehouse tier --master 'local[4]' --views
     metavar="URL|FILE",
     help="Send events of OpenLineage about the service's rounds there; with OPENLINEAGE_API_KEY as the bearer token.",
 )
-@click.option("--views", is_flag=True, help="Also refresh materialised tables. On Spark alone.")
+@click.option("--views", is_flag=True, help="Also refresh materialized tables. On Spark alone.")
 @click.pass_obj
 def tier(
     session: Session,
@@ -100,7 +100,7 @@ def tier(
     once: each round's commit is fenced. The service also maintains the tables, like `streamhouse maintain`. Runs in
     this process; use --spark or --master for large tables.
 
-    With --views the service also refreshes the materialised tables of the warehouse, or those among TABLES, one at a
+    With --views the service also refreshes the materialized tables of the warehouse, or those among TABLES, one at a
     time next to the rounds, the longest overdue first. Their queries run on Spark, so it needs --spark or --master.
     """
     address = _parse_address(listen) if listen is not None else None

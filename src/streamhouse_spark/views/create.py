@@ -1,4 +1,4 @@
-"""Creation of materialised tables, and the handle of one."""
+"""Creation of materialized tables, and the handle of one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,27 @@ from streamhouse_spark.config.table_properties import (
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
-from streamhouse_spark.log.transactions import Lineage
-from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh, pause_refreshes, resume_refreshes
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
+from streamhouse_spark.table.refresh_commit import (
+    RefreshStep,
+    lag_behind,
+    last_refresh,
+    pause_refreshes,
+    resume_refreshes,
+)
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.views.ivm.delta_sql import Writer
 from streamhouse_spark.views.query_analysis import (
+    ParsedQuery,
     compile_statements,
     parse_query,
     reject_unsupported,
     require_same_meaning,
     session_values,
 )
-from streamhouse_spark.views.refresh import Refresher, RefreshReport, begin_creation
+from streamhouse_spark.views.refresh import Refresher, RefreshReport
+from streamhouse_spark.views.refresh_step import new_relations
+from streamhouse_spark.views.temp_views import TempViews
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
@@ -158,9 +168,9 @@ def create_view_table(
     except TableNotFoundError:
         definition = None
     except InvalidOptionError as error:
-        raise TableExistsError(f"{path} exists and is not a materialised table; choose another name") from error
+        raise TableExistsError(f"{path} exists and is not a materialized table; choose another name") from error
     if definition is not None and (definition.query, definition.mode) != (query, parsed_mode):
-        raise TableExistsError(f"{path} is a materialised table of another query or mode; drop it first")
+        raise TableExistsError(f"{path} is a materialized table of another query or mode; drop it first")
     if definition is None:
         _create(spark, connection, path, query, freshness_ms, parsed_mode, properties, steps)
     return MaterializedTable(spark, connection, path)
@@ -179,7 +189,7 @@ def _create(
     """Create the table of a view after Spark has analysed and checked the query."""
     parsed = parse_query(path, query)
     sources = {name: connection.table(name) for name in parsed.sources}
-    relations = begin_creation(spark, path, parsed, sources)
+    relations = _begin_creation(spark, path, parsed, sources)
     try:
         new = {name: f"{relations.prefix}{source_id}_new" for name, source_id in relations.ids.items()}
         written = relations.sql(parsed.text_over(new))
@@ -195,8 +205,6 @@ def _create(
         else:
             with reject_unsupported(path):
                 statements = compile_statements(relations, parsed, sources, names)
-                from streamhouse_spark.views.ivm.delta_sql import Writer
-
                 whole = relations.sql(statements.full_sql(Writer(relations.prefix, frozenset()))).schema
                 identity, key = statements.identity, statements.key_columns
             printed = parsed.printed_over(new)
@@ -211,6 +219,15 @@ def _create(
     _make_table(connection, path, schema, key, properties, ViewDefinition(
         query, mode, freshness_ms, names, identity, session_values(spark), step_rows=step_rows
     ))  # fmt: skip
+
+
+def _begin_creation(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
+    """Return temporary views over the latest versions of the sources, for a view that is being created."""
+    relations = new_relations(spark, parsed, sources)
+    states = {name: source.refresh() for name, source in sources.items()}
+    new = (SourceVersion(n, s.table_uuid, s.version, s.attempt, s.ends) for n, s in states.items())
+    relations.begin(RefreshStep(1, None, Lineage(tuple(new), f"{view} is made")))
+    return relations
 
 
 def _make_table(

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from streamhouse_spark.core.arrow_rows import combine_chunks, distinct_rows
+from streamhouse_spark.core.arrow_rows import combine_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import is_beyond_python
 from streamhouse_spark.views.ivm.aggregates import RECOMPUTE, Aggregate, IncrementalAggregate, Part, group_column
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT, scan_name, single_scan
 from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, source_tables
-from streamhouse_spark.views.ivm.min_max import ChangesOf, TopKLookup, TopKResult, ValueChanges, match_groups
 from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY
 
 _SAME_TEXT_TYPES: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
@@ -44,36 +41,21 @@ class LocalRows:
     """Use of an unchanged source → its rows that match changes of other sources."""
 
 
-def merge_aggregates(
-    incremental: IncrementalAggregate, rows: LocalRows, find_rows: ViewLookup, lookup_top_k: TopKLookup | None = None
-) -> pa.Table | None:
+def merge_aggregates(incremental: IncrementalAggregate, rows: LocalRows, find_rows: ViewLookup) -> pa.Table | None:
     """Return the rows of `IncrementalAggregate.merge_sql`; None if Spark must compute them.
 
-    ``find_rows`` looks up rows of the view, and ``lookup_top_k`` cached values of groups.
+    ``find_rows`` looks up rows of the view.
     """
-    root = incremental.statements.root
-    if not isinstance(root, Group) or not _is_supported(incremental, root):
+    root = incremental.root
+    if not _is_supported(incremental, root):
         return None
     try:
         delta = _compute_delta(root.child, rows)
         if delta is not None and not delta.num_rows:
             return pa.table({GONE: pa.array([], pa.bool_()), RECOMPUTE: pa.array([], pa.bool_())})
-        return None if delta is None else _merge_groups(incremental, root, delta, find_rows, lookup_top_k)
+        return None if delta is None else _merge_groups(incremental, root, delta, find_rows)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # an overflow, or a type without this function
         return None
-
-
-def compute_changes(incremental: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
-    """Return the distinct keys of changed groups and their value changes; None if Spark must compute them."""
-    root = incremental.root
-    delta = _compute_delta(root.child, rows) if _is_supported(incremental, root) else None
-    if delta is None:
-        return None
-    groups = distinct_rows(delta.select(list(root.groups)))
-    if incremental.statements.identity == "hash":
-        groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
-    keys = {name: groups.column(column) for name, column in incremental.key_columns.items()}
-    return pa.table(keys), _value_changes(root, groups, delta)
 
 
 def _is_supported(incremental: IncrementalAggregate, root: Group) -> bool:
@@ -89,9 +71,9 @@ def _is_exact(part: Part, expression: exp.Expr, kind: str) -> bool:
         return isinstance(expression, exp.Column)
     if part.kind == "rows":
         return True
-    is_number = part.kind in ("min", "max", "distinct") and (part.of_type or kind) in ("float", "double")
     is_of_column = isinstance(_argument(expression), exp.Column) and not isinstance(expression, exp.CountIf)
-    return is_of_column and part.kind != "grown" and not is_number
+    is_float = part.kind in ("min", "max") and kind in ("float", "double")
+    return is_of_column and part.kind != "grown" and not is_float
 
 
 def _argument(expression: exp.Expr) -> exp.Expr:
@@ -188,13 +170,7 @@ def _rename_columns(rows: pa.Table, of: Mapping[str, str], *also: str) -> pa.Tab
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def _merge_groups(
-    incremental: IncrementalAggregate,
-    root: Group,
-    delta: pa.Table,
-    find_rows: ViewLookup,
-    lookup_top_k: TopKLookup | None,
-) -> pa.Table:
+def _merge_groups(incremental: IncrementalAggregate, root: Group, delta: pa.Table, find_rows: ViewLookup) -> pa.Table:
     statements = incremental.statements
     groups = _group_changes(incremental, root, delta)
     if statements.identity == "hash":
@@ -202,17 +178,12 @@ def _merge_groups(
     keys = {name: groups.column(column) for name, column in incremental.key_columns.items()}
     stored_rows = find_rows(pa.table(keys))
     is_present = stored_rows.column(stored_rows.num_columns - 1)
-    top_k = None
-    if lookup_top_k is not None:
-        top_k = lookup_top_k(pa.table(keys), is_present.to_numpy(), _value_changes(root, groups, delta))
     old = {column: stored_rows.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
-    new = {
-        part.column: _NewValue.of(part, groups, old[part.column]).with_top_k(top_k) for part in incremental.aggregates
-    }
+    new = {part.column: _NewValue.of(part, groups, old[part.column]) for part in incremental.aggregates}
     values = {
         name: new[name].result(new) if name in new else groups.column(root.exprs[name].name) for name in root.columns
     }
-    remains = _compute_remains(groups.column("rows"), is_present, new, top_k)
+    remains = _compute_remains(groups.column("rows"), is_present, new)
     sure = pa.chunked_array([pa.repeat(pa.scalar(value=True), groups.num_rows)])
     for value_part in new.values():
         sure = pc.and_kleene(sure, value_part.is_known(new))
@@ -230,18 +201,6 @@ def _merge_groups(
         same = pc.and_(same, pc.or_(both_null, pc.fill_null(pc.equal(value, old[name]), fill_value=False)))
     absent = pc.and_(is_deleted, pc.invert(is_present))  # a group that had no row and has none
     return rows.filter(pc.or_(recompute, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(is_deleted))))))
-
-
-def _value_changes(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
-    by = list(root.groups)
-    numbers, weights = match_groups(groups.select(by), delta.select(by)), delta.column(WEIGHT).to_numpy()
-
-    def changes_of(column: str) -> ValueChanges:
-        return ValueChanges(
-            numbers, combine_chunks(delta.column(_argument(root.exprs[column]).name)), weights.astype(np.int64)
-        )
-
-    return changes_of
 
 
 def _group_changes(incremental: IncrementalAggregate, root: Group, delta: pa.Table) -> pa.Table:
@@ -307,7 +266,7 @@ def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
 
 
 def _compute_remains(
-    rows: pa.ChunkedArray, is_present: pa.ChunkedArray, new: Mapping[str, _NewValue], top_k: TopKResult | None
+    rows: pa.ChunkedArray, is_present: pa.ChunkedArray, new: Mapping[str, _NewValue]
 ) -> pa.ChunkedArray:
     """Return whether each group has a row afterwards; null if unknown."""
     num_rows = next((aggregate.value for aggregate in new.values() if aggregate.part.kind == "rows"), None)
@@ -317,8 +276,7 @@ def _compute_remains(
     proven = pc.if_else(pc.greater_equal(rows, 0), yes, no)
     for aggregate in new.values():
         proven = pc.if_else(pc.fill_null(aggregate.is_nonempty(), fill_value=False), yes, proven)
-    remains = pc.if_else(is_present, proven, _count_rows(rows))
-    return remains if top_k is None else pc.if_else(pa.array(top_k.is_known), pa.array(top_k.rows > 0), remains)
+    return pc.if_else(is_present, proven, _count_rows(rows))
 
 
 def _count_rows(number: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -334,8 +292,6 @@ class _NewValue:
     value: pa.ChunkedArray
     deleted: pa.ChunkedArray | None = None
     count: pa.ChunkedArray | None = None
-    has_value: pa.Array | None = None
-    """Whether the cache determines the value of each group."""
 
     @classmethod
     def of(cls, part: Aggregate, groups: pa.Table, old: pa.ChunkedArray) -> _NewValue:
@@ -358,16 +314,6 @@ class _NewValue:
         chosen = pc.min_element_wise if part.kind == "min" else pc.max_element_wise
         return cls(part, old, chosen(old, column("came").cast(old.type)), column("gone").cast(old.type))
 
-    def with_top_k(self, top_k: TopKResult | None) -> _NewValue:
-        """Return the new value with cached values where available; these need no further check."""
-        if top_k is None or self.part.column not in top_k.values:
-            return self
-        has_value, values = pa.array(top_k.is_known), top_k.values[self.part.column]
-        if self.part.kind == "distinct":
-            has_value = pc.and_(has_value, values.is_valid())
-        value = pc.if_else(has_value, values, self.value)
-        return replace(self, value=value, has_value=has_value)
-
     def result(self, new: Mapping[str, _NewValue]) -> pa.ChunkedArray:
         if self.part.kind != "sum":
             return self.value
@@ -387,14 +333,11 @@ class _NewValue:
                     is_known = pc.or_(is_known, pc.greater_equal(new[self.part.counted].value, 0))
                 return pc.if_else(pc.is_null(self.old), only_inserts, is_known)
             case "distinct":
-                stays = pc.equal(self.count, 0)
-                return stays if self.has_value is None else pc.or_(self.has_value, stays)
+                return pc.equal(self.count, 0)
             case _:
                 further = pc.greater if self.part.kind == "min" else pc.less
-                stays = pc.or_(
-                    pc.is_null(self.deleted), pc.fill_null(further(self.deleted, self.value), fill_value=False)
-                )
-                return stays if self.has_value is None else pc.or_(self.has_value, stays)
+                is_further = pc.fill_null(further(self.deleted, self.value), fill_value=False)
+                return pc.or_(pc.is_null(self.deleted), is_further)
 
     def is_nonempty(self) -> pa.ChunkedArray:
         match self.part.kind:

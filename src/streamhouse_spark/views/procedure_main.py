@@ -65,7 +65,7 @@ def _run_procedure(request: Mapping[str, Any]) -> list[Any]:
     connection = connect_catalog(spark)
     if connection.location != request["warehouse"]:
         raise InvalidOptionError(
-            f"{request['verb']} {name}: materialised tables read the session's catalog streamhouse, which is not of "
+            f"{request['verb']} {name}: materialized tables read the session's catalog streamhouse, which is not of "
             "this warehouse; call the catalog streamhouse"
         )
     if request["verb"] == "materialize":

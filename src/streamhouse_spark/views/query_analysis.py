@@ -7,24 +7,30 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from sqlglot import exp
+
 from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.spark_schema import SIZE_METADATA
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, MissingExtraError
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.views.ivm.delta_sql import quote_name
+from streamhouse_spark.views.ivm.delta_sql import Writer, quote_name
+from streamhouse_spark.views.ivm.logical_plan import Group, Node, SourceColumns, UnsupportedQueryError, print_sql
+from streamhouse_spark.views.ivm.query_parser import (
+    TypesOf,
+    build_plan,
+    parse_sql,
+    prune_columns,
+    strip_length,
+    table_names,
+)
+from streamhouse_spark.views.ivm.refresh_sql import Statements, choose_identity
 from streamhouse_spark.views.temp_views import CATALOG, TempViews
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from sqlglot import exp
-
-    from streamhouse_spark.views.ivm.logical_plan import Node
-    from streamhouse_spark.views.ivm.query_parser import TypesOf
-    from streamhouse_spark.views.ivm.refresh_sql import Statements
-
 
 SESSION = (
     "spark.sql.session.timeZone",
@@ -66,10 +72,6 @@ class ParsedQuery:
 
     def printed_over(self, relations: Mapping[str, str]) -> str:
         """Return the text printed from the parsed query, over other relations."""
-        from sqlglot import exp
-
-        from streamhouse_spark.views.ivm.logical_plan import print_sql
-
         parsed = ParsedQuery(self.text, self.tree.copy(), self.tables)
         for column in parsed._columns_with_database():
             column.set("db", None)
@@ -84,14 +86,10 @@ class ParsedQuery:
         return print_sql(parsed.tree)
 
     def _source_tables(self) -> list[exp.Table]:
-        from sqlglot import exp
-
         return [table for table in self.tree.find_all(exp.Table) if _dotted_name(table.parts) in self.tables]
 
     def _columns_with_database(self) -> list[exp.Column]:
         """Return the columns that are qualified with a database, which the relations do not have."""
-        from sqlglot import exp
-
         names = {name.lower() for name in (*self.tables, *self.tables.values())}
         columns = (column for column in self.tree.find_all(exp.Column) if len(column.parts) > 2)
         return [column for column in columns if _dotted_name(column.parts[:-1]).lower() in names]
@@ -105,12 +103,6 @@ def _dotted_name(parts: Sequence[exp.Expr]) -> str:
 def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
     """Raise `UnsupportedQueryError` as `InvalidOptionError`, with the part that prevents the plan and the remedy."""
     try:
-        from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
-    except ImportError as error:
-        raise MissingExtraError(
-            "materialised tables need sqlglot, which is not installed; use pip install 'streamhouse-spark[spark]'"
-        ) from error
-    try:
         yield
     except UnsupportedQueryError as error:
         raise InvalidOptionError(
@@ -121,12 +113,7 @@ def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
 def parse_query(view: str, query: str) -> ParsedQuery:
     """Parse a query. Raises `InvalidOptionError` or `InvalidNameError` unless it reads tables of the warehouse."""
     with reject_unsupported(view, "rewrite this part"):
-        from sqlglot import exp
-
-        from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
-        from streamhouse_spark.views.ivm.query_parser import parse_query, table_names
-
-        tree = parse_query(query)
+        tree = parse_sql(query)
         names = {name: _resolve_table_name(view, name) for name in table_names(tree)}
         for table in tree.find_all(exp.Table):
             if table.args.get("version"):
@@ -184,11 +171,6 @@ def compile_statements(
     relations: TempViews, parsed: ParsedQuery, sources: Mapping[str, TableHandle], names: tuple[str, ...]
 ) -> Statements:
     """Return the statements of a query, with Spark's types. Raises `UnsupportedQueryError`."""
-    from streamhouse_spark.views.ivm.delta_sql import Writer
-    from streamhouse_spark.views.ivm.logical_plan import Group
-    from streamhouse_spark.views.ivm.query_parser import strip_length
-    from streamhouse_spark.views.ivm.refresh_sql import Statements, choose_identity
-
     writer = Writer(relations.prefix, frozenset())
 
     def types_of(node: Node) -> dict[str, str]:
@@ -205,9 +187,6 @@ def compile_statements(
 
 def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
     """Return the plan, pruned to the columns that the query needs."""
-    from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-    from streamhouse_spark.views.ivm.query_parser import build_plan, prune_columns
-
     ids = {name: f"t{number}" for number, name in enumerate(parsed.sources)}
     columns = {}
     for name, source in sources.items():

@@ -16,14 +16,13 @@ from pyspark.errors import PySparkException
 from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
-from streamhouse_spark.log.transactions import Lineage, SourceVersion
+from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step, next_step
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.local_reads import is_mostly_changed
-from streamhouse_spark.views.query_analysis import ParsedQuery, PlanCache
-from streamhouse_spark.views.refresh_step import RefreshStepRun, new_relations
+from streamhouse_spark.views.query_analysis import PlanCache
+from streamhouse_spark.views.refresh_step import RefreshStepRun
 from streamhouse_spark.views.step_planning import choose_step, covers
-from streamhouse_spark.views.temp_views import TempViews
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
@@ -105,8 +104,8 @@ def refresh(
         if to_newest is None:
             return done
         goal = goal or to_newest.new
-        if done.changed and _is_done(to_newest, goal):
-            return done
+        if done.changed and to_newest.old is not None and covers(to_newest.old, goal):
+            return done  # the view has all rows that its sources had when the refresh began
         chosen = choose_step(to_newest, sources, step_rows, goal)
         step = chosen.step
         is_last = not chosen.rows_left
@@ -121,7 +120,6 @@ def refresh(
             if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
                 logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
             if commit_step(view, step, rows, is_delete):
-                run.save_cache()
                 done = _add_step(done, step, rows, is_delete)
                 if is_last:
                     return done
@@ -144,11 +142,6 @@ def refresh(
     raise CommitConflictError(
         f"{view.name}: the refresh lost {RACES_MAX} commit races to other refreshes; refresh it from one place"
     )
-
-
-def _is_done(step: RefreshStep, goal: Lineage) -> bool:
-    """Return whether the view has all rows that its sources had when the refresh began."""
-    return step.old is not None and covers(step.old, goal)
 
 
 def _is_mostly_changed(step: RefreshStep, sources: Mapping[str, Table]) -> bool:
@@ -208,12 +201,3 @@ def _are_replaced(connection: Connection, step: RefreshStep, names: Collection[s
 def _has_newer_source(connection: Connection, step: RefreshStep) -> bool:
     """Return whether a source is newer than the version that the step reads; files of that version may be deleted."""
     return any(connection.table(source.name).state.version > source.version for source in step.new.sources)
-
-
-def begin_creation(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
-    """Return temporary views over the latest versions of the sources, for a view that is being created."""
-    relations = new_relations(spark, parsed, sources)
-    states = {name: source.refresh() for name, source in sources.items()}
-    new = (SourceVersion(n, s.table_uuid, s.version, s.attempt, s.ends) for n, s in states.items())
-    relations.begin(RefreshStep(1, None, Lineage(tuple(new), f"{view} is made")))
-    return relations

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from streamhouse_spark.table.refresh_commit import RefreshStep
-    from streamhouse_spark.views.ivm.min_max import FirstValues
 
 CATALOG = "streamhouse"
 _CAME = "CASE WHEN _change_type IN ('insert', 'update_after') THEN 1 ELSE -1 END"
@@ -65,19 +64,6 @@ class TempViews:
         """Create a relation of rows of the driver, so that Spark knows their number; returns its name."""
         full = f"{self.prefix}{name}"
         self._spark.createDataFrame(rows, schema).createOrReplaceTempView(full)
-        self._created.add(full)
-        return full
-
-    def create_from_tasks(self, name: str, text: str, cut: FirstValues) -> str:
-        """Create a relation of the rows that tasks reduce a query to; returns its name."""
-        from pyspark.sql.types import IntegerType, LongType, StructField, StructType
-
-        from streamhouse_spark.views.ivm.min_max import LIST, NUMBER
-
-        full, frame = f"{self.prefix}{name}", self.sql(text)
-        fields = [StructField(field.name, field.dataType) for field in frame.schema.fields]
-        schema = StructType([*fields, StructField(LIST, IntegerType()), StructField(NUMBER, LongType())])
-        frame.mapInArrow(cut, schema).createOrReplaceTempView(full)
         self._created.add(full)
         return full
 

@@ -1,4 +1,4 @@
-"""Facts about a table: rounds, readers, writers, and the query of a materialised one."""
+"""Facts about a table: rounds, readers, writers, and the query of a materialized one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_readers_and_writers(table):
     assert all(one["wrote_at"].endswith("Z") for one in found["writers"])
 
 
-def test_a_materialised_table_shows_its_query(tmp_path):
+def test_a_materialized_table_shows_its_query(tmp_path):
     warehouse = Warehouse(str(tmp_path / "wh"))
     definition = ViewDefinition("SELECT 1 AS one", "incremental", 60_000, ("one",), "natural", {})
     table = warehouse.create_table(

@@ -13,7 +13,7 @@ from streamhouse_spark.views import local_executor
 from streamhouse_spark.views.ivm.aggregates import RECOMPUTE, IncrementalAggregate, group_column
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT, find_indexed_sides
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query, prune_columns
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, prune_columns
 from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, choose_identity
 from streamhouse_spark.views.local_executor import LocalRows, merge_aggregates
 
@@ -50,7 +50,7 @@ class View:
         join = f"{joined} JOIN db.u ON t.g = u.id" if joined else ""
         shown = ", ".join(f"{text} AS n{number}" for number, text in enumerate(columns))
         self.root = prune_columns(
-            build_plan(parse_query(f"SELECT {shown} FROM db.t {join} GROUP BY {group}"), SOURCES, IDS)
+            build_plan(parse_sql(f"SELECT {shown} FROM db.t {join} GROUP BY {group}"), SOURCES, IDS)
         )
         self.names = tuple(f"n{number}" for number in range(len(columns)))
         self.types = {
@@ -197,7 +197,7 @@ def test_what_is_not_surely_the_same_is_left_to_spark():
     assert view.merged([], [big], []) is None, "a sum of floating point numbers"
     filtered = View("g", ["count(*)"])
     root = prune_columns(
-        build_plan(parse_query("SELECT g, count(*) AS n FROM db.t WHERE x > 0 GROUP BY g"), SOURCES, IDS)
+        build_plan(parse_sql("SELECT g, count(*) AS n FROM db.t WHERE x > 0 GROUP BY g"), SOURCES, IDS)
     )
     types = {**dict.fromkeys((*root.columns, *root.child.columns), "int")}
     filtered.added = IncrementalAggregate.of(Statements(root, ("g", "n"), types, "hash"))
@@ -208,7 +208,7 @@ def test_what_is_not_surely_the_same_is_left_to_spark():
 def test_a_join_by_floats_is_left_to_spark(kind):
     """Spark finds 0.0 beside -0.0, and Arrow compares bytes."""
     query = "SELECT t.g AS g, count(*) AS n FROM db.t t JOIN db.u u ON t.g = u.id AND t.x = u.name GROUP BY t.g"
-    root = prune_columns(build_plan(parse_query(query), SOURCES, IDS))
+    root = prune_columns(build_plan(parse_sql(query), SOURCES, IDS))
     added = IncrementalAggregate.of(
         Statements(root, ("g", "n"), dict.fromkeys((*root.columns, *root.child.columns), "int"), "hash")
     )
@@ -227,7 +227,7 @@ def test_a_join_by_floats_is_left_to_spark(kind):
     ("day", "is_left"), [(-719_162, False), (2_932_896, False), (-719_163, True), (2_932_897, True)]
 )
 def test_a_year_that_spark_writes_with_a_sign_is_left_to_it(day, is_left):
-    root = prune_columns(build_plan(parse_query("SELECT g, count(*) AS n FROM db.t GROUP BY g"), SOURCES, IDS))
+    root = prune_columns(build_plan(parse_sql("SELECT g, count(*) AS n FROM db.t GROUP BY g"), SOURCES, IDS))
     types = dict.fromkeys((*root.columns, *root.child.columns), "date")
     added = IncrementalAggregate.of(Statements(root, ("g", "n"), types, "hash"))
     days = pa.array([day, None], pa.int32()).cast(pa.date32())

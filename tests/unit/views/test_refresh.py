@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from unittest import mock
 
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark import TableNotFoundError
+from streamhouse_spark import MissingExtraError, TableNotFoundError
 from streamhouse_spark.table import refresh_commit
 from streamhouse_spark.views import refresh
 from streamhouse_spark.views.create import create_and_refresh
@@ -174,3 +176,11 @@ def test_a_source_that_is_gone(house):
     source.upsert([{"id": 2, "cust": 2}])
     with decided_then(lambda: house.others.drop_table("db.k")), pytest.raises(TableNotFoundError, match=r"db\.k"):
         view.refresh()
+
+
+def test_without_sqlglot_the_error_names_the_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("streamhouse_spark.views")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sqlglot", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'streamhouse-spark\[spark\]'"):
+        importlib.import_module("streamhouse_spark.views.create")

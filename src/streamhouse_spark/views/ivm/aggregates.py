@@ -63,8 +63,6 @@ class Aggregate:
     type: str
     counted: str | None = None
     """The column that counts the argument's values, if the view has one."""
-    of_type: str = ""
-    """The type of the argument, if it differs from the aggregate's."""
 
     @property
     def _old(self) -> str:
@@ -182,9 +180,7 @@ def plan_aggregates(root: Group, types: Mapping[str, str]) -> dict[str, Part] | 
     """
     base: dict[str, Aggregate] = {}
     for column, expression in root.exprs.items():
-        aggregate = _parse_aggregate(column, expression, types[column], root) or _parse_count_distinct(
-            column, expression, types
-        )
+        aggregate = _parse_aggregate(column, expression, types[column], root)
         if aggregate is not None:
             base[column] = aggregate
     counts = {part.of: column for column, part in base.items() if part.kind == "count"}
@@ -204,8 +200,11 @@ def plan_aggregates(root: Group, types: Mapping[str, str]) -> dict[str, Part] | 
 
 def _parse_aggregate(column: str, expression: exp.Expr, kind: str, root: Group) -> Aggregate | None:
     this = expression.this if isinstance(expression, exp.AggFunc) else None
-    if this is None or isinstance(this, exp.Distinct) or expression.args.get("expressions"):
+    if this is None or expression.args.get("expressions"):
         return None
+    if isinstance(this, exp.Distinct):
+        is_count_of_one = isinstance(expression, exp.Count) and len(this.expressions) == 1 and not this.args.get("on")
+        return Aggregate(column, "distinct", print_sql(this.expressions[0]), kind) if is_count_of_one else None
     of = print_sql(this)
     match expression:
         case exp.Count():
@@ -219,18 +218,6 @@ def _parse_aggregate(column: str, expression: exp.Expr, kind: str, root: Group) 
             return Aggregate(column, "grown", of, kind)
         case exp.Min() | exp.Max() if kind in _ORDERED or _decimal_digits(kind):
             return Aggregate(column, "min" if isinstance(expression, exp.Min) else "max", of, kind)
-    return None
-
-
-def _parse_count_distinct(column: str, expression: exp.Expr, types: Mapping[str, str]) -> Aggregate | None:
-    """Return COUNT(DISTINCT column) as an aggregate; None for any other expression."""
-    this = expression.this if isinstance(expression, exp.Count) else None
-    if not isinstance(this, exp.Distinct) or len(this.expressions) != 1 or this.args.get("on"):
-        return None
-    (of,) = this.expressions
-    kind = types.get(of.name, "") if isinstance(of, exp.Column) else ""
-    if kind in _ORDERED or _decimal_digits(kind):
-        return Aggregate(column, "distinct", print_sql(of), types[column], of_type=kind)
     return None
 
 
@@ -279,17 +266,8 @@ RECOMPUTE: Final = "__streamhouse_again"
 """Whether a group must be recomputed from its rows."""
 EXISTS: Final = "__streamhouse_there"
 """Whether the view has a row of the group."""
-HAS_TOP_K: Final = "__streamhouse_told"
-"""Whether the cached values determine the group's minimum and maximum."""
-GROUP_ROWS: Final = "__streamhouse_total"
-"""The number of rows of a group, if the cache knows it."""
 _REMAINS: Final = "__streamhouse_stays"
 """Whether the group has a row afterwards; NULL if unknown."""
-
-
-def extreme_column(column: str) -> str:
-    """Return the name of a minimum or maximum that comes from cached values, next to the changes."""
-    return f"__streamhouse_told_{column}"
 
 
 def group_column(column: str) -> str:
@@ -321,24 +299,9 @@ class IncrementalAggregate:
         return self.statements.root
 
     @property
-    def groups(self) -> tuple[str, ...]:
-        """The grouping columns of `changes_sql`."""
-        return self.root.groups
-
-    @property
     def aggregates(self) -> list[Aggregate]:
         """The aggregates that the view stores directly."""
         return [part for part in self.parts.values() if isinstance(part, Aggregate)]
-
-    @property
-    def extremes(self) -> list[Aggregate]:
-        """The MIN and MAX aggregates."""
-        return [part for part in self.aggregates if part.kind in ("min", "max")]
-
-    @property
-    def multiset_aggregates(self) -> list[Aggregate]:
-        """The aggregates whose new value may come from cached values of the groups."""
-        return [part for part in self.aggregates if part.kind in ("min", "max", "distinct")]
 
     @property
     def key_columns(self) -> dict[str, str]:
@@ -365,27 +328,16 @@ class IncrementalAggregate:
         by = f" GROUP BY {list_columns(root.groups)}" if root.groups else ""
         return f"SELECT {key}{groups}{', '.join(columns)} FROM ({coalesce_tasks(delta, one_task=one_task)}) q{by}"
 
-    def merge_sql(self, relation: str, *, has_top_k: bool = False) -> str:
+    def merge_sql(self, relation: str) -> str:
         """Return the view's new rows: its columns, `GONE`, `RECOMPUTE`, and the groups as `group_column`.
 
-        ``relation`` has the columns of `changes_sql`, `EXISTS`, and the view's old values as `old_name`. With
-        ``has_top_k`` it also has the cached values as `extreme_column`, `HAS_TOP_K` and `GROUP_ROWS`. Unchanged rows
+        ``relation`` has the columns of `changes_sql`, `EXISTS`, and the view's old values as `old_name`. Unchanged rows
         are left out.
         """
-        top_k_columns = {part.column for part in self.multiset_aggregates} if has_top_k else set()
-        first, second = [], [f"{self._remains_sql(has_top_k=has_top_k)} AS {_REMAINS}"]
+        first, second = [], [f"{self._remains_sql()} AS {_REMAINS}"]
         for part in self.aggregates:
-            value, is_known = part.value_sql(), part.is_known_sql()
-            if part.column in top_k_columns:
-                has_value = (
-                    HAS_TOP_K
-                    if part.kind != "distinct"
-                    else f"({HAS_TOP_K} AND {extreme_column(part.column)} IS NOT NULL)"
-                )
-                value = f"CASE WHEN {has_value} THEN {extreme_column(part.column)} ELSE {value} END"
-                is_known = f"({has_value} OR {is_known})"
-            first.append(f"{value} AS {value_name(part.column)}")
-            second.append(f"{is_known} AS {state_column(part.column)}")
+            first.append(f"{part.value_sql()} AS {value_name(part.column)}")
+            second.append(f"{part.is_known_sql()} AS {state_column(part.column)}")
             second.append(f"{part.result_sql()} AS {result_column(part.column)}")
         values = {
             column: result_column(column) if isinstance(part, Aggregate) else part.sql
@@ -408,7 +360,7 @@ class IncrementalAggregate:
         computed = [part.is_exact_sql for part in self.parts.values() if not isinstance(part, Aggregate)]
         return " AND ".join([*(state_column(part.column) for part in self.aggregates), *computed]) or "TRUE"
 
-    def _remains_sql(self, *, has_top_k: bool = False) -> str:
+    def _remains_sql(self) -> str:
         """Return whether the group has a row afterwards; NULL if unknown. A group had a row if the view has one."""
         if not self.root.groups:
             return "TRUE"
@@ -417,7 +369,4 @@ class IncrementalAggregate:
             if part.kind == "rows":
                 return count_test.format(value_name(part.column))
         proven = "".join(f" WHEN {part.nonempty_sql()} THEN TRUE" for part in self.aggregates)
-        when_top_k = f"WHEN {HAS_TOP_K} THEN {GROUP_ROWS} > 0 " if has_top_k else ""
-        return (
-            f"CASE {when_top_k}WHEN NOT {EXISTS} THEN {count_test.format(ROWS)} WHEN {ROWS} >= 0 THEN TRUE{proven} END"
-        )
+        return f"CASE WHEN NOT {EXISTS} THEN {count_test.format(ROWS)} WHEN {ROWS} >= 0 THEN TRUE{proven} END"

@@ -187,7 +187,7 @@ def _assume_one_type(node: Node) -> Mapping[str, str]:
     return dict.fromkeys(node.columns, "int")
 
 
-def parse_query(sql: str) -> exp.Query:
+def parse_sql(sql: str) -> exp.Query:
     """Parse a query. Raises `UnsupportedQueryError` for any other text."""
     try:
         tree = sqlglot.parse_one(sql, read=QueryDialect)

@@ -6,14 +6,14 @@ import pytest
 
 from streamhouse_spark.views.ivm.delta_sql import Writer
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns, UnsupportedQueryError, source_tables
-from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query, table_names
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, table_names
 
 SOURCES = {"t0": SourceColumns(("id", "a", "b"), ("id",), frozenset({"id"})), "t1": SourceColumns(("id", "c"))}
 IDS = {"db.t": "t0", "db.u": "t1"}
 
 
 def plan(query: str):
-    return build_plan(parse_query(query), SOURCES, IDS)
+    return build_plan(parse_sql(query), SOURCES, IDS)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_part_is_named(query, part):
 
 def test_names_of_with_clauses_are_no_tables():
     query = "WITH w AS (SELECT * FROM db.t) SELECT w.a FROM w JOIN db.u ON w.id = db.u.id"
-    assert sorted(table_names(parse_query(query))) == ["db.t", "db.u"]
+    assert sorted(table_names(parse_sql(query))) == ["db.t", "db.u"]
 
 
 def test_what_did_not_change_falls_away():
@@ -75,6 +75,6 @@ def test_what_did_not_change_falls_away():
 )
 def test_the_key_of_a_query(query, key):
     root = plan(query)
-    names = [p.alias_or_name for p in parse_query(query).selects]
+    names = [p.alias_or_name for p in parse_sql(query).selects]
     shown = dict(zip(root.columns, names, strict=True))
     assert (None if root.key is None else tuple(shown[name] for name in root.key)) == key

@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse_spark.views.ivm.delta_sql import Writer
 from streamhouse_spark.views.ivm.logical_plan import FilterProject, Join, Scan, SourceColumns, Union
-from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query, prune_columns, stays_distinct
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, prune_columns, stays_distinct
 
 SOURCES = {
     "t0": SourceColumns(("id", "a"), ("id",), frozenset({"id"})),
@@ -27,7 +27,7 @@ def plan(query: str, types: dict[str, str], of_union: str = ""):
         assert isinstance(node, Union)
         return dict.fromkeys(node.columns, of_union)
 
-    return prune_columns(build_plan(parse_query(query), SOURCES, IDS, types_of))
+    return prune_columns(build_plan(parse_sql(query), SOURCES, IDS, types_of))
 
 
 @pytest.mark.parametrize(
