@@ -454,13 +454,13 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 "segments": [segment_to_json(s, payload) for s in segments],
             }
         case Trim(starts):
-            return {"type": "trim", "starts": _to_json_map(starts)}
+            return {"type": "trim", "starts": offsets_to_json(starts)}
         case Truncate(offsets):
-            return {"type": "truncate", "offsets": _to_json_map(offsets)}
+            return {"type": "truncate", "offsets": offsets_to_json(offsets)}
         case TieredSnapshot():
             return {"type": "lake", **lake_to_json(action)}
         case ResetLake(lake_location, starts):
-            return {"type": "retier", "lake_location": lake_location, "starts": _to_json_map(starts)}
+            return {"type": "retier", "lake_location": lake_location, "starts": offsets_to_json(starts)}
         case SetProperties(changed, removed):
             return {"type": _with_checks("properties", changed), "set": dict(changed), "unset": list(removed)}
         case SetSchema(schema_id, schema):
@@ -482,7 +482,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
         case ExpireTransactions(app_ids):
             return {"type": "expire", "app_ids": list(app_ids)}
         case CommitConsumerOffset(consumer_id, offsets, history):
-            moved = None if offsets is None else _to_json_map(offsets)
+            moved = None if offsets is None else offsets_to_json(offsets)
             mark = {"history": list(history)} if history is not None else {}
             return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved, **mark}
         case KvSnapshot():
@@ -509,13 +509,13 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "delete-rows" | "delete-file-rows":
             return DeleteRows.from_json(data)
         case "trim":
-            return Trim(_from_json_map(data["starts"]))
+            return Trim(offsets_from_json(data["starts"]))
         case "truncate":
-            return Truncate(_from_json_map(data["offsets"]))
+            return Truncate(offsets_from_json(data["offsets"]))
         case "lake":
             return lake_from_json(data)
         case "retier":
-            return ResetLake(data["lake_location"], _from_json_map(data["starts"]))
+            return ResetLake(data["lake_location"], offsets_from_json(data["starts"]))
         case "properties" | "properties-checked" | "properties-branch":
             return SetProperties(data["set"], tuple(data["unset"]))
         case "schema" | "schema-fields" | "schema-variant":
@@ -539,7 +539,9 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "consumer":
             offsets = data["offsets"]
             mark = HistoryPoint.from_json(data["history"]) if "history" in data else None
-            return CommitConsumerOffset(data["consumer_id"], None if offsets is None else _from_json_map(offsets), mark)
+            return CommitConsumerOffset(
+                data["consumer_id"], None if offsets is None else offsets_from_json(offsets), mark
+            )
         case "kv" | "kv-parts":
             return snapshot_from_json(data, payload)
         case "tag":
@@ -577,9 +579,9 @@ def moves_rows(actions: Iterable[Action]) -> bool:
 
 
 def lake_to_json(pair: TieredSnapshot) -> dict[str, Any]:
-    out = {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
+    out = {"snapshot_id": pair.snapshot_id, "offsets": offsets_to_json(pair.offsets), "time_ms": pair.time_ms}
     if pair.starts:
-        out["starts"] = _to_json_map(pair.starts)
+        out["starts"] = offsets_to_json(pair.starts)
     counts = {
         "dropped_rows": pair.dropped_rows,
         "told": pair.applied_through,
@@ -590,9 +592,9 @@ def lake_to_json(pair: TieredSnapshot) -> dict[str, Any]:
 
 
 def lake_from_json(data: Mapping[str, Any]) -> TieredSnapshot:
-    starts = _from_json_map(data.get("starts", {}))
+    starts = offsets_from_json(data.get("starts", {}))
     held = data.get("dropped_rows", 0), data.get("told", 0), data.get("keeps_files", False)
-    offsets, dropped_others = _from_json_map(data["offsets"]), data.get("dropped_others", 0)
+    offsets, dropped_others = offsets_from_json(data["offsets"]), data.get("dropped_others", 0)
     return TieredSnapshot(data["snapshot_id"], offsets, data["time_ms"], starts, *held, dropped_others)
 
 
@@ -610,9 +612,9 @@ def snapshot_from_json(data: Mapping[str, Any], payload: memoryview) -> KvSnapsh
     return KvSnapshot(data["bucket"], begins, offset, segments)
 
 
-def _to_json_map(offsets: Mapping[int, int]) -> dict[str, int]:
+def offsets_to_json(offsets: Mapping[int, int]) -> dict[str, int]:
     return {str(bucket): offset for bucket, offset in sorted(offsets.items())}
 
 
-def _from_json_map(data: Mapping[str, int]) -> dict[int, int]:
+def offsets_from_json(data: Mapping[str, int]) -> dict[int, int]:
     return {int(bucket): offset for bucket, offset in data.items()}

@@ -25,9 +25,9 @@ from streamhouse_spark.log.checkpoint import (
     Checkpoint,
     find_checkpoint,
     keys_to_open,
+    load_checkpoint,
     parse_hint,
     read_floor_index,
-    read_from,
     read_hint,
     read_hinted_state,
 )
@@ -198,7 +198,7 @@ def find_later_checkpoint(ahead: Prefetch, table_uuid: str, num_new: int, versio
         return None
     ahead.expect(key for keys in keys_to_open(table_uuid, number, ahead.first) for key in keys)
     try:
-        return read_from(ahead, table_uuid, number)
+        return load_checkpoint(ahead.storage, table_uuid, number, ahead)
     except (CorruptDataError, FormatVersionError, ObjectNotFoundError) as error:
         logger.warning("a checkpoint is passed over: %s", error)
         return None

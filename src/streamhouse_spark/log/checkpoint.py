@@ -1,25 +1,24 @@
-"""JSON encoding of a table's state, for checkpoints.
-
-Checkpoints make opening cheap, the hint leads to them, and floors make deletion safe.
+"""Checkpoints make opening cheap, the hint leads to them, and floors make deletion safe.
 
 **Checkpoint.** A checkpoint is derived from records. Losing all of them only costs time, as long as no floor was
 written. A checkpoint counts only after it was read back and equals the state of its writer. A floor is put only if two
-such checkpoints lie at or above it (`log.commits.checkpoint_verification`), so that readers can skip a damaged one.
+such checkpoints lie at or above it (`log.gc.garbage_collection`), so that readers can skip a damaged one.
 
 **Floor.** A floor is the low watermark of the log: records below it are void, and may be deleted after the grace
 period. Floor ``k`` is written by put-if-absent. Floors are found by reading, never by listing
-(`log.commits.low_watermark`). A process that slept through a clean-up therefore learns of it before it trusts an absent
+(`log.low_watermark`). A process that slept through a clean-up therefore learns of it before it trusts an absent
 or reused record number.
 
 **Hint.** The hint names the latest checkpoint. On stores with slow requests it also holds a small state that is later,
 so that an opener reads both at once. That state was not read back. It gives no floor, and it counts only while its last
-record is in the log (`log.commits.bootstrap`).
+record is in the log (`log.bootstrap`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from streamhouse_spark.config.table_properties import BRANCH
@@ -43,7 +42,7 @@ from streamhouse_spark.log.actions import NO_ARCHIVE, Archive, Payload
 from streamhouse_spark.log.delete_vectors import NO_DROPPED_ROWS, Deletion, Deletions, DroppedPartitionRows, Truncation
 from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
 from streamhouse_spark.log.history_epochs import ConsumerPosition, HistoryIndex, HistoryPoint
-from streamhouse_spark.log.state import BucketLog, TableState, TombstonedFile, tags_from_json, tags_to_json, with_lake
+from streamhouse_spark.log.state import BucketLog, TableState, TaggedVersion, TombstonedFile, with_lake
 from streamhouse_spark.log.transactions import RequestKeys
 from streamhouse_spark.schema.evolution import SchemaChange
 from streamhouse_spark.schema.partitioning import FormerPartitioning
@@ -79,74 +78,47 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         **writers.entries_to_json(state.transactions, state.time_ms),
         "condemned": [[key, c.commit, c.time_ms, c.orphan] for key, c in state.condemned.items()],
         "manifests": [[number, uuid] for number, uuid in state.manifests.items()],
-        "consumers": [
-            [name, c.time_ms, {str(b): o for b, o in sorted(c.offsets.items())}] for name, c in state.consumers.items()
-        ],
+        "consumers": [[name, c.time_ms, act.offsets_to_json(c.offsets)] for name, c in state.consumers.items()],
         "dropped": state.dropped,
     }
-    if marks := {name: list(c.history) for name, c in state.consumers.items() if c.history is not None}:
-        out["consumer_histories"] = marks
-    if state.successor is not None:
-        out["successor"] = state.successor
-    if state.buried:
-        out["buried"] = True
-    if state.past_transactions:
-        out["past_transactions"] = list(payload.add(writers.past_to_bytes(state.past_transactions)))
-    if state.request_keys:
-        out["request_keys"] = list(payload.add(state.request_keys.to_bytes()))
-    if state.named != 1:
-        out["named"] = state.named
-    if state.anchors.marks:
-        out["anchors"] = state.anchors.to_json()
-    if state.former_uuids:
-        out["former_uuids"] = list(state.former_uuids)
-    out.update(_lake_to_json(state))
-    out.update(_schemas_to_json(state))
-    if state.snapshots:
-        out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
-    out.update(_absent_rows(state))
-    out.update(tags_to_json(state.tags))
-    if state.archive:
-        out["archive"] = state.archive.to_json()
-    if state.truncation is not None:
-        out["truncation"] = _truncation_to_json(state.truncation)
-    return out
-
-
-def _lake_to_json(state: TableState) -> dict[str, Any]:
-    former = {"former_lakes": list(state.former_lakes)} if state.former_lakes else {}
-    return {**former, "expiring": sorted(state.expiring)} if state.expiring else former
-
-
-def _schemas_to_json(state: TableState) -> dict[str, Any]:
-    former = [entry.to_json() for entry in state.former_partitionings]
-    changes = [entry.to_json() for entry in state.schema_changes]
-    return {
-        name: entries for name, entries in (("former_partitionings", former), ("schema_changes", changes)) if entries
+    past, keys = state.past_transactions, state.request_keys
+    optional = {
+        "consumer_histories": {n: list(c.history) for n, c in state.consumers.items() if c.history is not None},
+        "successor": state.successor,
+        "buried": state.buried,
+        "past_transactions": list(payload.add(writers.past_to_bytes(past))) if past else None,
+        "request_keys": list(payload.add(keys.to_bytes())) if keys else None,
+        "named": state.named if state.named != 1 else None,
+        "anchors": state.anchors.to_json() if state.anchors.marks else None,
+        "former_uuids": list(state.former_uuids),
+        "former_lakes": list(state.former_lakes),
+        "expiring": sorted(state.expiring),
+        "former_partitionings": [entry.to_json() for entry in state.former_partitionings],
+        "schema_changes": [entry.to_json() for entry in state.schema_changes],
+        "snapshots": [act.snapshot_to_json(s, payload) for s in state.snapshots.values()],
+        "deletions": [deletion.to_json() for deletion in state.deletions],
+        "dropped_rows": state.dropped_rows.to_json() if state.dropped_rows != NO_DROPPED_ROWS else None,
+        "tags": {name: asdict(tag) for name, tag in state.tags.items()},
+        "archive": state.archive.to_json() if state.archive else None,
+        "truncation": _truncation_to_json(state.truncation) if state.truncation is not None else None,
     }
-
-
-def _absent_rows(state: TableState) -> dict[str, Any]:
-    deletions = {"deletions": [deletion.to_json() for deletion in state.deletions]} if state.deletions else {}
-    dropped = {"dropped_rows": state.dropped_rows.to_json()} if state.dropped_rows != NO_DROPPED_ROWS else {}
-    return {**deletions, **dropped}
+    return out | {name: value for name, value in optional.items() if value}
 
 
 def _truncation_to_json(truncation: Truncation) -> dict[str, Any]:
-    offsets = {str(bucket): offset for bucket, offset in sorted(truncation.offsets.items())}
-    return {"commit": truncation.commit, "time_ms": truncation.time_ms, "offsets": offsets}
+    return {**asdict(truncation), "offsets": act.offsets_to_json(truncation.offsets)}
 
 
 def _truncation_from_json(data: Mapping[str, Any] | None) -> Truncation | None:
     if data is None:
         return None
-    return Truncation(data["commit"], data["time_ms"], {int(b): o for b, o in data["offsets"].items()})
+    return Truncation(data["commit"], data["time_ms"], act.offsets_from_json(data["offsets"]))
 
 
 def _consumers_from_json(data: Mapping[str, Any]) -> dict[str, ConsumerPosition]:
     marks = {name: HistoryPoint.from_json(mark) for name, mark in data.get("consumer_histories", {}).items()}
     return {
-        name: ConsumerPosition({int(b): o for b, o in offsets.items()}, ms, marks.get(name))
+        name: ConsumerPosition(act.offsets_from_json(offsets), ms, marks.get(name))
         for name, ms, offsets in data["consumers"]
     }
 
@@ -187,7 +159,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         dropped_rows=DroppedPartitionRows.from_json(data["dropped_rows"])
         if "dropped_rows" in data
         else NO_DROPPED_ROWS,
-        tags=tags_from_json(data.get("tags", {})),
+        tags={name: TaggedVersion(**tag) for name, tag in data.get("tags", {}).items()},
         archive=Archive.from_json(data["archive"]) if "archive" in data else NO_ARCHIVE,
         expiring=frozenset(data.get("expiring", ())),
         former_lakes=tuple(data.get("former_lakes", ())),
@@ -394,15 +366,10 @@ def as_stored(state: TableState) -> TableState:
 
 def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState:
     """Read a checkpoint. Raises `ObjectNotFoundError`, or `CorruptDataError` if it is damaged."""
-    return _read(storage, table_uuid, number).state
+    return load_checkpoint(storage, table_uuid, number).state
 
 
-def read_from(ahead: Prefetch, table_uuid: str, number: int) -> Checkpoint:
-    """Read a checkpoint that was prefetched. Raises as `read_checkpoint`."""
-    return _read(ahead.storage, table_uuid, number, ahead)
-
-
-def _read(storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None) -> Checkpoint:
+def load_checkpoint(storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None) -> Checkpoint:
     key = checkpoint_key(table_uuid, number)
     return _decode_checkpoint(
         storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, url_of(storage, key)
@@ -460,7 +427,7 @@ def find_checkpoint(
 
     def usable(number: int) -> Checkpoint | None:
         try:
-            return _read(storage, table_uuid, number, ahead) if number not in passed else None
+            return load_checkpoint(storage, table_uuid, number, ahead) if number not in passed else None
         except (CorruptDataError, FormatVersionError) as error:
             logger.warning("a checkpoint is passed over: %s", error)
             passed[number] = error

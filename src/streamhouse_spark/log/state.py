@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, field
-from typing import Any
+from dataclasses import field
 
 import pyarrow as pa
 
@@ -77,15 +76,6 @@ def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
 def find_tag_of_version(tags: Tags, version: int) -> TaggedVersion | None:
     """Return a tag of the version; None if it has none."""
     return next((tag for tag in tags.values() if tag.version == version), None)
-
-
-def tags_to_json(tags: Tags) -> dict[str, Any]:
-    """Return the part of a checkpoint that holds the tags; empty without tags."""
-    return {"tags": {name: asdict(tag) for name, tag in tags.items()}} if tags else {}
-
-
-def tags_from_json(data: Mapping[str, Any]) -> Tags:
-    return {name: TaggedVersion(**tag) for name, tag in data.items()}
 
 
 LAKE_HISTORY_MAX = 100
