@@ -32,7 +32,7 @@ from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split, read_window
-from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit
+from streamhouse_spark.lake.types import LakeFile, LakeProjection
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.partitioning import split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -280,7 +280,7 @@ def write_cluster(
 
 def _sample_rows(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:
     step = max(1, group.num_rows // _SAMPLE_ROWS)
-    batches = (batch for stored in group.stored for batch in read_split(files, _split(stored), projection))
+    batches = (batch for split in group.splits() for batch in read_split(files, split, projection))
     samples = [batch.take(pa.array(np.arange(0, batch.num_rows, step))) for batch in batches]
     return pa.Table.from_batches(samples, schema=projection.schema.arrow)
 
@@ -290,8 +290,8 @@ def _sort_by_offset(
 ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
     """Yield the rows with their offsets, ascending, about `BATCH_ROWS` at a time. Files may interleave."""
     waiting = [
-        RowCursor(file.runs, read_split(files, _split(stored), projection), projection.schema.arrow)
-        for file, stored in zip(group.files, group.stored, strict=True)
+        RowCursor(file.runs, read_split(files, split, projection), projection.schema.arrow)
+        for file, split in zip(group.files, group.splits(), strict=True)
         if file.runs
     ]
     waiting.sort(key=lambda cursor: cursor.runs.range.start, reverse=True)
@@ -308,7 +308,3 @@ def _sort_by_offset(
             yield from read_window(pieces)
         open_files = [cursor for cursor in open_files if cursor.runs.range.end > window.end]
         begin = window.end if open_files or not waiting else max(window.end, waiting[-1].runs.range.start)
-
-
-def _split(stored: StoredFile) -> LakeSplit:
-    return LakeSplit(stored.location, stored.size_bytes, stored.num_rows, position_deletes=stored.deletes)
