@@ -20,8 +20,6 @@ _DAMAGE: Final = (ValueError, LookupError, TypeError, ArithmeticError, EOFError,
 Decode = Callable[[BytesIO], Any]
 Encode = Callable[[BytesIO, Any], None]
 
-SYNC_BYTES = 16
-
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
@@ -41,6 +39,20 @@ def read_avro(data: bytes, location: str) -> AvroFile:
             f"lake file {location} cannot be read ({type(error).__name__}: {error}); restore it, "
             "or rebuild the lake from the log (streamhouse retier)"
         ) from error
+
+
+def require_whole_avro(data: bytes, location: str) -> bytes:
+    """Return the bytes if they end at the end of an Avro block. Raises `CorruptDataError`."""
+    try:
+        _, sync = _read_header(BytesIO(data))
+    except _DAMAGE:
+        sync = None
+    if sync is None or not data.endswith(sync):
+        raise CorruptDataError(
+            f"lake file {location} is truncated after {len(data)} bytes; restore it, "
+            "or rebuild the lake from the log (streamhouse retier)"
+        )
+    return data
 
 
 def encode_avro(file: AvroFile) -> bytes:
@@ -69,14 +81,7 @@ def encode_avro(file: AvroFile) -> bytes:
 
 def _parse_file(data: bytes) -> AvroFile:
     source = BytesIO(data)
-    if source.read(len(_MAGIC)) != _MAGIC:
-        raise ValueError("it has no Avro magic bytes")
-    header: dict[str, bytes] = {}
-    while count := _block_count(source):
-        for _ in range(count):
-            key = _get_bytes(source).decode()
-            header[key] = _get_bytes(source)
-    sync = _read_exactly(source, _SYNC_BYTES)
+    header, sync = _read_header(source)
     decode, _ = _codec(json.loads(header["avro.schema"]), {})
     codec = header.get("avro.codec", b"null").decode()
     records: list[Any] = []
@@ -87,6 +92,18 @@ def _parse_file(data: bytes) -> AvroFile:
         if source.read(_SYNC_BYTES) != sync:
             raise ValueError("a block does not end with the file's sync marker")
     return AvroFile(header, sync, records)
+
+
+def _read_header(source: BytesIO) -> tuple[dict[str, bytes], bytes]:
+    """Return the metadata of a file, and its sync marker."""
+    if source.read(len(_MAGIC)) != _MAGIC:
+        raise ValueError("it has no Avro magic bytes")
+    header: dict[str, bytes] = {}
+    while count := _block_count(source):
+        for _ in range(count):
+            key = _get_bytes(source).decode()
+            header[key] = _get_bytes(source)
+    return header, _read_exactly(source, _SYNC_BYTES)
 
 
 def _decompress_block(codec: str, block: bytes) -> bytes:
@@ -261,43 +278,3 @@ _PLAIN: Final[Mapping[str, tuple[Decode, Encode]]] = {
     "bytes": (_get_bytes, _put_bytes),
     "string": (lambda source: _get_bytes(source).decode(), lambda out, value: _put_bytes(out, value.encode())),
 }
-
-
-def require_whole_avro(data: bytes, location: str) -> bytes:
-    """Return the bytes if they end at the end of an Avro block. Raises `CorruptDataError`."""
-    marker = data[_header_end(data) - SYNC_BYTES :][:SYNC_BYTES]
-    if len(marker) != SYNC_BYTES or not data.endswith(marker):
-        raise CorruptDataError(
-            f"lake file {location} is truncated after {len(data)} bytes; restore it, "
-            "or rebuild the lake from the log (streamhouse retier)"
-        )
-    return data
-
-
-def _header_end(data: bytes) -> int:
-    """Return the end of the header, with the sync marker, or a place beyond ``data`` if it is truncated."""
-    position = 4
-    while True:
-        count, position = _read_long(data, position)
-        if count < 0:  # the block's size follows
-            _, position = _read_long(data, position)
-        if count == 0 or position >= len(data):
-            return position + SYNC_BYTES
-        for _ in range(2 * abs(count)):
-            size_bytes, position = _read_long(data, position)
-            position += max(size_bytes, 0)
-            if position >= len(data):
-                return position + SYNC_BYTES
-
-
-def _read_long(data: bytes, position: int) -> tuple[int, int]:
-    """Return a variable-length zigzag integer and the position after it; 0 at the end of the data."""
-    value = shift = 0
-    while position < len(data):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position
-    return 0, position

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_rows import combine_small_chunks, take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.types import OffsetRange
@@ -32,8 +31,8 @@ from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, 
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split
-from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit
+from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split, read_window
+from streamhouse_spark.lake.types import LakeFile, LakeProjection
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.partitioning import split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -268,7 +267,7 @@ def write_cluster(
     cuts = ranks.lane_bounds(sample, how.num_lanes(group.size_bytes))
 
     def batches() -> Iterator[tuple[pa.RecordBatch, Int64Array, Int64Array]]:
-        for rows, offsets in _sort_by_offset(group, projection, output.files):
+        for offsets, rows in _sort_by_offset(group, projection, output.files):
             yield rows, offsets, np.searchsorted(cuts, ranks.of(rows), side="right")
 
     ranges = [file.runs.range for file in group.files if file.runs]
@@ -281,18 +280,18 @@ def write_cluster(
 
 def _sample_rows(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:
     step = max(1, group.num_rows // _SAMPLE_ROWS)
-    batches = (batch for stored in group.stored for batch in read_split(files, _split(stored), projection))
+    batches = (batch for split in group.splits() for batch in read_split(files, split, projection))
     samples = [batch.take(pa.array(np.arange(0, batch.num_rows, step))) for batch in batches]
     return pa.Table.from_batches(samples, schema=projection.schema.arrow)
 
 
 def _sort_by_offset(
     group: CompactGroup, projection: LakeProjection, files: FileAccess
-) -> Iterator[tuple[pa.RecordBatch, Int64Array]]:
+) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
     """Yield the rows with their offsets, ascending, about `BATCH_ROWS` at a time. Files may interleave."""
     waiting = [
-        RowCursor(file.runs, read_split(files, _split(stored), projection), projection.schema.arrow)
-        for file, stored in zip(group.files, group.stored, strict=True)
+        RowCursor(file.runs, read_split(files, split, projection), projection.schema.arrow)
+        for file, split in zip(group.files, group.splits(), strict=True)
         if file.runs
     ]
     waiting.sort(key=lambda cursor: cursor.runs.range.start, reverse=True)
@@ -306,18 +305,6 @@ def _sort_by_offset(
         pieces = [(cursor.runs.within(window), cursor) for cursor in open_files]
         pieces = [(runs, cursor) for runs, cursor in pieces if runs]
         if pieces:
-            offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
-            rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
-            if len(pieces) > 1:
-                order = np.argsort(offsets, kind="stable")
-                rows, offsets = take_rows(rows, order, distinct=True), offsets[order]
-            done = 0
-            for batch in combine_small_chunks(rows).to_batches():
-                yield batch, offsets[done : done + batch.num_rows]
-                done += batch.num_rows
+            yield from read_window(pieces)
         open_files = [cursor for cursor in open_files if cursor.runs.range.end > window.end]
         begin = window.end if open_files or not waiting else max(window.end, waiting[-1].runs.range.start)
-
-
-def _split(stored: StoredFile) -> LakeSplit:
-    return LakeSplit(stored.location, stored.size_bytes, stored.num_rows, position_deletes=stored.deletes)

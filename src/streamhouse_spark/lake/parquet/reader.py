@@ -217,9 +217,9 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split in file order, with exactly the projection's columns and types.
 
-    ``threads`` decode each batch with all of Arrow's threads. Leaves out row groups that cannot match ``node``, the
-    tree of a filter, and the rows at the positions ``deleted``, which are ascending and distinct. Raises
-    `SnapshotExpiredError` if the file is missing, `CorruptDataError` if it cannot be read.
+    Leaves out row groups that cannot match ``node``, the tree of a filter, and the rows at the positions ``deleted``,
+    which are ascending and distinct. With ``threads`` all of Arrow's threads decode. Raises `SnapshotExpiredError` if
+    the file is missing, `CorruptDataError` if it cannot be read.
     """
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
@@ -561,12 +561,13 @@ def read_in_offset_order(
             cursors.append(_make_cursor(files_at(file.location), file, runs, projection))
         pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
         if open_pieces := [(runs, cursor) for runs, cursor in pieces if runs.num_rows]:
-            yield from _read_window(open_pieces)
+            yield from read_window(open_pieces)
         cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]
         begin = window.end
 
 
-def _read_window(pieces: list[tuple[OffsetSet, RowCursor]]) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+def read_window(pieces: list[tuple[OffsetSet, RowCursor]]) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """Take the next rows of each cursor, and yield them together in offset order."""
     rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
     offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
     if len(pieces) > 1:
