@@ -196,9 +196,7 @@ def expire_snapshots(
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
-    """Rewrite manifests, see `LakeTable.rewrite_manifests`. Raises `InvalidOptionError` for an
-    unsupported lake format.
-    """
+    """Rewrite manifests, see `LakeTable.rewrite_manifests`. Raises `InvalidOptionError` for a Paimon lake."""
     report = lake.rewrite_manifests(dry_run=dry_run)
     if report is None:
         raise InvalidOptionError(
