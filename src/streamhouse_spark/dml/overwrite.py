@@ -120,9 +120,7 @@ def _overwrite_rows(
     *,
     by_partition: bool = False,
 ) -> BucketOffsets:
-    """Stage and commit; retry if the columns or the partitioning changed. ``choosing`` returns the filter for the
-    converted rows.
-    """
+    """Stage and commit; retry if columns or partitioning changed. ``choosing`` is given the converted rows."""
     check_transaction(transaction)
 
     def attempt() -> BucketOffsets:
@@ -263,9 +261,7 @@ class OverwriteTarget:
         self._state = state
 
     def _require_unchanged(self, state: TableState) -> None:
-        """Raise `CommitConflictError` if selected rows were added, or any rows deleted, since the version that was
-        read.
-        """
+        """Raise `CommitConflictError` if selected rows were added, or any deleted, since the version read."""
         if (read := self._read) is None:
             return
         read.require_same_table(state)

@@ -30,9 +30,7 @@ def require_deletable(state: TableState) -> None:
 
 
 def condition_filter(where: Any) -> OverwriteFilterFactory:
-    """Return the overwrite filter of a condition as in `Table.to_arrow`. Raises
-    `InvalidOptionError` for an empty one.
-    """
+    """Return the overwrite filter of a condition. Raises `InvalidOptionError` for an empty one."""
     filter_ = parse_filter(where)
     if filter_ is None:
         raise InvalidOptionError("overwrite(where=[]): a condition is needed; leave where out to replace all rows")
@@ -80,9 +78,7 @@ def require_partitioned_by(state: TableState, fields: Sequence[PartitionField]) 
 
 
 def require_matching_rows(choice: OverwriteFilter, rows: pa.Table, name: str) -> None:
-    """Raise `SchemaMismatchError` for new rows outside the part that they replace: a second run
-    would not replace them.
-    """
+    """Raise `SchemaMismatchError` for new rows that a second run would not replace."""
     outside = ~choice.mask(rows)
     if outside.any():
         place = int(np.argmax(outside))

@@ -252,9 +252,7 @@ class StagedChanges:
     """Whether they are valid at every position, because the stored rows were not read."""
 
     def is_committable(self, state: TableState, time_ms: int) -> bool:
-        """Return whether a record at this time may name their segment, see
-        `streamhouse_spark.log.staging.is_retained`.
-        """
+        """Return whether a record at this time may name their segment, see `log.staging.is_retained`."""
         return self.segment is None or is_retained(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
@@ -418,9 +416,7 @@ class ChangeStager:
         return lookup.values
 
     def _stage_segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
-        """Write the changes as segments. Small ones travel in the record; the objects of the others are written in
-        parallel.
-        """
+        """Write the changes as segments. Small ones travel in the record; the others are written in parallel."""
         schema = state.written_schema(self.layout.schema_id).arrow
         segments: dict[int, StagedSegment] = {}
         large: list[tuple[int, pa.Table]] = []

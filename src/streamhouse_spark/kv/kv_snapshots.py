@@ -102,9 +102,7 @@ def _write_snapshots(
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> list[KvSnapshot]:
-    """Write the rows of the latest state to files. Retries if another process of this host applied changes of a newer
-    schema.
-    """
+    """Write the rows of the latest state to files. Retries if another process applied rows of a newer schema."""
     for _ in range(TRIES_MAX):
         state = log.refresh()
         newest = options.of_schema(state.schema_id, state.schemas)
@@ -205,9 +203,7 @@ def stage_rows(
 
 
 def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBootstrap]) -> tuple[Action, ...]:
-    """Return the actions that give the ``adopted`` rows to a table without changes. Each bucket
-    then ends at offset 1.
-    """
+    """Return the actions that give the rows to a table without changes. Each bucket then ends at offset 1."""
     placed = tuple(bucket_rows.first.segment.placed(0, state.version + 1, time_ms) for bucket_rows in adopted)
     return (
         Append(placed, tuple(bucket_rows.first.inline_rows for bucket_rows in adopted)),

@@ -62,9 +62,7 @@ def belongs_to_table(tablet: Tablet, extent: TabletState, storage: Storage, stat
 
 
 def is_ahead(extent: TabletState, state: TableState) -> bool:
-    """Return whether the rows are of a later record than the state's. Refreshing the log is then cheaper than reading
-    that record.
-    """
+    """Return whether the rows are of a later record. Refreshing the log is then cheaper than reading that record."""
     return extent.history is not None and _parse_history(extent.history).number > state.version
 
 

@@ -109,9 +109,7 @@ def _sum(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
 
 
 def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
-    """Multiply the values of each key, the n-th values of all keys at a time. Decimals are rounded to their scale, half
-    up.
-    """
+    """Multiply the values of each key, the n-th of all keys at a time. Decimals are rounded half up."""
     data_type = values.type
     if pa.types.is_floating(data_type):
         return _arrow_fold("product")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
@@ -244,9 +242,7 @@ FUNCTIONS: Final = tuple(_ACCEPTED_TYPES)
 
 
 def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = DELIMITER) -> Fold:
-    """Return the fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError` for an unknown name or
-    unsupported type.
-    """
+    """Return the fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError`."""
     if name not in _ACCEPTED_TYPES:
         raise InvalidOptionError(f"fields.{column}.agg is {name!r}; known are {', '.join(FUNCTIONS)}")
     takes, accepts = _ACCEPTED_TYPES[name]

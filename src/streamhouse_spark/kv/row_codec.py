@@ -66,9 +66,7 @@ class PackedStrings:
 
 
 class RowCodec:
-    """Encodes rows of these column types. Order and types are the storage format, so they are fixed once data is
-    stored.
-    """
+    """Encodes rows of these column types, whose order is part of the storage format."""
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
         self._types = list(types)
@@ -407,16 +405,12 @@ class ValueFormat:
         return self._codec(self._schema_id).pack(columns, first=self._first)
 
     def repack(self, stored: LookedUpValues, rows: KeyedRows) -> pa.BinaryArray:
-        """Return stored values as `pack` encodes them now: values of older schemas differ. Values of absent rows are
-        undefined.
-        """
+        """Return stored values as `pack` encodes them now. Values of absent rows are undefined."""
         ids = stored.existing.read_fixed(_SCHEMA_ID)
         return stored.binary() if bool((ids == self._schema_id).all()) else self.pack_array(rows.columns)
 
     def unpack(self, values: Sequence[bytes | None], columns: Sequence[Column] | None = None) -> KeyedRows:
-        """Return the rows with the columns ``columns`` of the latest schema, all by default; nulls
-        for absent values.
-        """
+        """Return the rows with these columns of the latest schema, all by default; nulls for absent values."""
         return self.unpack_stored(LookedUpValues.of(values), columns)
 
     def unpack_stored(self, stored: LookedUpValues, projection: Sequence[Column] | None = None) -> KeyedRows:

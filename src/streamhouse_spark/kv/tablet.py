@@ -184,9 +184,7 @@ class Tablet:
     """
 
     def __init__(self, files: TabletFiles, identity: Mapping[str, object], *, map_bytes: int | None = None) -> None:
-        """Open the tablet lazily. ``identity``, JSON, describes the format of keys and values; rows of another identity
-        are discarded.
-        """
+        """Open the tablet lazily. Rows of another ``identity`` (JSON), the format of keys and values, are discarded."""
         self._files = files
         self.apply_queue = ApplyQueue()
         """Committed changes that this process will apply. Each read applies them first."""
@@ -244,9 +242,7 @@ class Tablet:
         return extent
 
     def find_prefixes(self, prefixes: list[bytes]) -> tuple[TabletState, list[bytes], list[int]]:
-        """Return the `extent`, the values of the keys that start with each prefix, and their
-        counts; all of one state.
-        """
+        """Return the `extent`, the values of the keys that start with each prefix, and their counts."""
         return self._read(lambda reader: (_read_extent(reader), *reader.values_of_prefixes(prefixes)))
 
     def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> TabletState:
@@ -339,9 +335,7 @@ class Tablet:
         return self._write(write)
 
     def truncate(self, offset: int, *, after: bytes | None = None, history: bytes | None = None) -> None:
-        """Delete all rows and begin at this offset, unless the tablet begins there or later, or its history is not
-        ``after``.
-        """
+        """Delete all rows and begin at this offset, unless the tablet begins later or its history is not ``after``."""
 
         def write(writer: Writer) -> None:
             if _read_begin(writer) < offset and _read_history(writer) == after:
@@ -362,9 +356,7 @@ class Tablet:
         self._write(write)
 
     def forget(self, expected: TabletState) -> None:
-        """Empty the tablet and its history, if it still has the ``expected`` state. Other processes
-        may have it open.
-        """
+        """Empty the tablet and its history, if it still has the ``expected`` state."""
 
         def write(writer: Writer) -> None:
             if _read_extent(writer) == expected:

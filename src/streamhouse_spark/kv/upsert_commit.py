@@ -255,9 +255,7 @@ class _UpsertPlan(DependentPlan):
         return (*emptying, *self._make_append_actions(state, time_ms), *extra_actions)
 
     def _find_moved_buckets(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
-        """Return the buckets that have no staged changes for their current position. Raises if the write is no longer
-        possible.
-        """
+        """Return the buckets without staged changes for their current position. Raises if the write is impossible."""
         if state.dropped:  # also if nothing would change
             raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
         if state.schema_id != self._stager.layout.schema_id:

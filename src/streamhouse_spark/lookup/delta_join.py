@@ -197,9 +197,7 @@ class Join:
 
     @classmethod
     def of(cls, left: TableState, right: TableState, on: object, how: str, prefix: str) -> Join:
-        """Validate and create the join. Raises `InvalidOptionError`, `SchemaMismatchError` if the tables cannot be
-        joined this way.
-        """
+        """Validate and create the join. Raises `InvalidOptionError`, `SchemaMismatchError`."""
         pairs = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
         on_left = KeyColumns.of([(b, a) for a, b in pairs], right.schema.names, left)
         on_right = KeyColumns.of(pairs, left.schema.names, right)

@@ -71,9 +71,7 @@ class Lookup:
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """Look up keys as `Table.lookup` does. The last column tells whether a key was found, whatever the table's
-        columns are named.
-        """
+        """Look up keys as `Table.lookup` does. The last column tells whether a key was found, whatever its name."""
         state = self.state(max_staleness_ms, at_least)
         shape = self._keyed.shape(state)
         value_names = _value_names(shape, columns)
@@ -361,9 +359,7 @@ def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Place
 
 
 def _keys_by_bucket(shape: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[int, Places]]:
-    """Yield each bucket with the keys to look up in it. Keys without the whole bucket key are looked up in every
-    bucket.
-    """
+    """Yield each bucket with the keys to look up in it: all keys, if they lack a part of the bucket key."""
     everywhere = np.arange(keys.num_rows)
     if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
         yield from ((bucket, everywhere) for bucket in range(shape.num_buckets) if keys.num_rows)

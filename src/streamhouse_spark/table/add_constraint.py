@@ -39,9 +39,7 @@ class ConstraintValidation:
             )
 
     def check_appended(self, state: TableState, checks: Sequence[Check]) -> None:
-        """Validate the rows of a later state that were not validated yet. Raises as `check_all`,
-        and `RevalidateError`.
-        """
+        """Validate the rows that a later state added. Raises as `check_all`, and `RevalidateError`."""
         names = _check_texts(checks)
         if not checks:
             return

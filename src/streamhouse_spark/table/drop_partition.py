@@ -97,9 +97,7 @@ def _drop_from_lake(table: TableHandle, ends: Mapping[int, int], chosen: Partiti
 
 
 def _record_drop(table: TableHandle, lake: LakeTable) -> bool:
-    """Record the drop in the log, and return whether the log has it. A lost race for a record is no conflict of the
-    drop.
-    """
+    """Record the drop in the log and return whether it has it. A lost race is no conflict of the drop."""
     from streamhouse_spark.lake.tiering.record_snapshot import record_newest
 
     try:

@@ -107,9 +107,7 @@ def adopt_table(
 def _detect_format(
     storage: Storage, settings: Mapping[str, str], source: TablePath, properties: Mapping[str, str]
 ) -> LakeFormat:
-    """Return the format that the properties name, or that of the lake table in the warehouse. Raises
-    `InvalidOptionError`.
-    """
+    """Return the format that the properties name, or that of the lake table in the warehouse."""
     said = str(properties.get(_FORMAT, "")).strip().lower()
     if said:
         return "paimon" if said == "paimon" else "iceberg"  # any other value is rejected with the properties
@@ -245,9 +243,7 @@ class _Adopter:
             raise LakeMismatchError(f"the {self.kind} at {candidate.location} is the lake of table {log.state.name}")
 
     def _claim(self, candidate: AdoptionCandidate, uuid: str) -> None:
-        """Stage key-value snapshots, if the table has a primary key, claim the lake, and record
-        both. See the module.
-        """
+        """Stage key-value snapshots for a primary key, claim the lake, and record both; see the module."""
         storage, world = self.storage, self.world
         log = CommitLog(storage, uuid, world)
         created = log.refresh()

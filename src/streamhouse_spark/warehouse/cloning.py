@@ -83,9 +83,7 @@ def _create_clone(storage: Storage, world: World, source: TableHandle, target: T
 
 
 def _make_clone_state(base: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
-    """Return the state of a clone before its first record. A clone of a view is a plain table, which is never
-    refreshed.
-    """
+    """Return the state of a clone before its first record. A clone of a view is a plain table."""
     properties = {name: text for name, text in base.properties.items() if name != VIEW}
     location = lake_location(target, uuid, has_conflict=True, lake_format=base.parsed.datalake_format)
     return replace(make_fork_state(base, str(target), uuid, now_ms, properties), lake_location=location)

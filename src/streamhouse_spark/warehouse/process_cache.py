@@ -112,9 +112,7 @@ class Connection:
         return table, None
 
     def _find_branch(self, process: _Process, path: TablePath) -> Table | None:
-        """Return a branch; None if its table does not exist. Raises `TableNotFoundError` if only the branch does not
-        exist.
-        """
+        """Return a branch; None if its table does not exist. Raises `TableNotFoundError` for an unknown branch."""
         if (table := self.find_table(str(path.base))) is None:
             return None
         name = path.branch or ""
@@ -206,9 +204,7 @@ class _Process:
         self.tables = OpenTables()
 
     def prefetch(self, path: TablePath, read_extra: Callable[[Table], T] | None) -> _PrefetchedTable[T] | None:
-        """Read a name, its last table, and what ``read_extra`` reads of that, in one round trip; None if that saves
-        nothing.
-        """
+        """Read a name, its last table, and ``read_extra`` of it in one round trip; None if that saves nothing."""
         storage = self.warehouse.storage
         cached = self.tables.find_open(path)
         if cached is None or cached.log.is_stale_history or not isinstance(storage, ReadsMany):

@@ -29,9 +29,7 @@ class TableBatch:
     failed: dict[str, StreamhouseError] = field(default_factory=dict)
 
     def each(self, work: Callable[[Table], R]) -> list[R]:
-        """Call ``work`` for each table and return the results in order. Errors are logged and recorded, and others
-        continue.
-        """
+        """Call ``work`` for each table and return the results. Errors are logged and recorded; others continue."""
         done = []
         for table in self.tables:
             try:

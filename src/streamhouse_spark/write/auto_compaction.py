@@ -43,9 +43,7 @@ def merge_inline(table: TableHandle, state: TableState | None = None) -> int:
 
 
 def merge_small(table: TableHandle, state: TableState | None = None) -> int:
-    """Compact runs of small adjacent segments, of a state as `merge_inline`. Returns the number of
-    replaced segments.
-    """
+    """Compact runs of small adjacent segments, and return the number of replaced ones; see `merge_inline`."""
     runs = plan_small_merge(state or table.refresh())
     return merge(table.log, table.storage, table.world, runs, table.segment_options())
 

@@ -477,9 +477,7 @@ class CsvOptions:
 
 
 def file_format(path: str, explicit: str | None) -> str:
-    """Return the explicit format, or that of the file name's suffix. Raises `InvalidOptionError` if
-    there is neither.
-    """
+    """Return the explicit format, or that of the file name's suffix. Raises `InvalidOptionError`."""
     if explicit is not None:
         return explicit
     suffixes = [s.lower() for s in Path(path).suffixes]

@@ -59,7 +59,6 @@ def require_sound(source: pa.NativeFile, limits: IpcLimits | None = None) -> Non
             raise SchemaMismatchError(
                 f"the Arrow data has more than {limits.rows:,} rows, or more than {limits.bytes >> 20} MiB "
                 "uncompressed; send the rows in several requests"
-                "not compressed; send the rows in several requests"
             )
 
 

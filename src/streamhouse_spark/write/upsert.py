@@ -435,9 +435,7 @@ class PrimaryKeyTable:
 
 
 def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
-    """Raise `InvalidOptionError` if a merge engine or delete behavior would change the effect of UPDATE, DELETE and
-    MERGE.
-    """
+    """Raise `InvalidOptionError` if the merge engine or delete behavior would change the effect of UPDATE."""
     if properties.merge_engine != "last_row":
         raise InvalidOptionError(
             f"table {name}: its merge engine ({MERGE_ENGINE} is {properties.merge_engine}) would change the effect "

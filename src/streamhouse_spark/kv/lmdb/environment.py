@@ -273,9 +273,7 @@ class Environment:
             self._env = None
 
     def _resize(self, map_bytes: int) -> None:
-        """Resize the map to ``map_bytes``, or for 0 to the size set by another process, once this process does not use
-        it.
-        """
+        """Resize the unused map to ``map_bytes``, or for 0 to the size set by another process."""
         import lmdb
 
         with self._lock:
@@ -394,9 +392,7 @@ class Writer(ReadTransaction):
         self._txn.put(name, value, db=self._meta)
 
     def put(self, keys: Sequence[bytes], values: Iterable[bytes], *, append: bool = False) -> None:
-        """Set the value of each key. ``append`` is faster; the keys must then be sorted and greater than all stored
-        keys.
-        """
+        """Set the value of each key. ``append`` is faster, for sorted keys that are greater than all stored ones."""
         with self._txn.cursor(db=self._rows) as cursor:
             # Not a list of pairs: zip reuses one pair, which the garbage collector need not track.
             _, added = cursor.putmulti(zip(keys, values, strict=True), append=append)

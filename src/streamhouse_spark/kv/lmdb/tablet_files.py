@@ -203,9 +203,7 @@ class TabletFiles:
                 close_lock_file(stamp_file)
 
     def remove(self) -> bool:
-        """Delete the files if no other process has them open. Returns whether they are deleted.
-        Raises `StorageError`.
-        """
+        """Delete the files unless other processes have them open, and return whether they are deleted."""
         with self._map_disk_errors():
             return self._try_remove()
 
@@ -302,9 +300,7 @@ def _iter_tablets(cache: Path) -> Iterator[tuple[TabletFiles, Path]]:
 
 
 def _remove_other_boots(cache: Path) -> None:
-    """Remove the tablets of other boots and leftovers of interrupted removals. A folder in use by another host is
-    locked.
-    """
+    """Remove tablets of other boots, unless another host uses them, and leftovers of interrupted removals."""
     for other in cache.parent.glob("*"):
         if other != cache and all(files.remove() for files, _ in _iter_tablets(other)):
             shutil.rmtree(other, ignore_errors=True)

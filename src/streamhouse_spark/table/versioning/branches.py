@@ -76,9 +76,7 @@ _TRIES: Final = 5
 
 
 def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
-    """Return the state of the log before its first record: that of the base, without its readers,
-    cleaners and names.
-    """
+    """Return the state before the log's first record: the base without its readers, cleaners and names."""
     inline = {segment.commit for segment in base.kept_segments() if segment.uuid is None}
     return replace(
         base,

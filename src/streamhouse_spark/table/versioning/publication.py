@@ -167,9 +167,7 @@ def require_same_branch(state: TableState, branch: Branch) -> None:
 
 
 def describe_divergence(state: TableState, base: TableState) -> str | None:
-    """Return how the rows of a table changed since a state; None if they did not. Maintenance and tiering change no
-    rows.
-    """
+    """Return how the rows of a table changed since a state, apart from maintenance; None if they did not."""
     if state.first_offsets != base.first_offsets:
         return "the table was emptied or overwritten"
     if state.ends != base.ends:
@@ -265,9 +263,7 @@ def _reads_nothing(_state: TableState, _rows: pa.RecordBatch) -> bool:
 
 
 def _check_conflicts(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, net: _NetChange) -> None:
-    """Raise `CommitConflictError` if the changes conflict with the table's latest state, before the
-    branch is sealed.
-    """
+    """Raise `CommitConflictError` if the changes conflict with the table's latest state."""
     if describe_divergence(table.state, changes.base) is None:
         return
     try:

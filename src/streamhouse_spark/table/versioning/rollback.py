@@ -421,9 +421,7 @@ def _commit_rollback(
 
 
 def _require_unchanged(state: TableState, now: TableState) -> None:
-    """Raise `CommitConflictError` unless both states have the same rows and columns. Tiering and maintenance do not
-    conflict.
-    """
+    """Raise `CommitConflictError` unless both states have the same rows and columns."""
     if state.schema_id != now.schema_id:
         raise _changed_error(state, now, "its columns changed")
     if state.ends != now.ends:

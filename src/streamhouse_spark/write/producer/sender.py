@@ -223,7 +223,5 @@ def _split_offsets(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> lis
 
 
 def _batch_error(error: Exception, unknown: Exception | None) -> Exception:
-    """Return the failure of a batch: unknown if an earlier attempt may have stored the rows, whatever the last attempt
-    says.
-    """
+    """Return the failure of a batch: unknown if an earlier attempt may have stored the rows."""
     return copy_error(error if unknown is None else unknown)

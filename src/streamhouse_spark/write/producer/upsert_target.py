@@ -39,9 +39,7 @@ class UpsertTarget:
         return self._keyed.table.state.parsed.identity is None
 
     def checks(self, state: TableState) -> Sequence[Check]:
-        """Return no constraints if a merge with the stored row may change the row: the merged batch
-        is checked instead.
-        """
+        """Return no constraints if a merge may change the row: then the merged batch is checked."""
         shape = self._keyed.shape(state)
         return shape.properties.checks if shape.properties.merge_engine == "last_row" else ()
 
@@ -73,9 +71,7 @@ class UpsertTarget:
         deleted: Bools,
         require: Require | None,
     ) -> BucketOffsets:
-        """Write rows and delete keys in one record, in the order of ``deleted``: True stands for the next key, False
-        for the next row.
-        """
+        """Write rows and delete keys in one record, in the order of ``deleted``: True stands for the next key."""
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             older = self._keyed.table.state.schemas
