@@ -150,8 +150,8 @@ def rows_to_keep(node: Node, batch: pa.RecordBatch) -> Bools | None:
 
 def drop_mismatches(node: Node, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch without rows for which the predicate cannot be true, if that justifies a copy."""
-    kept = rows_to_keep(node, batch)
-    return batch if kept is None else drop_rows(batch, ~kept)
+    possible = rows_to_keep(node, batch)
+    return batch if possible is None else drop_rows(batch, ~possible)
 
 
 def _possible_mask(node: Node, batch: pa.RecordBatch, outcome: int) -> Bools | None:

@@ -128,12 +128,12 @@ def _refuse(item: Any) -> NoReturn:
     )
 
 
-def _bind(field: pa.Field, name: str, given: Any) -> tuple[pc.Expression, Node]:
+def _bind(field: pa.Field, name: str, operand: Any) -> tuple[pc.Expression, Node]:
     """Return the predicate as an expression, and as a tree that all of its rows satisfy.
 
     The tree has values of the column's type, and rounding loses no row. Bounds are unreliable for infinities.
     """
-    column, kind, value = pc.field(field.name), field.type, _parse_operand(given)
+    column, kind, value = pc.field(field.name), field.type, _parse_operand(operand)
     match name:
         case "is null":
             return column.is_null(), IsNull(field.name)

@@ -10,7 +10,6 @@ import datetime as dt
 import decimal
 import numbers
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, NoReturn
 
@@ -382,7 +381,7 @@ def _integers(num_bits: int) -> SizeOf:
 
 def _decimals(precision: int, scale: int) -> SizeOf:
     def size_of(value: Any) -> int:
-        if type(value) is not Decimal:
+        if type(value) is not decimal.Decimal:
             return NOT_PLAIN
         _, digits, exponent = value.as_tuple()
         if not isinstance(exponent, int):  # NaN or infinity

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
-import decimal
 import json
 import math
 import re
@@ -60,7 +59,7 @@ def plain_value(value: Any) -> Any:
             return value
         case float():
             return value if math.isfinite(value) else _NOT_FINITE_TEXTS[str(value)]
-        case decimal.Decimal():
+        case Decimal():
             return format(value, "f")
         case bytes():
             return base64.b64encode(value).decode()
