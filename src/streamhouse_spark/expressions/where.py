@@ -17,6 +17,7 @@ from __future__ import annotations
 import decimal
 import operator
 import re
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -27,7 +28,8 @@ from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.python_values import from_text
 from streamhouse_spark.core.sql_parser import DEPTH_MAX, SqlParser
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
-from streamhouse_spark.expressions.filters import Filter, Predicate
+from streamhouse_spark.expressions.filters import Filter, Predicate, parse_filter
+from streamhouse_spark.expressions.predicates import And
 from streamhouse_spark.expressions.sql import COMPARISONS
 
 _TOKEN: Final = re.compile(
@@ -49,6 +51,22 @@ def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression
     """
     tree = _Parser(text, schema).parse()
     return [tree] if isinstance(tree, tuple) else tree
+
+
+def combine_filters(values: Sequence[Any], schema: pa.Schema) -> Filter | None:
+    """Parse filters that must all hold: SQL conditions, and whatever `parse_filter` takes. None if there is none.
+
+    Raises as `parse_where` and `Filter.bound`.
+    """
+    parsed = (parse_filter(parse_where(value, schema) if isinstance(value, str) else value) for value in values)
+    filters = [filter_ for filter_ in parsed if filter_ is not None]
+    if len(filters) < 2:
+        return filters[0] if filters else None
+    bound = [filter_.bound(schema) for filter_ in filters]
+    expression = reduce(operator.and_, (each.expression for each in bound))
+    if any(each.columns is None for each in bound):  # an expression whose columns are unknown
+        return Filter(expression)
+    return Filter(expression, node=And(tuple(each.node for each in bound)))
 
 
 class _Parser(SqlParser):

@@ -118,6 +118,15 @@ class ScanSources:
             self.common(table), pieces=(*plan_lake_tasks(self.lake.files if self.lake else ()), *self.pieces)
         )
 
+    def count_rows(self) -> int | None:
+        """Count the rows of the result by metadata; None if only reading can tell."""
+        files = self.lake.files if self.lake is not None else ()
+        of_files = [file.num_live for file in files]
+        splits = [piece.split for piece in self.pieces if isinstance(piece, LogScanTask)]
+        if not self.are_exact or len(splits) < len(self.pieces) or None in of_files:
+            return None
+        return sum(count or 0 for count in of_files) + sum(split.num_rows for split in splits)
+
 
 def plan_lake_tasks(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
     """Return the scan tasks of lake files."""

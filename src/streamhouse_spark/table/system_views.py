@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -19,6 +19,7 @@ from streamhouse_spark.read.change_rows import binlog_batches, binlog_schema
 from streamhouse_spark.read.offset_scan import plan_archived_changes
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask, ScanPlan, ScanTask
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
+from streamhouse_spark.table.scan import Scan, Scannable, ViewSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class TableView(Protocol):
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table: ...
 
+    def scan(self) -> Scan: ...
+
 
 def open_view(table: TableHandle, suffix: str) -> TableView:
     """Open the view of a suffix. Raises `InvalidNameError` for an unsupported suffix, listing the supported ones."""
@@ -142,15 +145,11 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 
 
 @validates_arguments()
-class _View(ABC):
+class _View(Scannable):
     """A view whose rows are filtered after they are read."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
-
-    @property
-    @abstractmethod
-    def schema(self) -> pa.Schema: ...
 
     @abstractmethod
     def _read(self) -> pa.Table:
@@ -160,6 +159,9 @@ class _View(ABC):
         from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
 
         return filter_and_project(self._read(), columns, parse_filter(filter))
+
+    def scan(self) -> Scan:
+        return Scan(ViewSource(lambda: self.schema, self.to_arrow))
 
 
 class _SystemView(_View):
@@ -233,7 +235,7 @@ class _LakeMetadataView(_View):
 
 
 @validates_arguments()
-class _LakeRowsView:
+class _LakeRowsView(Scannable):
     def __init__(self, table: TableHandle) -> None:
         self._table = table
 
@@ -245,6 +247,9 @@ class _LakeRowsView:
         from streamhouse_spark.table.lake import LakeView
 
         return LakeView(self._table).to_arrow(columns=columns, filter=filter)
+
+    def scan(self) -> Scan:
+        return Scan(ViewSource(lambda: self.schema, self.to_arrow))
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:

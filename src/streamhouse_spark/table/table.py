@@ -16,6 +16,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.consumers import LogPosition, consumer_position, move_consumer
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.table.scan import Scan, Scannable, scan_table
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _INTERNALS: Final = frozenset({name for name in vars(TableHandle) if not name.st
 
 
 @validates_arguments(unless=("lookup_one",))
-class Table(TableHandle):
+class Table(TableHandle, Scannable):
     """A table of a warehouse. `Warehouse.table` and `Warehouse.create_table` return one.
 
     Safe for use by several threads. A table that was dropped and recreated under the same name is another table; this
@@ -463,6 +464,35 @@ class Table(TableHandle):
         from streamhouse_spark.read.union_read import read_union
 
         return read_union(self, columns, filter, as_of_timestamp_ms)
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,
+        version: int | str | None = None,
+        timestamp_ms: int | None = None,
+        limit: int | None = None,
+        partitions: Mapping[str, Any] | None = None,
+    ) -> Scan:
+        """Return a lazy scan of lake and log, which is read as Arrow, pandas, polars or DuckDB.
+
+        ``filter`` is SQL text, a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)``.
+        ``version`` (a commit number or a tag) or ``timestamp_ms`` reads an older state, ``partitions`` only rows with
+        these column values. See `Scan` for `select`, `filter`, `limit`, `count`, `plan` and `explain`.
+
+        >>> orders.scan(filter="amount > 5").select("id").to_arrow().to_pylist()
+        [{'id': 1}]
+        """
+        return scan_table(
+            self,
+            columns=columns,
+            filter=filter,
+            version=version,
+            timestamp_ms=timestamp_ms,
+            limit=limit,
+            partitions=partitions,
+        )
 
     def lookup(
         self,

@@ -69,23 +69,11 @@ def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, A
         return None
     read = tuple(column.name for column in supported_columns) or schema.names[:1]
     sources = plan_sources(replace(request, scan=ScanRequest(read, statistics_of=read)))
-    if not _is_countable(sources):
+    if sources.count_rows() is None:
         return None
     summaries = _summarise_columns(request.table, sources, supported_columns)
     cells = [_aggregate_value(sources, function, supported_columns, summaries) for function in functions]
     return None if any(cell is None for cell in cells) else [cell[0] for cell in cells if cell is not None]
-
-
-def _is_countable(sources: ScanSources) -> bool:
-    """Return whether the row count of each part is exact."""
-    files = sources.lake.files if sources.lake is not None else ()
-    log_only = all(isinstance(piece, LogScanTask) for piece in sources.pieces)
-    return sources.are_exact and log_only and all(file.num_live is not None for file in files)
-
-
-def _count_rows(sources: ScanSources) -> int:
-    files = sources.lake.files if sources.lake is not None else ()
-    return sum(file.num_live or 0 for file in files) + sum(split.num_rows for split in _log_splits(sources))
 
 
 def _log_splits(sources: ScanSources) -> list[LogSplit]:
@@ -97,7 +85,7 @@ def _aggregate_value(
 ) -> tuple[Any] | None:
     """Return the function's value in a tuple, or None if it is unknown."""
     if function["function"] == "count_star":
-        return (_count_rows(sources),)
+        return (sources.count_rows(),)
     position = next(i for i, column in enumerate(columns) if column.name.casefold() == function["column"].casefold())
     summary = summaries[position]
     if summary is None:

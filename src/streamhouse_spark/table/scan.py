@@ -1,0 +1,381 @@
+"""Lazy scans: what to read is stated first, and read by Arrow, pandas, polars, DuckDB or any taker of Arrow streams.
+
+`Scannable` is what tables, views and scans have in common: the Arrow PyCapsule protocol
+(https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html) and short forms of a scan's methods.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import pyarrow as pa
+
+from streamhouse_spark.core.argument_validation import validates_arguments
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError
+from streamhouse_spark.table_handle import TableHandle
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+    from streamhouse_spark.expressions.filters import Projection
+    from streamhouse_spark.read.read_snapshot import ReadSnapshot
+    from streamhouse_spark.read.scan_planning import ScanSources
+
+HEAD_ROWS = 10
+
+T = TypeVar("T")
+
+
+class Scannable(ABC):
+    """Rows with a schema that any library can read: DuckDB by the variable's name, ``polars.DataFrame(orders)``."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+
+    @abstractmethod
+    def scan(self) -> Scan:
+        """Return a scan of all rows."""
+
+    def head(self, rows: int = HEAD_ROWS) -> pa.Table:
+        """Read the first rows, in no particular order.
+
+        >>> orders.head(1).num_rows
+        1
+        """
+        return self.scan().limit(rows).to_arrow()
+
+    def count(self) -> int:
+        """Count the rows: from metadata alone, unless rows have to be merged, filtered or found deleted.
+
+        >>> orders.count()
+        2
+        """
+        return self.scan().count()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Read all rows into a pandas frame.
+
+        >>> orders.to_pandas()["amount"].sum()
+        13.5
+        """
+        return self.scan().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Read all rows into a polars frame.
+
+        >>> orders.to_polars().height
+        2
+        """
+        return self.scan().to_polars()
+
+    def to_duckdb(self, name: str, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyConnection:
+        """Register the rows as a view of a DuckDB connection, by default a new one in memory, and return it.
+
+        Each query of the view reads the latest rows.
+
+        >>> orders.to_duckdb("o").sql("SELECT sum(amount) FROM o").fetchall()
+        [(13.5,)]
+        """
+        connection = connection or _require("duckdb").connect()
+        connection.register(name, self)
+        return connection
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.scan().to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
+
+
+class RowSource(ABC):
+    """What a scan reads: a table, at a version perhaps, or a view."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """All columns, as of the latest known state."""
+
+    @abstractmethod
+    def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the scan's columns and the rows that match its filters. Bounded memory, except for views."""
+
+    def count(self, scan: Scan) -> int:
+        """Count the rows that match the scan's filters."""
+        narrow = replace(scan, columns=tuple(self.schema.names[:1]))
+        return sum(batch.num_rows for batch in self.open(narrow)[1])
+
+    def plan(self, scan: Scan) -> ScanSummary:  # noqa: ARG002 - a view's plan does not depend on the filter
+        raise InvalidOptionError("a view is not planned: its rows are read, and filtered afterwards; scan the table")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSummary:
+    """What a scan will read. Skipped segments are those whose statistics exclude every row of the filter."""
+
+    table: str
+    version: int
+    """The commit that is read."""
+    lake_snapshot_id: int | None
+    lake_files: tuple[str, ...]
+    lake_bytes: int
+    log_segments: int
+    log_bytes: int
+    """Bytes of the hot log's rows in memory, estimated."""
+    skipped_segments: int
+    rows: int | None
+    """The number of rows before they are filtered; None if only reading can tell."""
+
+    def __str__(self) -> str:
+        lake = f"snapshot {self.lake_snapshot_id}" if self.lake_snapshot_id is not None else "no snapshot"
+        return (
+            f"Scan of {self.table} at commit {self.version}\n"
+            f"  lake: {lake}, {len(self.lake_files):,} files, {self.lake_bytes:,} bytes\n"
+            f"  log:  {self.log_segments:,} segments, {self.log_bytes:,} bytes, {self.skipped_segments:,} skipped\n"
+            f"  rows: {'unknown before reading' if self.rows is None else f'{self.rows:,} at most'}"
+        )
+
+
+@validates_arguments()
+@dataclass(frozen=True, slots=True)
+class Scan(Scannable):
+    """A lazy read. `select`, `filter` and `limit` return another scan; nothing is read before the rows are asked for.
+
+    Each read starts at the latest state, unless the scan is of a version. A read sees one state from start to end.
+    """
+
+    source: RowSource
+    columns: tuple[str, ...] | None = None
+    """The columns to return, in order; None for all."""
+    filters: tuple[Any, ...] = ()
+    """Filters that must all hold, as the caller gave them."""
+    max_rows: int | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the result. Raises `SchemaMismatchError` for an unknown one."""
+        from streamhouse_spark.expressions.filters import filter_and_project
+
+        return filter_and_project(self.source.schema.empty_table(), self.columns, None).schema
+
+    def scan(self) -> Self:
+        return self
+
+    def select(self, *columns: str) -> Scan:
+        """Return only these columns, in this order."""
+        return replace(self, columns=columns)
+
+    def filter(self, condition: Any) -> Scan:
+        """Return only rows that also match the condition.
+
+        ``condition`` is SQL text such as ``"amount > 5 AND day = 'mon'"``, a ``pyarrow.compute`` expression, or a list
+        of ``(column, operator, value)``. It prunes lake files and log segments.
+        """
+        return replace(self, filters=(*self.filters, condition))
+
+    def limit(self, rows: int) -> Scan:
+        """Return at most so many rows, in no particular order."""
+        if rows < 0:
+            raise InvalidOptionError(f"limit is {rows}, expected at least 0")
+        return replace(self, max_rows=rows if self.max_rows is None else min(rows, self.max_rows))
+
+    def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
+        """Return a reader of Arrow batches, with memory for a few of them. Lake rows come first.
+
+        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible filter, and while
+        rows are read `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
+        """
+        schema, batches = self.source.open(self)
+        return pa.RecordBatchReader.from_batches(
+            schema, batches if self.max_rows is None else _take(batches, self.max_rows)
+        )
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Iterate over Arrow batches, as `to_arrow_batch_reader`."""
+        yield from self.to_arrow_batch_reader()
+
+    def to_arrow(self) -> pa.Table:
+        """Read all rows."""
+        return self.to_arrow_batch_reader().read_all()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Read all rows into a pandas frame. Raises `MissingExtraError` without pandas."""
+        _require("pandas")
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_polars(self) -> pl.DataFrame:
+        """Read all rows into a polars frame. Raises `MissingExtraError` without polars."""
+        frame: pl.DataFrame = _require("polars").from_arrow(self.to_arrow())
+        return frame
+
+    def count(self) -> int:
+        """Count the rows, from metadata alone where that is exact."""
+        num_rows = self.source.count(self)
+        return num_rows if self.max_rows is None else min(num_rows, self.max_rows)
+
+    def plan(self) -> ScanSummary:
+        """Plan the scan, and return what it will read. Raises `InvalidOptionError` for a view."""
+        return self.source.plan(self)
+
+    def explain(self) -> None:
+        """Print the plan."""
+        print(self.plan())  # noqa: T201 - for a person at a prompt, as DataFrame.explain
+
+
+class TableSource(RowSource):
+    """The union read of a table: its latest state, a version (a commit number or a tag), or the state at a time."""
+
+    def __init__(self, table: TableHandle, version: int | str | None = None, timestamp_ms: int | None = None) -> None:
+        if version is not None and timestamp_ms is not None:
+            raise InvalidOptionError("a scan has both version and timestamp_ms; give one of them")
+        self._table = table
+        self._version = version
+        self._timestamp_ms = timestamp_ms
+
+    @property
+    def schema(self) -> pa.Schema:
+        is_latest = self._version is None and self._timestamp_ms is None
+        return self._table.state.schema.arrow if is_latest else self._snapshot()[1].state.schema.arrow
+
+    def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
+
+        table, snapshot = self._snapshot()
+        projection = _project(scan, snapshot)
+
+        def read(chosen: ReadSnapshot) -> Iterator[pa.RecordBatch]:
+            plan = _plan(table, chosen, projection).plan(table)
+            batches = read_batches(table, plan, filter=projection.filter, node=projection.node)
+            first = next(batches, None)  # an expired snapshot shows here, while another can take its place
+            return iter(()) if first is None else chain((first,), batches)
+
+        return projection.schema, map(projection.finish, self._with_fallback(table, snapshot, projection, read))
+
+    def count(self, scan: Scan) -> int:
+        table, snapshot = self._snapshot()
+        if not scan.filters:
+            projection = _project(replace(scan, columns=()), snapshot)
+            count = self._with_fallback(
+                table, snapshot, projection, lambda chosen: _plan(table, chosen, projection).count_rows()
+            )
+            if count is not None:
+                return count
+        return super().count(scan)
+
+    def plan(self, scan: Scan) -> ScanSummary:
+        from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
+        from streamhouse_spark.read.scan_tasks import count_segments, log_splits
+
+        table, snapshot = self._snapshot()
+        request = ScanRequest.of(_project(scan, snapshot))
+        sources = plan_scan(table, snapshot, request)
+        plan, files = sources.plan(table), sources.lake.files if sources.lake is not None else ()
+        return ScanSummary(
+            table.name,
+            snapshot.state.version,
+            sources.lake.snapshot.id if sources.lake is not None else None,
+            tuple(file.location for file in files),
+            sum(file.size_bytes for file in files),
+            count_segments(plan),
+            sum(split.size_bytes for split in log_splits(plan)),
+            request.pruning.num_skipped,
+            sources.count_rows(),
+        )
+
+    def _snapshot(self) -> tuple[TableHandle, ReadSnapshot]:
+        """Return the read snapshot, and the table that had the name then."""
+        from streamhouse_spark.read.read_snapshot import take_latest_snapshot
+        from streamhouse_spark.read.time_travel import table_as_of, take_historical_snapshot
+
+        state = self._table.refresh()
+        if self._version is not None:
+            from streamhouse_spark.table.versioning.rollback import pin_version
+
+            return self._table, pin_version(self._table, self._version)
+        if self._timestamp_ms is not None:
+            table, state = table_as_of(self._table, state, self._timestamp_ms)
+            return table, take_historical_snapshot(table, state, self._timestamp_ms)
+        return self._table, take_latest_snapshot(state)
+
+    def _with_fallback(
+        self, table: TableHandle, snapshot: ReadSnapshot, projection: Projection, read: Callable[[ReadSnapshot], T]
+    ) -> T:
+        from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+
+        if self._version is not None or self._timestamp_ms is not None:
+            return read(snapshot)
+        return read_with_fallback(table, snapshot, InitialSchema(projection.read_columns), read)
+
+
+class ViewSource(RowSource):
+    """A view, which is read whole and filtered afterwards."""
+
+    def __init__(self, schema: Callable[[], pa.Schema], read: Callable[..., pa.Table]) -> None:
+        self._schema = schema
+        self._read = read
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema()
+
+    def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        from streamhouse_spark.expressions.where import combine_filters
+
+        rows = self._read(columns=scan.columns, filter=combine_filters(scan.filters, self.schema))
+        return rows.schema, iter(rows.to_batches())
+
+
+def scan_table(
+    table: TableHandle,
+    *,
+    columns: Sequence[str] | None,
+    filter: Any,
+    version: int | str | None,
+    timestamp_ms: int | None,
+    limit: int | None,
+    partitions: Mapping[str, Any] | None,
+) -> Scan:
+    """Return a scan of a table, see `Table.scan`."""
+    scan = Scan(TableSource(table, version, timestamp_ms), None if columns is None else tuple(columns))
+    if partitions:
+        scan = scan.filter([(name, "is null" if v is None else "=", v) for name, v in partitions.items()])
+    scan = scan if filter is None else scan.filter(filter)
+    return scan if limit is None else scan.limit(limit)
+
+
+def _project(scan: Scan, snapshot: ReadSnapshot) -> Projection:
+    from streamhouse_spark.expressions.filters import Projection
+    from streamhouse_spark.expressions.where import combine_filters
+
+    schema = snapshot.state.schema
+    return Projection.of(schema, scan.columns, combine_filters(scan.filters, schema.arrow))
+
+
+def _plan(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> ScanSources:
+    from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
+
+    return plan_scan(table, snapshot, ScanRequest.of(projection))
+
+
+def _take(batches: Iterator[pa.RecordBatch], max_rows: int) -> Iterator[pa.RecordBatch]:
+    remaining = max_rows
+    while remaining > 0 and (batch := next(batches, None)) is not None:
+        yield batch.slice(0, remaining)
+        remaining -= batch.num_rows
+
+
+def _require(library: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise MissingExtraError(f"this needs {library}, which is not installed: pip install {library}") from error

@@ -1,0 +1,250 @@
+"""Lazy scans, and the protocols by which other libraries read a table: each returns the rows of `Table.to_arrow`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from kit.tables import add_rows, tier, trim_tiered
+from streamhouse_spark import InvalidOptionError, MissingExtraError, SchemaMismatchError, Table, Warehouse
+
+COLUMNS = (
+    "id BIGINT NOT NULL, yes BOOLEAN, i8 TINYINT, i32 INT, f32 FLOAT, f64 DOUBLE, dec DECIMAL(12,2), s STRING, "
+    "b BINARY, d DATE, ts TIMESTAMP, ntz TIMESTAMP_NTZ, a ARRAY<INT>, m MAP<STRING,INT>, st STRUCT<x:INT,y:STRING>"
+)
+KINDS = ["hot", "tiered", "tiered and trimmed", "deleted", "evolved", "branch", "empty"]
+
+
+def row(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "yes": number % 2 == 0,
+        "i8": number % 100,
+        "i32": None if number % 7 == 0 else number,
+        "f32": number / 2,
+        "f64": number / 3,
+        "dec": decimal.Decimal(number) / 4,
+        "s": f"text {number}",
+        "b": bytes([number % 256]),
+        "d": dt.date(2024, 1, 1) + dt.timedelta(number),
+        "ts": dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(hours=number),
+        "ntz": dt.datetime(2024, 1, 1) + dt.timedelta(hours=number),
+        "a": [number, None],
+        "m": {"k": number},
+        "st": {"x": number, "y": None},
+    }
+
+
+def rows(*numbers: int) -> list[dict[str, Any]]:
+    return [row(number) for number in numbers]
+
+
+@pytest.fixture(params=[False, True], ids=["log", "primary key"])
+def is_keyed(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+@pytest.fixture
+def make(wh: Warehouse, is_keyed: bool) -> Callable[[str], Table]:
+    def make(kind: str) -> Table:
+        table = wh.create_table("d.t", COLUMNS, primary_key=["id"] if is_keyed else [], buckets=2)
+        if kind == "empty":
+            return table
+        add_rows(table, rows(*range(20)))
+        if kind != "hot":
+            tier(table)
+        if kind == "tiered and trimmed":
+            trim_tiered(table)
+        add_rows(table, rows(*range(20, 25)))
+        if kind == "deleted":
+            _ = table.delete([3, 21]) if is_keyed else table.delete(where=[("id", "in", [3, 21])])
+        if kind == "evolved":
+            table.drop_column("i8")
+            table.rename_column("i32", "number")
+            table.add_columns("i8 STRING")
+            add_rows(table, [{"id": 30, "i8": "new"}])
+        if kind == "branch":
+            table.create_branch("b")
+            table = table.branch("b")
+            add_rows(table, rows(40))
+        return table
+
+    return make
+
+
+def in_order(table: pa.Table) -> list[dict[str, Any]]:
+    return table.sort_by("id").to_pylist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_way_to_read_returns_the_rows_of_the_table(make, kind):
+    table = make(kind)
+    expected = table.to_arrow()
+    schema, written = expected.schema, in_order(expected)
+    assert table.scan().to_arrow().schema.equals(schema, check_metadata=True)
+    assert in_order(table.scan().to_arrow()) == written
+    assert in_order(pa.table(table)) == written
+    assert in_order(pa.Table.from_batches(table.scan().to_batches(), schema)) == written
+    assert table.scan().count() == table.count() == len(written)
+    assert pa.schema(table).equals(schema)
+    assert in_order(table.to_duckdb("t").sql("SELECT * FROM t").to_arrow_table().cast(schema)) == written
+    ids = [row["id"] for row in written]
+    assert sorted(pl.DataFrame(table)["id"]) == sorted(table.to_polars()["id"]) == ids
+    assert sorted(table.to_pandas()["id"]) == ids
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "id > 5 AND s <> 'text 7'",
+        [("id", ">", 5), ("s", "!=", "text 7")],
+        (pc.field("id") > 5) & (pc.field("s") != "text 7"),
+    ],
+    ids=["sql", "list", "expression"],
+)
+@pytest.mark.parametrize("kind", ["tiered", "deleted", "evolved"])
+def test_filters_of_every_form_may_be_combined(make, kind, condition):
+    table = make(kind)
+    expected = [row for row in in_order(table.to_arrow()) if row["id"] > 5 and row["s"] not in (None, "text 7")]
+    scan = table.scan(filter=condition, columns=["id"])
+    assert in_order(scan.to_arrow()) == [{"id": row["id"]} for row in expected]
+    narrower = scan.filter("id < 12").filter(pc.field("yes")).filter([("f64", ">", 2.5)]).select("s", "id")
+    few = [row for row in expected if row["id"] < 12 and row["yes"] and row["f64"] > 2.5]
+    assert in_order(narrower.to_arrow()) == [{"s": row["s"], "id": row["id"]} for row in few]
+    assert narrower.count() == len(few)
+
+
+def test_a_scan_reads_nothing_before_its_rows_are_asked_for(make):
+    table = make("hot")
+    scan = table.scan(filter="id >= 0")
+    add_rows(table, rows(50))
+    assert 50 in scan.to_arrow()["id"].to_pylist()
+    view = table.to_duckdb("t")
+    add_rows(table, rows(51))
+    assert view.sql("SELECT max(id) FROM t").fetchall() == [(51,)]
+
+
+@pytest.mark.parametrize("kind", ["hot", "tiered", "empty"])
+def test_a_limit_bounds_the_rows(make, kind):
+    table = make(kind)
+    num_rows = table.count()
+    for limit in (0, 1, 3, 1000):
+        assert table.scan(limit=limit).to_arrow().num_rows == table.scan(limit=limit).count() == min(limit, num_rows)
+    assert table.head().num_rows == min(10, num_rows)
+    assert table.scan(limit=3).limit(5).count() == min(3, num_rows)
+
+
+def test_a_scan_of_a_version_or_a_time_reads_the_rows_of_then(make, clock):
+    table = make("tiered")
+    version, then = table.state.version, clock.now_ms()
+    clock.advance(1000)
+    add_rows(table, rows(60))
+    table.create_tag("before", version)
+    table.drop_column("i8")
+    for scan in (
+        table.scan(version=version),
+        table.scan(version="before"),
+        table.scan(timestamp_ms=then),
+    ):
+        assert sorted(scan.to_arrow()["id"].to_pylist()) == list(range(25))
+        assert "i8" in scan.schema.names
+        assert scan.count() == 25
+    with pytest.raises(InvalidOptionError, match="both version and timestamp_ms"):
+        table.scan(version=version, timestamp_ms=then)
+
+
+def test_partitions_are_column_values(wh):
+    table = wh.create_table("d.p", "id BIGINT, day STRING", partition_by=["day"])
+    table.append([{"id": 1, "day": "mon"}, {"id": 2, "day": None}, {"id": 3, "day": "tue"}])
+    assert table.scan(partitions={"day": "mon"}, columns=["id"]).to_arrow().to_pylist() == [{"id": 1}]
+    assert table.scan(partitions={"day": None}, columns=["id"]).to_arrow().to_pylist() == [{"id": 2}]
+
+
+def test_columns_and_types_that_a_reader_requests_are_respected(make):
+    table = make("tiered")
+    requested = pa.schema([("id", pa.int64()), ("s", pa.large_string())])
+    read = pa.RecordBatchReader.from_stream(table.scan().select("id", "s"), requested).read_all()
+    assert read.schema.equals(requested)
+    assert sorted(read["s"].to_pylist()) == sorted(table.to_arrow()["s"].to_pylist())
+
+
+@pytest.mark.parametrize("name", ["d.t$lake", "d.t$changelog", "d.t$commits", "d.t$history", "d.t$lake$snapshots"])
+def test_views_are_scanned_as_tables_are(wh, make, name):
+    make("tiered")
+    view = wh.view(name)
+    expected = view.to_arrow()
+    assert pa.table(view).equals(expected)
+    assert duckdb.sql("SELECT count(*) FROM view").fetchall() == [(expected.num_rows,)]
+    first = expected.schema.names[0]
+    assert view.scan().select(first).limit(1).to_arrow().equals(expected.select([first]).slice(0, 1))
+    assert view.count() == expected.num_rows
+    with pytest.raises(InvalidOptionError, match="a view is not planned"):
+        view.scan().explain()
+
+
+def test_a_filter_of_a_view_is_sql_too(wh, make):
+    make("hot")
+    inserted = wh.view("d.t$changelog").scan().filter("_change_type = 'insert' AND id < 3").to_arrow()
+    assert sorted(inserted["id"].to_pylist()) == [0, 1, 2]
+
+
+def test_the_plan_says_what_is_read_and_what_is_skipped(wh, capsys):
+    table = wh.create_table("d.t", "id BIGINT", buckets=1, properties={"table.statistics.columns": "id"})
+    table.append(pa.table({"id": range(50_000)}))
+    tier(table)
+    trim_tiered(table)
+    table.append(pa.table({"id": range(50_000, 100_000)}))
+    plan = table.scan(filter="id < 10").plan()
+    assert (plan.version, plan.rows, plan.log_segments, plan.skipped_segments) == (table.state.version, 50_000, 0, 1)
+    assert len(plan.lake_files) == 1
+    assert plan.lake_bytes > 0
+    plan = table.scan(filter="id > 60000").plan()
+    assert (plan.lake_files, plan.log_segments, plan.skipped_segments) == ((), 1, 0)
+    table.scan().explain()
+    assert "Scan of d.t at commit" in (text := capsys.readouterr().out)
+    assert "rows: 100,000 at most" in text
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "text"),
+    [
+        (lambda table: table.scan(columns=["nope"]).to_arrow(), SchemaMismatchError, "no column 'nope'"),
+        (lambda table: table.scan(filter="nope = 1").to_arrow(), SchemaMismatchError, "unknown column 'nope'"),
+        (lambda table: table.scan(filter="id >").to_arrow(), InvalidOptionError, "at character 5"),
+        (lambda table: table.scan(filter=3).to_arrow(), InvalidOptionError, "expected a list"),
+        (lambda table: table.scan(limit=-1), InvalidOptionError, "limit"),
+        (lambda table: table.scan(version=99).to_arrow(), InvalidOptionError, "99"),
+    ],
+)
+def test_what_a_scan_cannot_do_is_an_error(make, ask, error, text):
+    with pytest.raises(error, match=text):
+        ask(make("hot"))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "duckdb"])
+def test_a_library_that_is_not_installed_is_named(make, monkeypatch, library):
+    table = make("hot")
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtraError, match=f"pip install {library}"):
+        table.to_duckdb("t") if library == "duckdb" else getattr(table, f"to_{library}")()
+
+
+def test_a_stream_needs_memory_for_a_few_batches_only(wh):
+    table = wh.create_table("d.t", "id BIGINT", buckets=1)
+    for start in range(0, 4_000_000, 1_000_000):
+        table.append(pa.table({"id": range(start, start + 1_000_000)}))
+    before, most, total = pa.total_allocated_bytes(), 0, 0
+    for batch in table.scan().to_batches():
+        total += batch.num_rows
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert total == 4_000_000
+    assert most < 24_000_000  # three segments of eight million bytes; all of them are 32 million
