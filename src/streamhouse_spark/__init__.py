@@ -51,6 +51,7 @@ from streamhouse_spark.spark import (
 if TYPE_CHECKING:
     from streamhouse_spark.log.consumers import LogPosition
     from streamhouse_spark.metrics import export_metrics
+    from streamhouse_spark.table.polars_scan import scan_polars
     from streamhouse_spark.table.table import Table
     from streamhouse_spark.warehouse.relocation import relocate
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -101,12 +102,14 @@ __all__ = [
     "optimize",
     "register",
     "relocate",
+    "scan_polars",
     "tier",
 ]
 
 _HOMES: Final = {
     "LogPosition": "log.consumers",
     "Table": "table.table",
+    "scan_polars": "table.polars_scan",
     "export_metrics": "metrics",
     "Warehouse": "warehouse.warehouse",
     "relocate": "warehouse.relocation",

@@ -84,7 +84,7 @@ class Scannable(ABC):
         >>> orders.to_duckdb("o").sql("SELECT sum(amount) FROM o").fetchall()
         [(13.5,)]
         """
-        connection = connection or _require("duckdb").connect()
+        connection = connection or require_library("duckdb").connect()
         connection.register(name, self)
         return connection
 
@@ -207,13 +207,13 @@ class Scan(Scannable):
 
     def to_pandas(self) -> pd.DataFrame:
         """Read all rows into a pandas frame. Raises `MissingExtraError` without pandas."""
-        _require("pandas")
+        require_library("pandas")
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def to_polars(self) -> pl.DataFrame:
         """Read all rows into a polars frame. Raises `MissingExtraError` without polars."""
-        frame: pl.DataFrame = _require("polars").from_arrow(self.to_arrow())
+        frame: pl.DataFrame = require_library("polars").from_arrow(self.to_arrow())
         return frame
 
     def count(self) -> int:
@@ -372,7 +372,7 @@ def _take(batches: Iterator[pa.RecordBatch], max_rows: int) -> Iterator[pa.Recor
         remaining -= batch.num_rows
 
 
-def _require(library: str) -> Any:
+def require_library(library: str) -> Any:
     from importlib import import_module
 
     try:

@@ -53,6 +53,7 @@ from streamhouse_spark.warehouse.listing import (
 )
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow as pa
 
     from streamhouse_spark.schema.table_schema import SparkSchema
@@ -386,6 +387,20 @@ class Warehouse:
         from streamhouse_spark.table.system_views import open_view
 
         return open_view(table, parsed.suffix)
+
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+        """Query tables and views with DuckDB's SQL, without Spark: ``SELECT … FROM shop.orders``. Read-only.
+
+        The relation reads the latest rows, when it is executed: `fetchall`, `df`, `pl`, `to_arrow_table`. Names are
+        those of `view`; quote a name with ``$``. Raises `MissingExtraError` without DuckDB, `InvalidOptionError` for
+        anything but a SELECT, and DuckDB's own errors.
+
+        >>> warehouse.sql("SELECT sum(amount) FROM shop.orders").fetchall()
+        [(13.5,)]
+        """
+        from streamhouse_spark.warehouse.duckdb_sql import run_sql
+
+        return run_sql(self, query)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
         """Drop a table, and its lake table if that is in the warehouse. Files are deleted after the grace period.

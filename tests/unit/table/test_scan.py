@@ -14,8 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import streamhouse_spark as sh
 from kit.tables import add_rows, tier, trim_tiered
 from streamhouse_spark import InvalidOptionError, MissingExtraError, SchemaMismatchError, Table, Warehouse
+from streamhouse_spark.table.polars_scan import pushed_conditions
+from streamhouse_spark.table.scan import Scan
 
 COLUMNS = (
     "id BIGINT NOT NULL, yes BOOLEAN, i8 TINYINT, i32 INT, f32 FLOAT, f64 DOUBLE, dec DECIMAL(12,2), s STRING, "
@@ -248,3 +251,56 @@ def test_a_stream_needs_memory_for_a_few_batches_only(wh):
         most = max(most, pa.total_allocated_bytes() - before)
     assert total == 4_000_000
     assert most < 24_000_000  # three segments of eight million bytes; all of them are 32 million
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lazy_polars_frame_has_the_rows_of_the_table(make, kind):
+    table = make(kind)
+    frame = sh.scan_polars(table)
+    expected = table.to_polars()
+    assert frame.collect_schema() == expected.schema
+    assert frame.sort("id").collect().equals(expected.sort("id"))
+    condition = (pl.col("id") > 4) & (pl.col("s") < "text 9") & (pl.col("f64") > 2.5)
+    assert (
+        frame.filter(condition)
+        .select("s", "id")
+        .sort("id")
+        .collect()
+        .equals(expected.filter(condition).select("s", "id").sort("id"))
+    )
+    assert frame.filter(pl.col("id") >= 2).head(3).collect().height == min(3, expected.filter(pl.col("id") >= 2).height)
+    assert frame.select(pl.len()).collect().item() == expected.height
+
+
+@pytest.mark.parametrize(
+    ("predicate", "conditions"),
+    [
+        (pl.col("id") > 5, [("id", ">", 5)]),
+        ((pl.col("id") == 5) & (pl.col("s") <= "x"), [("id", "=", 5), ("s", "<=", "x")]),
+        (pl.col("d") >= dt.date(2024, 1, 2), [("d", ">=", pa.scalar(dt.date(2024, 1, 2)))]),
+        ((pl.col("id") > 5) & (pl.col("f64") > 1.5), [("id", ">", 5)]),
+        ((pl.col("id") > 5) | (pl.col("s") == "x"), []),
+        (pl.col("f64") > 1.5, []),
+        (pl.col("id").is_between(2, 5), [("id", ">=", 2), ("id", "<=", 5)]),
+        (pl.col("id") > pl.lit(7, pl.Int64), [("id", ">", 7)]),
+        (pl.col("id") > pl.lit(7, pl.UInt8), []),
+        (pl.col("id") != 5, []),
+        (pl.col("id").is_in([5]), []),
+    ],
+    ids=str,
+)
+def test_conditions_of_polars_that_are_pushed_down(predicate, conditions):
+    schema = pa.schema([("id", pa.int64()), ("s", pa.string()), ("d", pa.date32()), ("f64", pa.float64())])
+    assert pushed_conditions(predicate, schema) == conditions
+
+
+def test_polars_skips_segments_that_its_condition_excludes(wh, monkeypatch):
+    table = wh.create_table("d.t", "id BIGINT", buckets=1, properties={"table.statistics.columns": "id"})
+    table.append(pa.table({"id": range(50_000)}))
+    table.append(pa.table({"id": range(50_000, 100_000)}))
+    asked = []
+    filtered = Scan.filter
+    monkeypatch.setattr(Scan, "filter", lambda self, condition: (asked.append(condition), filtered(self, condition))[1])
+    assert sh.scan_polars(table).filter(pl.col("id") > 60_000).select(pl.len()).collect().item() == 39_999
+    assert asked == [[("id", ">", 60_000)]], asked
+    assert table.scan(filter=asked[0]).plan().skipped_segments == 1

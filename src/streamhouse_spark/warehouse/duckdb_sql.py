@@ -1,0 +1,61 @@
+"""`Warehouse.sql`: SQL over the tables of a warehouse by DuckDB, without a JVM. Read-only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.core.paths import DEFAULT_DATABASE
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError
+from streamhouse_spark.table.scan import require_library
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from streamhouse_spark.warehouse.warehouse import Warehouse
+
+
+def run_sql(warehouse: Warehouse, query: str) -> duckdb.DuckDBPyRelation:
+    """Return a query as a lazy relation, see `Warehouse.sql`."""
+    connection = require_library("duckdb").connect()
+    for database, name in dict.fromkeys(_table_names(_parse(connection, query))):
+        full_name = f"{database or DEFAULT_DATABASE}.{name}"
+        try:
+            connection.register(full_name, warehouse.view(full_name))
+        except (InvalidNameError, TableNotFoundError):
+            continue  # a name that the query defines itself; otherwise DuckDB says that there is no such table
+        if database:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quote(database)}")
+        place = f"{_quote(database)}.{_quote(name)}" if database else _quote(name)
+        connection.execute(f"CREATE VIEW {place} AS FROM {_quote(full_name)}")
+    relation: duckdb.DuckDBPyRelation = connection.sql(query)
+    return relation
+
+
+def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
+    """Return DuckDB's syntax tree. Raises `InvalidOptionError` for anything but one SELECT."""
+    row = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
+    tree: dict[str, Any] = json.loads(row[0]) if row is not None else {"error": True}
+    if tree["error"] or len(tree["statements"]) != 1:
+        raise InvalidOptionError(
+            f"sql {query[:200]!r}: {tree.get('error_message', 'several statements')}; expected one SELECT in DuckDB's "
+            "dialect; write by append, upsert, delete and overwrite, or with Spark SQL"
+        )
+    return tree
+
+
+def _table_names(node: Any) -> Iterator[tuple[str, str]]:
+    """Return the database (or an empty text) and the name of each table that the tree names."""
+    if isinstance(node, dict):
+        if node.get("type") == "BASE_TABLE":
+            yield node["schema_name"], node["table_name"]
+        for child in node.values():
+            yield from _table_names(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _table_names(child)
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

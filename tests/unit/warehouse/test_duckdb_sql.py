@@ -1,0 +1,65 @@
+"""`Warehouse.sql`: the tables and views of a warehouse in DuckDB's SQL."""
+
+from __future__ import annotations
+
+import sys
+
+import duckdb
+import pytest
+
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, MissingExtraError
+
+
+@pytest.fixture
+def shop(wh):
+    orders = wh.create_table("shop.orders", "id BIGINT, person BIGINT, amount DOUBLE")
+    orders.append([{"id": n, "person": n % 2, "amount": n * 1.5} for n in range(4)])
+    tier(orders)
+    orders.append([{"id": 9, "person": 1, "amount": 9.0}])
+    people = wh.create_table("people", "id BIGINT, name STRING", primary_key=["id"])
+    people.upsert([{"id": 0, "name": "Ann"}, {"id": 1, "name": "Bob"}])
+    return wh
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT count(*), sum(amount) FROM shop.orders", [(5, 18.0)]),
+        ('SELECT count(*) FROM shop."orders$lake"', [(4,)]),
+        (
+            "SELECT name, sum(amount) FROM shop.orders o JOIN people p ON o.person = p.id GROUP BY name ORDER BY name",
+            [("Ann", 3.0), ("Bob", 15.0)],
+        ),
+        ("WITH few AS (SELECT * FROM shop.orders LIMIT 2) SELECT count(*) FROM few", [(2,)]),
+        ('WITH "a b" AS (SELECT 1 AS x) SELECT x FROM "a b"', [(1,)]),
+        ('SELECT (SELECT max(id) FROM shop.orders) - min(id) FROM "default".people', [(9,)]),
+        ("FROM shop.orders SELECT id WHERE id IN (SELECT id FROM people) ORDER BY id", [(0,), (1,)]),
+        ("SELECT count(*) FROM range(3)", [(3,)]),
+    ],
+)
+def test_a_query_sees_tables_and_views_by_name(shop, query, rows):
+    assert shop.sql(query).fetchall() == rows
+
+
+def test_the_rows_are_those_of_when_it_is_executed(shop):
+    relation = shop.sql("SELECT count(*) FROM shop.orders")
+    shop.table("shop.orders").append([{"id": 10}])
+    assert relation.fetchall() == [(6,)]
+
+
+@pytest.mark.parametrize("query", ["DELETE FROM shop.orders", "SELECT 1; SELECT 2", "selec", ""])
+def test_anything_but_one_select_is_refused(shop, query):
+    with pytest.raises(InvalidOptionError, match="expected one SELECT"):
+        shop.sql(query)
+
+
+def test_a_table_that_does_not_exist_is_an_error_of_duckdb(shop):
+    with pytest.raises(duckdb.CatalogException, match="nothing"):
+        shop.sql("SELECT * FROM shop.nothing")
+
+
+def test_duckdb_is_named_where_it_is_not_installed(shop, monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(MissingExtraError, match="pip install duckdb"):
+        shop.sql("SELECT 1")
