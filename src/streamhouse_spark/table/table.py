@@ -121,6 +121,11 @@ class Table(TableHandle, Scannable):
         columns = len(state.schema.columns)
         return f"Table({self.name}: {columns} columns, {state.num_buckets} buckets, {state.num_rows:,} rows)"
 
+    def _repr_html_(self) -> str:
+        from streamhouse_spark.table.notebook import table_html
+
+        return table_html(self)
+
     # -- writing --------------------------------------------------------------------------------------------------
 
     def append(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
