@@ -149,6 +149,7 @@ CALLS: dict[str, Call | list[Call]] = {
     "Warehouse.table": Call(_wh, {"name": "log"}),
     "Warehouse.find_table": Call(_wh, {"name": "log"}),
     "Warehouse.costs": Call(_wh, {"prices": {"gets_usd_per_1000": 0.1}, "database": "default"}),
+    "Warehouse.sql": Call(_wh, {"query": "SELECT * FROM log"}),
     "Warehouse.view": Call(_wh, {"name": "log$changelog"}),
     "Warehouse.drop_table": Call(_wh, {"name": "log", "if_exists": False}),
     "Warehouse.dropped_tables": Call(_wh, {}),
@@ -184,6 +185,15 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.move_consumer": Call(_log, {"consumer_id": "me", "offsets": {0: 0}}),
     "Table.consumer_position": Call(_log, {"consumer_id": "me"}),
     "Table.to_arrow": Call(_log, {**READ, "as_of_timestamp_ms": None}),
+    "Table.scan": Call(
+        lambda world: lambda **given: world.log.scan(**given).to_arrow(),
+        {**READ, "version": None, "timestamp_ms": None, "limit": 5, "partitions": {"day": 1}},
+    ),
+    "Table.head": Call(_log, {"rows": 5}),
+    "Table.count": Call(_log, {}),
+    "Table.to_pandas": Call(_log, {}),
+    "Table.to_polars": Call(_log, {}),
+    "Table.to_duckdb": Call(_log, {"name": "rows", "connection": None}),
     "Table.lookup": Call(_keyed, {"keys": [1, 2], **LOOKUP, "insert_if_absent": False}),
     "Table.lookup_one": Call(_keyed, {"key": 1, **LOOKUP}),
     "Table.prefix_lookup": Call(_keyed, {"prefix": [1], **LOOKUP}),
@@ -287,7 +297,7 @@ def calls() -> Iterator[tuple[str, Call]]:
     """All of `CALLS`, each with the method that it calls."""
     for name, found in CALLS.items():
         for call in found if isinstance(found, list) else [found]:
-            is_function = "." not in name or name in {"Table.tail", "Table.writer"}
+            is_function = "." not in name or name in {"Table.tail", "Table.writer", "Table.scan"}
             yield name, replace(call, method=None if is_function else name.rpartition(".")[2])
 
 

@@ -141,6 +141,7 @@ def _bind(field: pa.Field, name: str, operand: Any) -> tuple[pc.Expression, Node
             return column.is_valid(), Not(IsNull(field.name))
         case "in":
             return _bind_members(field, value)
+    _require_single(field.name, name, value)
     if (number := _exact(value, kind)) is not None:
         return _bind_number(field, name, number)
     if pa.types.is_timestamp(kind) and _is_time(value):
@@ -196,7 +197,16 @@ def _parse_members(column: str, value: Any) -> list[Any]:
         value = value.to_pylist()
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidOptionError(f"filter ({column!r}, 'in', {quote(value)}): expected a list of values")
-    return [_parse_operand(member) for member in value]
+    members = [_parse_operand(member) for member in value]
+    for member in members:
+        _require_single(column, "in", member)
+    return members
+
+
+def _require_single(column: str, name: str, value: Any) -> None:
+    """Raise `InvalidOptionError` for a list or mapping: Arrow compares neither, and crashes if one contains itself."""
+    if isinstance(value, list | tuple | set | Mapping):
+        raise InvalidOptionError(f"filter ({column!r}, {name!r}, …): expected single values, found {quote(value)}")
 
 
 def _parse_operand(value: Any) -> Any:

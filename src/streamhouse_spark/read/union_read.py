@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.expressions.filters import Projection, parse_filter
+from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_tables
 from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
@@ -23,27 +20,6 @@ from streamhouse_spark.read.scan_tasks import ScanPlan
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.read.time_travel import table_as_of, take_historical_snapshot
 from streamhouse_spark.table_handle import TableHandle
-
-
-def read_union(
-    table: TableHandle,
-    columns: Sequence[str] | None,
-    where: pc.Expression | Sequence[Any] | None,
-    as_of_timestamp_ms: int | None,
-) -> pa.Table:
-    """Read the latest state, or the state at a time, as `Table.to_arrow` documents."""
-    state = table.refresh()
-    if as_of_timestamp_ms is None:
-        return read_latest(
-            table, take_latest_snapshot(state), Projection.of(state.schema, columns, parse_filter(where))
-        )
-    if not isinstance(as_of_timestamp_ms, int):
-        raise InvalidOptionError(
-            f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
-        )
-    table, state = table_as_of(table, state, as_of_timestamp_ms)
-    snapshot = take_historical_snapshot(table, state, as_of_timestamp_ms)
-    return read_snapshot_rows(table, snapshot, Projection.of(snapshot.state.schema, columns, parse_filter(where)))
 
 
 def read_latest(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> pa.Table:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.errors import InvalidOptionError, MissingExtraError
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, quote
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ HEAD_ROWS = 10
 T = TypeVar("T")
 
 
+@validates_arguments()
 class Scannable(ABC):
     """Rows with a schema that any library can read: DuckDB by the variable's name, ``polars.DataFrame(orders)``."""
 
@@ -84,9 +85,15 @@ class Scannable(ABC):
         >>> orders.to_duckdb("o").sql("SELECT sum(amount) FROM o").fetchall()
         [(13.5,)]
         """
-        connection = connection or require_library("duckdb").connect()
-        connection.register(name, self)
-        return connection
+        library = require_library("duckdb")
+        to: duckdb.DuckDBPyConnection = library.connect() if connection is None else connection
+        if not isinstance(to, library.DuckDBPyConnection):
+            raise InvalidOptionError(f"connection is {quote(connection)}, expected a connection of DuckDB")
+        try:
+            to.register(name, self)
+        except library.Error as error:
+            raise InvalidOptionError(f"name {quote(name)} cannot be a view of DuckDB: {error}; give another") from error
+        return to
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()
@@ -106,6 +113,11 @@ class RowSource(ABC):
     @abstractmethod
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the scan's columns and the rows that match its filters. Bounded memory, except for views."""
+
+    def read(self, scan: Scan) -> pa.Table:
+        """Read all rows that match the scan's filters."""
+        schema, batches = self.open(scan)
+        return pa.Table.from_batches(batches, schema)
 
     def count(self, scan: Scan) -> int:
         """Count the rows that match the scan's filters."""
@@ -202,8 +214,8 @@ class Scan(Scannable):
         yield from self.to_arrow_batch_reader()
 
     def to_arrow(self) -> pa.Table:
-        """Read all rows."""
-        return self.to_arrow_batch_reader().read_all()
+        """Read all rows, lake files in parallel. Lake rows come first."""
+        return self.source.read(self) if self.max_rows is None else self.to_arrow_batch_reader().read_all()
 
     def to_pandas(self) -> pd.DataFrame:
         """Read all rows into a pandas frame. Raises `MissingExtraError` without pandas."""
@@ -258,6 +270,15 @@ class TableSource(RowSource):
             return iter(()) if first is None else chain((first,), batches)
 
         return projection.schema, map(projection.finish, self._with_fallback(table, snapshot, projection, read))
+
+    def read(self, scan: Scan) -> pa.Table:
+        from streamhouse_spark.read.union_read import read_snapshot_rows
+
+        table, snapshot = self._snapshot()
+        projection = _project(scan, snapshot)
+        return self._with_fallback(
+            table, snapshot, projection, lambda chosen: read_snapshot_rows(table, chosen, projection)
+        )
 
     def count(self, scan: Scan) -> int:
         table, snapshot = self._snapshot()

@@ -452,23 +452,21 @@ class Table(TableHandle, Scannable):
         self,
         *,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | Sequence[Any] | None = None,
+        filter: pc.Expression | Sequence[Any] | str | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
         """Read the table: every row committed before the call, exactly once; lake rows first, then those of the hot
         log.
 
-        ``columns`` selects and orders columns. ``filter`` is a ``pyarrow.compute`` expression, or a list of ``(column,
-        operator, value)`` that must all hold; it prunes lake files and log segments. ``as_of_timestamp_ms`` reads the
-        rows and columns as of that time. Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`,
-        `OffsetsTrimmedError`.
+        ``columns`` selects and orders columns. ``filter`` is SQL text, a ``pyarrow.compute`` expression, or a list of
+        ``(column, operator, value)`` that must all hold; it prunes lake files and log segments. ``as_of_timestamp_ms``
+        reads the rows and columns as of that time. Raises `SchemaMismatchError` for unknown columns,
+        `CorruptDataError`, `OffsetsTrimmedError`.
 
         >>> orders.to_arrow(columns=["id"], filter=[("amount", ">", 5)]).to_pylist()
         [{'id': 1}]
         """
-        from streamhouse_spark.read.union_read import read_union
-
-        return read_union(self, columns, filter, as_of_timestamp_ms)
+        return self.scan(columns=columns, filter=filter, timestamp_ms=as_of_timestamp_ms).to_arrow()
 
     def scan(
         self,
@@ -794,9 +792,7 @@ class Table(TableHandle, Scannable):
         >>> orders.read_version(1).num_rows
         0
         """
-        from streamhouse_spark.table.versioning.rollback import read_version
-
-        return read_version(self, version, columns, filter)
+        return self.scan(columns=columns, filter=filter, version=version).to_arrow()
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 

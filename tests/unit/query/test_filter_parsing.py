@@ -48,6 +48,8 @@ SMALL = {
     "raw": st.sampled_from([b"", b"\x00", b"\xff"]),
 }
 """Few values, so that random filters often match, miss, and meet the bounds."""
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
 OPERATORS = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -321,6 +323,8 @@ class TestProjection:
             [("a", "=", "text")],
             [("B", "<", 5)],
             [("B", "=", [1, 2])],
+            [("B", "=", ENDLESS)],
+            [("B", "in", [ENDLESS])],
             [("a", "=", object())],
             [(5, "=", 1)],
             pc.field("a") == "text",

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from streamhouse_spark.errors import (
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.expressions.filters import Projection, parse_filter
+from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.kv.table_config import engine_of
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.actions import Action, ResetLake, TieredSnapshot
@@ -111,14 +111,8 @@ def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: boo
     )
 
 
-def read_version(table: TableHandle, version: int | str, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
-    """Read an older version; see `Table.read_version`."""
-    pin = pin_version(table, version)
-    return read_snapshot_rows(table, pin, Projection.of(pin.state.schema, columns, parse_filter(filter_)))
-
-
 def pin_version(table: TableHandle, version: int | str) -> ReadSnapshot:
-    """Return the read snapshot of a commit or a tag. Raises as `read_version`."""
+    """Return the read snapshot of a commit or a tag. Raises as `Table.read_version`."""
     pin = take_latest_snapshot(state_at(table.log, table.storage, resolve_version(table.refresh(), version)))
     _require_log_kept(table, pin)
     return pin
