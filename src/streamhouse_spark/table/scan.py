@@ -86,9 +86,9 @@ class Scannable(ABC):
         [(13.5,)]
         """
         library = require_library("duckdb")
-        to: duckdb.DuckDBPyConnection = library.connect() if connection is None else connection
-        if not isinstance(to, library.DuckDBPyConnection):
+        if connection is not None and not isinstance(connection, library.DuckDBPyConnection):
             raise InvalidOptionError(f"connection is {quote(connection)}, expected a connection of DuckDB")
+        to: duckdb.DuckDBPyConnection = library.connect() if connection is None else connection
         try:
             to.register(name, self)
         except library.Error as error:
