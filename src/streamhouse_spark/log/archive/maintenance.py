@@ -2,7 +2,7 @@
 
 **Commit point:** the one record that sets the archive. Files written before it are orphans until it is committed. It
 condemns the files of removed pages, which are deleted after the grace period, so that active readers finish. The log is
-trimmed only up to the end of the archive (`lifecycle.retention`).
+trimmed only up to the end of the archive (`gc.retention`).
 
 A page is merged with seven others of its level. The number of pages therefore grows with the logarithm of their bytes,
 and so does the number of times that a change is rewritten. Pages whose changes span more than an eighth of the
@@ -59,6 +59,7 @@ PAGE_BYTES_MAX: Final = 1 << 30
 SHARES_OF_TIME: Final = 8
 ROUND_BYTES_MAX: Final = 1 << 30
 """Estimated bytes in memory of the new changes of one page, unless they are of one commit."""
+_BEYOND: Final = 1 << 62
 OBJECT_BYTES: Final = 32 << 20
 """Bytes in memory of the segments that share an object; a larger segment has its own."""
 
@@ -370,6 +371,3 @@ def _describe_page(
         last_us,
         max((page.level + 1 for page in joined), default=0),
     )
-
-
-_BEYOND: Final = 1 << 62

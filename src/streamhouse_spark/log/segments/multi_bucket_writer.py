@@ -1,14 +1,4 @@
-"""Objects that hold the segments of several buckets, each in its own byte range.
-
-An append to thousands of buckets has little data per bucket. An object per bucket would cost a request each when it is
-written, read, listed and deleted. Segments of up to `PART_BYTES_MAX` therefore share objects, if there are at least
-`PARTS_MIN`. Each is an Arrow file with its own checksums, and starts at a multiple of 64 bytes.
-
-Writes segments of several buckets concurrently, as their rows arrive, each to its own object.
-
-Rows are in memory only from the time that they are sorted by bucket until they are written. Large appends therefore
-need little memory, and reuse it.
-"""
+"""Writes the segments of several buckets: many small ones into one object, or few large ones concurrently."""
 
 from __future__ import annotations
 
@@ -42,6 +32,9 @@ from streamhouse_spark.log.segments.writer import (
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 
 PART_BYTES_MAX = 256 << 10
+"""Largest segment that shares an object. An append to thousands of buckets has little data per bucket, and an object
+per bucket would cost a request each when it is written, read, listed and deleted.
+"""
 SHARED_BYTES_MAX = 32 << 20
 PARTS_MIN = 16
 """Fewer segments get an object each: they cost little, and each is deleted with its own rows."""
@@ -116,6 +109,9 @@ class PackedObjectWriter:
         self._sink.write(data)
         self._size_bytes += memoryview(data).nbytes
         return len(data)
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
 
 
 _NAME = "streamhouse-stage"
