@@ -47,7 +47,7 @@ from streamhouse_spark.errors import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.log.framing import decode_frame, encode_frame
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, object_exists
 from streamhouse_spark.storage.prefetch import Prefetch, map_with_store_concurrency
 from streamhouse_spark.storage.put_if_absent import Slot, ensure_stored
 from streamhouse_spark.storage.sequence_search import CHAIN_AHEAD, find_last_object
@@ -248,11 +248,8 @@ def resolve_first_database(storage: Storage, database: str) -> DatabasePointer:
 
 def ensure_database(storage: Storage, world: World, database: DatabasePointer) -> None:
     """Recreate the database if it was dropped since ``database`` was read. One request if it was not."""
-    try:
-        storage.size_bytes(database_key(database.name, database.number + 1))
-    except ObjectNotFoundError:
-        return
-    create_database(storage, database.name, world)
+    if object_exists(storage, database_key(database.name, database.number + 1)):
+        create_database(storage, database.name, world)
 
 
 def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = None) -> DatabasePointer:
