@@ -23,7 +23,7 @@ from kit.lake_rows import lake_rows
 from kit.tables import tier
 from streamhouse_spark import OffsetRange, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import WAREHOUSE_KEY
+from streamhouse_spark.core.paths import WAREHOUSE_KEY, plain_root
 from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.datasource.spark_versions import spark_schema_of
 from streamhouse_spark.datasource.write.frame_schema import merge_columns
@@ -38,7 +38,7 @@ from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import parse_cluster_mark
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log import record, staging
-from streamhouse_spark.log.catalog.names import new_warehouse_file, read_warehouse_file
+from streamhouse_spark.log.catalog.names import WarehouseMetadata, read_warehouse_file
 from streamhouse_spark.log.gc import garbage_collection
 from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.storage.base import Storage
@@ -59,7 +59,7 @@ def make_at_home(store: Storage) -> None:
     """Let a copy be the same warehouse, at home where it lies; right only while it has no lake."""
     there = read_warehouse_file(store)
     if there is not None:
-        store.put(WAREHOUSE_KEY, new_warehouse_file(store, there.id).to_bytes())
+        store.put(WAREHOUSE_KEY, WarehouseMetadata(there.id, plain_root(store.url)).to_bytes())
 
 
 @dataclass

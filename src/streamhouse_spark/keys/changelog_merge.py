@@ -1,11 +1,8 @@
-"""The latest change per key of a changelog range, deletions included. Pure.
+"""Merges a changelog range by key. Pure.
 
-Used for lakes whose readers merge by key: deletions are written instead of searching rows.
-
-Merges a changelog range by key: the rows that a union read overlays on older rows. Pure.
-
-The rows of a bucket at the end of the range are its rows at the start whose keys are not in the range, and ``rows``.
-Memory is bounded by the range, not by the bucket.
+A union read overlays the result on older rows: the rows of a bucket at the end of the range are its rows at the start
+whose keys are not in the range, and `MergedChangelog.rows`. Memory is bounded by the range, not by the bucket. A lake
+whose readers merge by key gets `LatestChanges`, with deletions, instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Membership tests of a few keys in many, without hashing the many: by an eight-byte prefix of each, computed once.
-
-The rows of a batch grouped by key. Pure.
-"""
+"""The rows of a batch grouped by key. Pure."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Metadata of the change archive of a primary-key table: pages of changes that outlive the hot log.
-
-A page is an object with all changes of some consecutive commits (`log.archive`). The state only knows how far each page
-reaches. Pages are contiguous, and reach at least to the start of the hot log.
-
-The actions of a commit record, as values. `log.commits.state` defines the effect of each on a table.
-"""
+"""The actions of a commit record, as values. `log.state` defines the effect of each on a table."""
 
 from __future__ import annotations
 
@@ -47,7 +41,7 @@ class ArchivePage:
         return {
             "uuid": self.uuid,
             "commit": self.last_commit,
-            "ends": {str(bucket): end for bucket, end in sorted(self.ends.items())},
+            "ends": offsets_to_json(self.ends),
             "rows": self.num_rows,
             "bytes": self.memory_bytes,
             "time": [self.first_ms, self.last_ms, self.last_us],
@@ -56,7 +50,7 @@ class ArchivePage:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ArchivePage:
-        ends = {int(bucket): end for bucket, end in data["ends"].items()}
+        ends = offsets_from_json(data["ends"])
         first_ms, last_ms, last_us = data["time"]
         counts = data["rows"], data["bytes"]
         return cls(data["uuid"], data["commit"], ends, *counts, first_ms, last_ms, last_us, data["level"])
@@ -64,7 +58,11 @@ class ArchivePage:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The pages of a table, the oldest first. Without pages there is no archive."""
+    """The change archive of a primary-key table: pages of changes that outlive the hot log, the oldest first.
+
+    A page is an object with all changes of some consecutive commits (`log.archive`). The state only knows how far each
+    page reaches. Pages are contiguous, and reach at least to the start of the hot log.
+    """
 
     pages: tuple[ArchivePage, ...] = ()
     starts: Mapping[int, int] = field(default_factory=dict)
@@ -92,14 +90,14 @@ class Archive:
     def to_json(self) -> dict[str, Any]:
         return {
             "pages": [page.to_json() for page in self.pages],
-            "starts": {str(bucket): start for bucket, start in sorted(self.starts.items())},
+            "starts": offsets_to_json(self.starts),
             "first_commit": self.first_commit,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Archive:
         pages = tuple(ArchivePage.from_json(page) for page in data["pages"])
-        return cls(pages, {int(b): start for b, start in data["starts"].items()}, data["first_commit"])
+        return cls(pages, offsets_from_json(data["starts"]), data["first_commit"])
 
 
 NO_ARCHIVE = Archive()

@@ -1,12 +1,11 @@
-"""The first record of a log, whose uuid no other process knows yet.
-
-Opening a log on a store with slow requests: starts at a checkpoint, and prefetches the records after it.
+"""Opening a log: starts at a checkpoint, and prefetches the records after it on stores with slow requests.
 
 The state in the hint saves the round trip for a checkpoint, and most of the records after it. A hint is replaced, so
 after a restore it may be of another history. It counts only if the log has its last record, of the same attempt.
 
 A process that fell far behind skips records in the same way. Once some new records follow its last one, a later
-checkpoint is of the same history, and equals the fold of the records before it.
+checkpoint is of the same history, and equals the fold of the records before it. On a store of 15 ms a request, a
+process that is 300 records behind reads on in 0.1 s instead of 0.3 s, and 1,000 records behind in 0.1 s instead of 0.9.
 """
 
 from __future__ import annotations
@@ -37,17 +36,6 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, expect_together
 from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_bytes
 
-
-def put_first_record(storage: Storage, record: Record) -> Record:
-    """Store the first record of a table, and return it as it is stored. Its uuid is new, so there is no race."""
-    uuid = record.table_uuid
-    encoded = encode_record(record, uuid)
-    if encoded.manifest is not None:
-        ensure_stored(storage, manifest_key(uuid, uuid), encoded.manifest)
-    slot_for_bytes(storage, commit_key(uuid, record.number), encoded.data).take(encoded.data).won()
-    return encoded.stored
-
-
 logger = logging.getLogger(__name__)
 
 _FIRST_OF_MANY: Final = 7
@@ -65,6 +53,16 @@ LEAP_AFTER: Final = 15
 """New records after which a later checkpoint is looked for. The hint is read together with the last ten of them."""
 LEAP_MIN: Final = 20
 """Distance of a checkpoint that is worth reading: fewer records take no more round trips."""
+
+
+def put_first_record(storage: Storage, record: Record) -> Record:
+    """Store the first record of a table, and return it as it is stored. Its uuid is new, so there is no race."""
+    uuid = record.table_uuid
+    encoded = encode_record(record, uuid)
+    if encoded.manifest is not None:
+        ensure_stored(storage, manifest_key(uuid, uuid), encoded.manifest)
+    slot_for_bytes(storage, commit_key(uuid, record.number), encoded.data).take(encoded.data).won()
+    return encoded.stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +26,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.multi_bucket_writer import create_shared, group_into_objects
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
-from streamhouse_spark.log.segments.statistics import (
-    collect_partitions,
-    collect_stats,
-    merge_partitions,
-    merge_statistics,
-)
+from streamhouse_spark.log.segments.statistics import RowSummary
 from streamhouse_spark.log.segments.writer import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
@@ -52,6 +46,10 @@ INLINE_CHECK_INTERVAL = 8
 SMALL_SEGMENT_BYTES = 8 << 20
 MERGED_BYTES_MAX = 64 << 20
 SMALL_RUN_MIN = 8
+
+
+Part = tuple[Segment, OffsetRange]
+"""A segment, and the offsets of it that are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,10 @@ def merge(
     is_small = sum(run.memory_bytes for run in runs) <= MERGED_BYTES_MAX
 
     def write(group: tuple[str, Sequence[CompactionRun]]) -> list[tuple[CompactionRun, Segment]]:
-        return _merge_group(state, storage, records, *group, options)
+        uuid, group_runs = group
+        parts = [[(segment, segment.offsets) for segment in run.segments] for run in group_runs]
+        segments = write_runs(state, storage, uuid, parts, options, records, state.version + 1)
+        return list(zip(group_runs, segments, strict=True))
 
     merged: list[tuple[CompactionRun, Segment]] = []
     for some in [groups] if is_small else [[one] for one in groups]:  # large groups one by one
@@ -169,42 +170,35 @@ def _is_still_live(state: TableState, run: CompactionRun) -> bool:
     return all(identity(s) in live for s in run.segments)
 
 
-def _merge_group(
+def write_runs(
     state: TableState,
     storage: Storage,
-    records: InlineRecords,
     uuid: str,
-    group: Sequence[CompactionRun],
+    runs: Sequence[Sequence[Part]],
     options: SegmentOptions,
-) -> list[tuple[CompactionRun, Segment]]:
-    """Write the runs' segments to one object, which they share if there are several. Durable when this returns.
+    records: InlineRecords,
+    commit: int,
+) -> list[Segment]:
+    """Write one segment per run to an object, which they share if there are several. Durable when this returns.
 
-    ``records`` must expect the segments.
+    A run has consecutive parts of segments of one schema, which ``records`` must expect.
     """
-    merged = []
+    segments = []
     with create_shared(storage, state.table_uuid, uuid) as sink:
-        for run in group:
-            part = sink.begin_part() if len(group) > 1 else None
-            segment = _merge_run(state, storage, records, run, options, sink)
-            merged.append((run, replace(segment, uuid=uuid, part=part)))
-    return merged
-
-
-def _merge_run(
-    state: TableState, storage: Storage, records: InlineRecords, run: CompactionRun, options: SegmentOptions, sink: Sink
-) -> Segment:
-    schema_id = run.segments[0].schema_id
-    schema = state.written_schema(schema_id).arrow
-    parts = [(segment, segment.offsets) for segment in run.segments]
-    of_schema = options.of_schema(schema_id, state.schemas)
-    merged = write_merged(storage, state.table_uuid, parts, schema, of_schema, sink, records)
-    return replace(merged, commit=state.version + 1)
+        for run in runs:
+            place = sink.begin_part() if len(runs) > 1 else None
+            schema_id = run[0][0].schema_id
+            schema = state.written_schema(schema_id).arrow
+            of_schema = options.of_schema(schema_id, state.schemas)
+            segment = write_merged(storage, state.table_uuid, run, schema, of_schema, sink, records)
+            segments.append(replace(segment, uuid=uuid, part=place, commit=commit))
+    return segments
 
 
 def write_merged(
     storage: Storage,
     table_uuid: str,
-    parts: Sequence[tuple[Segment, OffsetRange]],
+    parts: Sequence[Part],
     schema: pa.Schema,
     options: SegmentOptions,
     sink: Sink,
@@ -214,7 +208,7 @@ def write_merged(
 
     Rows are read and written batch by batch, so that only a few batches are in memory.
     """
-    rows = _Rows(options.stats_columns, options.partition_by)
+    summary = RowSummary(options.stats_columns, options.partition_by)
     batches = (
         part.batch
         for segment, offsets in parts
@@ -223,45 +217,27 @@ def write_merged(
     first, start = parts[0][0], parts[0][1].start
     times = _distinct_times([at for segment, offsets in parts for at in _encode_time_runs(segment, offsets, start)])
     memory_bytes = sum(segment.memory_bytes for segment, _ in parts)
+
+    def summarize(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            summary.add(batch)
+            yield batch
+
     size_bytes, index = write_file(
-        sink, schema, rows.count_rows(_concat_batches(batches)), memory_bytes, options.codec, times
+        sink, schema, summarize(_concat_batches(batches)), memory_bytes, options.codec, times
     )
     return replace(
         first,
         base_offset=start,
-        num_rows=rows.num_rows,
         size_bytes=size_bytes,
         first_time_ms=times[0][1],
         last_time_ms=max(ms for _, ms in times),
         inline=None,
-        compressed=options.codec != "none",
-        unpacked_bytes=rows.num_bytes if options.codec != "none" else None,
-        stats=merge_statistics(rows.stats, schema),
-        partitions=merge_partitions(rows.partitions),
+        **summary.to_fields(schema, is_compressed=options.codec != "none"),
         index_bytes=index.to_bytes(),
         rewrites=any(segment.rewrites for segment, _ in parts),
         updated=_update_pairs(parts, start),
     )
-
-
-class _Rows:
-    """Collects statistics of the rows that pass through."""
-
-    def __init__(self, stats_columns: Sequence[str], partition_by: Sequence[str]) -> None:
-        self._stats_columns = stats_columns
-        self._partition_by = partition_by
-        self.num_rows = 0
-        self.num_bytes = 0
-        self.stats: list[dict[str, list[Any]]] = []
-        self.partitions: list[tuple[tuple[Any, ...], ...] | None] = []
-
-    def count_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self.num_rows += batch.num_rows
-            self.num_bytes += batch.nbytes
-            self.stats.append(collect_stats(batch, self._stats_columns))
-            self.partitions.append(collect_partitions(batch, self._partition_by))
-            yield batch
 
 
 def _concat_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -291,7 +267,7 @@ def _encode_time_runs(segment: Segment, offsets: OffsetRange, start: int) -> lis
     return [(int(at), int(ms)) for at, ms in zip(places, times_ms[inside], strict=True)]
 
 
-def _update_pairs(parts: Sequence[tuple[Segment, OffsetRange]], start: int) -> tuple[tuple[int, int], ...]:
+def _update_pairs(parts: Sequence[Part], start: int) -> tuple[tuple[int, int], ...]:
     """Return the rows, counted from ``start``, that are after-images of updates, as half-open ranges."""
     runs = OffsetSet.concat([segment.updated_rows.within(offsets) for segment, offsets in parts])
     firsts = runs.starts - start

@@ -1,7 +1,4 @@
-"""Positions of external readers: offsets, and the record that identifies the history they belong to.
-
-Named consumers: their log positions, which trimming waits for.
-"""
+"""Log positions of external readers: named consumers, which trimming waits for, and positions that readers store."""
 
 from __future__ import annotations
 

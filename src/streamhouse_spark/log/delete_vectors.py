@@ -163,14 +163,15 @@ NO_DELETIONS: Final = Deletions()
 
 def union_deleted_offsets(deletions: Iterable[Deletion]) -> Mapping[int, OffsetSet]:
     """Return bucket → all deleted offsets. Raises `ValueError` if an offset was deleted twice."""
-    parts: dict[int, list[OffsetSet]] = {}
-    for deletion in deletions:
-        for bucket, runs in deletion.rows.items():
-            parts.setdefault(bucket, []).append(runs)
-    return {
-        bucket: bucket_parts[0] if len(bucket_parts) == 1 else OffsetSet.union(bucket_parts)
-        for bucket, bucket_parts in parts.items()
-    }
+    return _union_rows(deletion.rows for deletion in deletions)
+
+
+def _union_rows(rows: Iterable[Mapping[K, OffsetSet]]) -> dict[K, OffsetSet]:
+    parts: dict[K, list[OffsetSet]] = {}
+    for some in rows:
+        for key, runs in some.items():
+            parts.setdefault(key, []).append(runs)
+    return {key: runs[0] if len(runs) == 1 else OffsetSet.union(runs) for key, runs in parts.items()}
 
 
 def find_already_deleted(
@@ -265,12 +266,9 @@ def count_newly_dropped(
     dropped_before, applied_through, offsets = (
         (before.dropped_rows, before.applied_through, before.offsets) if before is not None else (0, 0, {})
     )
-    waiting, left = (
-        unapplied_deletes(deletions, applied_through, offsets),
-        unapplied_deletes(deletions, after.applied_through, after.offsets),
-    )
-    applied = sum(runs.num_rows for runs in waiting.values()) - sum(runs.num_rows for runs in left.values())
-    return after.dropped_rows - dropped_before, applied
+    waiting = unapplied_deletes(deletions, applied_through, offsets)
+    left = unapplied_deletes(deletions, after.applied_through, after.offsets)
+    return after.dropped_rows - dropped_before, count_rows(waiting) - count_rows(left)
 
 
 def drop_applied_deletes(deletions: Deletions, applied_through: int, held: Mapping[int, int]) -> Deletions:
@@ -309,14 +307,7 @@ def unapplied_file_deletes(deletions: Iterable[Deletion], applied_through: int) 
 
 def union_deleted_file_rows(deletions: Iterable[Deletion]) -> FileRows:
     """Return all deleted rows of lake files. Raises `ValueError` if one was deleted twice."""
-    parts: dict[str, list[OffsetSet]] = {}
-    for deletion in deletions:
-        for name, runs in deletion.files.items():
-            parts.setdefault(name, []).append(runs)
-    return {
-        name: file_parts[0] if len(file_parts) == 1 else OffsetSet.union(file_parts)
-        for name, file_parts in parts.items()
-    }
+    return _union_rows(deletion.files for deletion in deletions)
 
 
 def of_snapshot(deletions: Iterable[Deletion], lake: FileDeletes | None) -> Deletions:

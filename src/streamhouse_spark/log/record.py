@@ -20,7 +20,7 @@ from streamhouse_spark.core.types import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, quote
 from streamhouse_spark.log.actions import Action, Create, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.framing import Frame, decode_frame, decoding_fields, encode_frame, to_text
-from streamhouse_spark.storage.base import Storage, url_of
+from streamhouse_spark.storage.base import Storage, object_exists, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
 
 RECORD_BYTES_MAX = 256 << 10
@@ -273,11 +273,7 @@ def has_record(storage: Storage | Prefetch, table_uuid: str, number: int) -> boo
         if storage.has(key):
             return not storage.is_known_absent(key)
         storage = storage.storage
-    try:
-        storage.size_bytes(key)
-    except ObjectNotFoundError:
-        return False
-    return True
+    return object_exists(storage, key)
 
 
 def begins_as(storage: Storage, table_uuid: str, number: int, attempt: str) -> bool:

@@ -34,6 +34,10 @@ from streamhouse_spark.schema.evolution import SchemaChange, append_schema_chang
 from streamhouse_spark.schema.partitioning import FormerPartitioning, SetPartitioning, former_partitioning
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
+LAKE_HISTORY_MAX = 100
+CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
+"""The first column of the log of a primary-key table, before the table's own columns: the change type as a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class TombstonedFile:
@@ -76,11 +80,6 @@ def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
 def find_tag_of_version(tags: Tags, version: int) -> TaggedVersion | None:
     """Return a tag of the version; None if it has none."""
     return next((tag for tag in tags.values() if tag.version == version), None)
-
-
-LAKE_HISTORY_MAX = 100
-CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
-"""The first column of the log of a primary-key table, before the table's own columns: the change type as a number."""
 
 
 @dataclass(frozen=True, slots=True)

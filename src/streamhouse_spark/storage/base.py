@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import ObjectNotFoundError
 
 Bytes = bytes | bytearray | memoryview
 
@@ -98,6 +99,14 @@ class Storage(Protocol):
 
     def check_writable(self) -> None:
         """Prove that this store honours put-if-absent. Raises `StorageError` with the remedy. Runs once per store."""
+
+
+def object_exists(storage: Storage, key: str) -> bool:
+    try:
+        storage.size_bytes(key)
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def url_of(storage: Storage, key: str) -> str:

@@ -14,13 +14,13 @@ import xxhash
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark import FormatVersionError, Warehouse
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, segment_key
+from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, plain_root, segment_key
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log import actions
 from streamhouse_spark.log import framing as frame_module
 from streamhouse_spark.log.actions import Append, Archive, ArchivePage, Payload, SetArchive
 from streamhouse_spark.log.catalog import names
-from streamhouse_spark.log.catalog.names import new_warehouse_file
+from streamhouse_spark.log.catalog.names import WarehouseMetadata
 from streamhouse_spark.log.checkpoint import read_checkpoint, read_floor, read_latest_checkpoint, write_checkpoint
 from streamhouse_spark.log.framing import decode_frame, encode_frame
 from streamhouse_spark.log.record import Record, encode_record, read_record
@@ -233,7 +233,11 @@ class TestWriting:
                 pointer = names.NamePointer(pointer.number + 1, said["uuid"])
         assert {info.key: store.read(info.key) for info in store.list("")} == {
             k: d for k, d in FILES.items() if not k.startswith("tables/")
-        } | {WAREHOUSE_KEY: new_warehouse_file(store, header("warehouse", "streamhouse.json")["id"]).to_bytes()}
+        } | {
+            WAREHOUSE_KEY: WarehouseMetadata(
+                header("warehouse", "streamhouse.json")["id"], plain_root(store.url)
+            ).to_bytes()
+        }
 
     def test_segments(self, golden, wh):
         seen = set()

@@ -2,7 +2,7 @@
 
 **Commit point:** the one record that sets the archive. Files written before it are orphans until it is committed. It
 condemns the files of removed pages, which are deleted after the grace period, so that active readers finish. The log is
-trimmed only up to the end of the archive (`lifecycle.retention`).
+trimmed only up to the end of the archive (`gc.retention`).
 
 A page is merged with seven others of its level. The number of pages therefore grows with the logarithm of their bytes,
 and so does the number of times that a change is rewritten. Pages whose changes span more than an eighth of the
@@ -24,7 +24,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import manifest_key
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, ArchivePage, SetArchive
 from streamhouse_spark.log.archive.pages import (
     CommitRows,
@@ -37,17 +37,16 @@ from streamhouse_spark.log.archive.pages import (
 )
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS, Commit, read_commits
-from streamhouse_spark.log.compaction import write_merged
+from streamhouse_spark.log.compaction import Part, write_runs
 from streamhouse_spark.log.object_existence import must_check_stored
 from streamhouse_spark.log.record import RecentRows
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segments.multi_bucket_writer import create_shared
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.log.staging import is_retained
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, object_exists
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.storage.put_if_absent import ensure_stored
 
@@ -59,6 +58,7 @@ PAGE_BYTES_MAX: Final = 1 << 30
 SHARES_OF_TIME: Final = 8
 ROUND_BYTES_MAX: Final = 1 << 30
 """Estimated bytes in memory of the new changes of one page, unless they are of one commit."""
+_BEYOND: Final = 1 << 62
 OBJECT_BYTES: Final = 32 << 20
 """Bytes in memory of the segments that share an object; a larger segment has its own."""
 
@@ -147,19 +147,12 @@ def _commit(
         is_same = current.archive == state.archive and current.truncation == state.truncation
         if not is_same or page_key in current.condemned or not is_retained(current, uuids[1:], began_ms, time_ms):
             return ()
-        if page_key is not None and must_check_stored(storage, began_ms) and not _is_stored(storage, page_key):
+        if page_key is not None and must_check_stored(storage, began_ms) and not object_exists(storage, page_key):
             return ()  # a restore removes files that were staged before it
         return (SetArchive(archive, tuple(sorted(condemned_keys))),)
 
     committed = log.commit(plan, staged_ms=began_ms)
     return committed.state is not committed.before
-
-
-def _is_stored(storage: Storage, key: str) -> bool:
-    try:
-        return storage.size_bytes(key) > 0
-    except ObjectNotFoundError:
-        return False
 
 
 def _list_page_keys(storage: Storage, state: TableState, uuid: str) -> set[str]:
@@ -176,10 +169,6 @@ class _Written:
     archive: Archive
     uuids: list[str]
     num_changes: int
-
-
-Part = tuple[Segment, OffsetRange]
-"""A segment, and the offsets of it that are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,18 +263,9 @@ class _Round:
             yield list(run)
 
     def _object(self, uuid: str, runs: Sequence[list[Part]], last: int) -> list[Segment]:
-        state, segments = self.state, []
-        records = InlineRecords(self.storage, state.table_uuid, self.recent)
+        records = InlineRecords(self.storage, self.state.table_uuid, self.recent)
         records.expect(segment for run in runs for segment, _ in run)
-        with create_shared(self.storage, state.table_uuid, uuid) as sink:
-            for run in runs:
-                place = sink.begin_part() if len(runs) > 1 else None
-                schema_id = run[0][0].schema_id
-                schema = state.written_schema(schema_id).arrow
-                options = self.options.of_schema(schema_id, state.schemas)
-                segment = write_merged(self.storage, state.table_uuid, run, schema, options, sink, records)
-                segments.append(replace(segment, uuid=uuid, part=place, commit=last))
-        return segments
+        return write_runs(self.state, self.storage, uuid, runs, self.options, records, last)
 
     def _first_commit(self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange], first_listed: int) -> int:
         """Return the first commit whose changes are all archived together with their commit number."""
@@ -370,6 +350,3 @@ def _describe_page(
         last_us,
         max((page.level + 1 for page in joined), default=0),
     )
-
-
-_BEYOND: Final = 1 << 62

@@ -1,6 +1,4 @@
-"""The commit of each archived change, as runs of offsets: part of a page of the archive.
-
-Pages of the change archive: objects that name the segments with the changes of some commits, and their commits.
+"""Pages of the change archive: objects that name the segments with the changes of some commits, and these commits.
 
 A page is immutable. It lies among the manifests of records, in the same frame. Its segments lie among those of the log,
 in the same format, so that the same code reads and verifies them.
@@ -32,6 +30,9 @@ from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 Int64Array = npt.NDArray[np.int64]
 _CODEC: Final = "zstd"
+
+
+_KIND: Final = "manifest"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,9 +104,6 @@ class CommitRows:
 
 _NONE: Int64Array = np.zeros(0, np.int64)
 _WIDTH: Final = len(fields(CommitRows))
-
-
-_KIND: Final = "manifest"
 
 
 @dataclass(frozen=True, slots=True)

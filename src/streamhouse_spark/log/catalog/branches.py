@@ -1,12 +1,10 @@
-"""The branches that a table's state names. Pure.
+"""The branches and clones that a table's state names, each by a tag of its base version. Pure, except for clones.
 
 A branch has a log of its own, with metadata (`BranchMark`) that names its table. It exists while the table's log names
-it, by a tag of its base version. The files of that version are therefore retained, and one record of the table both
-publishes the branch and ends it.
+it. The files of its base version are therefore retained, and one record of the table both publishes the branch and ends
+it.
 
-Clones, as known to the table that they were made from: a tag per clone, of the version that it started from.
-
-The clone is a table with its own log before the tag is made. The tag exists before the clone reads any file that it
+A clone is a table with its own log before the tag is made. The tag exists before the clone reads any file that it
 retains. A clone that never got a name is therefore dropped and buried like any table without a name. Its tag is dropped
 by one rule: once the clone's tombstone exists, which is permanent. Neither a clock nor a listing decides.
 """

@@ -32,7 +32,7 @@ from streamhouse_spark.core.paths import (
 from streamhouse_spark.errors import CorruptDataError, InvalidOptionError, ObjectNotFoundError, WarehouseMovedError
 from streamhouse_spark.log.catalog.names import read_warehouse_file
 from streamhouse_spark.log.framing import decode_frame, encode_frame
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, object_exists
 from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.prefetch import ReadsMany
 from streamhouse_spark.storage.put_if_absent import Slot
@@ -164,7 +164,7 @@ class LogLocationResolver:
         for name, value in self._settings.items():
             if name.startswith("lake.") and name.endswith(".warehouse") and (is_within(url, value) or url == value):
                 raise _unusable_location_error(url, f"lies in the lake's place, {name}", "choose a place beside it")
-        if _is_there(store, WAREHOUSE_KEY):
+        if object_exists(store, WAREHOUSE_KEY):
             raise _unusable_location_error(
                 url, "is a warehouse itself, which would clean up the log", "choose another place"
             )
@@ -294,13 +294,6 @@ def _require_resolver(storage: Storage) -> LogLocationResolver:
     if places is None:
         raise InvalidOptionError(f"{LOG_LOCATION}: {storage.url} was opened without places of logs; use a Warehouse")
     return places
-
-
-def _is_there(storage: Storage, key: str) -> bool:
-    try:
-        return storage.size_bytes(key) >= 0
-    except ObjectNotFoundError:
-        return False
 
 
 def _unusable_location_error(url: str, why: str, remedy: str) -> InvalidOptionError:

@@ -1,13 +1,4 @@
-"""The identity of a warehouse: ``streamhouse.json`` holds its id and the URL that it was written at.
-
-Lake metadata names files by absolute URLs, and a copy of a warehouse has the ids of its original. A warehouse that is
-opened at another URL is therefore readable, and its log is writable, because the log lies below the opened root. Its
-lake is read-only until the warehouse is relocated. An older file without a URL counts as opened at its URL, unless its
-lake tables name another root.
-
-SQL views as stored in the pointers of their names.
-
-The warehouse file, databases, and the pointers from names to tables.
+"""The warehouse file, databases, and the pointers from names to tables and SQL views.
 
 A table *is* its uuid; a name is a chain of put-if-absent pointers, of which the last one counts. **Commit point** of
 creating a name: the pointer. Of dropping a table: the drop record in its log. The pointer to nothing follows it, and a
@@ -16,16 +7,21 @@ pointer to a dropped table is void, so that a crash between the two needs no rep
 A pointer counts only while the table itself has that name. Renaming therefore has one **commit point**, the rename
 record in the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it. A
 crash anywhere leaves exactly one valid name. A process that takes a name whose pointer does not count first aborts a
-rename in progress, by a record in that table's log (see `streamhouse_spark.log.catalog.renaming`).
+rename in progress, by a record in that table's log (see `log.catalog.renaming`).
 
-A view has no uuid: it *is* its pointer, which holds the query. See `streamhouse_spark.log.catalog.renaming`.
+A view has no uuid: it *is* its pointer, which holds the query.
+
+Lake metadata names files by absolute URLs, and a copy of a warehouse has the ids of its original. A warehouse that is
+opened at another URL than ``streamhouse.json`` records is therefore readable, and its log is writable, because the log
+lies below the opened root. Its lake is read-only until the warehouse is relocated. An older file without a URL counts
+as opened at its URL, unless its lake tables name another root.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import asdict, field
 from typing import Any, Final
 
 from streamhouse_spark.core.clock import World
@@ -51,10 +47,19 @@ from streamhouse_spark.errors import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.log.framing import decode_frame, encode_frame
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, object_exists
 from streamhouse_spark.storage.prefetch import Prefetch, map_with_store_concurrency
 from streamhouse_spark.storage.put_if_absent import Slot, ensure_stored
 from streamhouse_spark.storage.sequence_search import CHAIN_AHEAD, find_last_object
+
+logger = logging.getLogger(__name__)
+
+PLACED_VERSION: Final = 2
+"""Format of a pointer to a table whose log lies elsewhere: older releases would look for it in the warehouse."""
+VIEW_VERSION: Final = 3
+"""Format of a pointer to a view, which older releases would take for a pointer to nothing."""
+_POINTERS_TO_NAME: Final = 2
+"""Pointers that are prefetched before a table is created: most names are new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +71,6 @@ class WarehouseMetadata:
     def to_bytes(self) -> bytes:
         header = {"id": self.id} if self.url is None else {"id": self.id, "url": self.url}
         return encode_frame("warehouse", header)
-
-
-def new_warehouse_file(storage: Storage, warehouse_id: str) -> WarehouseMetadata:
-    """Return the file of a new warehouse at the opened root."""
-    return WarehouseMetadata(warehouse_id, plain_root(storage.url))
 
 
 def read_warehouse_file(storage: Storage, ahead: Prefetch | None = None) -> WarehouseMetadata | None:
@@ -132,18 +132,6 @@ class ViewEntry:
     """The SQL settings that the query was created with."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
-    def to_header(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "schema": self.schema,
-            "catalog": self.catalog,
-            "namespace": list(self.namespace),
-            "query_columns": list(self.query_columns),
-            "schema_mode": self.schema_mode,
-            "configs": dict(self.configs),
-            "properties": dict(self.properties),
-        }
-
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> ViewEntry:
         return cls(
@@ -165,19 +153,6 @@ class ViewRename:
     old: str
     number: int
     attempt: str
-
-    def to_header(self) -> dict[str, Any]:
-        return {"old": self.old, "number": self.number, "attempt": self.attempt}
-
-
-logger = logging.getLogger(__name__)
-
-PLACED_VERSION: Final = 2
-"""Format of a pointer to a table whose log lies elsewhere: older releases would look for it in the warehouse."""
-VIEW_VERSION: Final = 3
-"""Format of a pointer to a view, which older releases would take for a pointer to nothing."""
-_POINTERS_TO_NAME: Final = 2
-"""Pointers that are prefetched before a table is created: most names are new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +189,6 @@ def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
         )
 
 
-def is_warehouse(storage: Storage) -> bool:
-    return read_warehouse_file(storage) is not None
-
-
 def create_warehouse(
     storage: Storage, world: World, *, around: str | None = None, ahead: Prefetch | None = None
 ) -> None:
@@ -229,12 +200,12 @@ def create_warehouse(
         return
     storage.check_writable()
     foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found", around)]
-    if foreign and not is_warehouse(storage):
+    if foreign and read_warehouse_file(storage) is None:
         raise WarehouseNotFoundError(
             f"{storage.url} is not empty (it holds {', '.join(foreign[:5])}) and is no warehouse: nothing was written; "
             "choose an empty or new directory",
         )
-    ensure_stored(storage, WAREHOUSE_KEY, new_warehouse_file(storage, world.ids.new_uuid()).to_bytes())
+    ensure_stored(storage, WAREHOUSE_KEY, WarehouseMetadata(world.ids.new_uuid(), plain_root(storage.url)).to_bytes())
 
 
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
@@ -277,11 +248,8 @@ def resolve_first_database(storage: Storage, database: str) -> DatabasePointer:
 
 def ensure_database(storage: Storage, world: World, database: DatabasePointer) -> None:
     """Recreate the database if it was dropped since ``database`` was read. One request if it was not."""
-    try:
-        storage.size_bytes(database_key(database.name, database.number + 1))
-    except ObjectNotFoundError:
-        return
-    create_database(storage, database.name, world)
+    if object_exists(storage, database_key(database.name, database.number + 1)):
+        create_database(storage, database.name, world)
 
 
 def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = None) -> DatabasePointer:
@@ -339,13 +307,8 @@ def is_listed(storage: Storage, database: str) -> bool:
         return True
 
 
-def iter_name_pointers(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    """Yield the names of a database that point to a table; None for an unreadable pointer, which is logged."""
-    return iter_table_names(storage, list_paths(storage, database))
-
-
 def iter_table_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    """Yield those of the names that point to a table, as `iter_name_pointers` does."""
+    """Yield those of the names that point to a table; None for an unreadable pointer, which is logged."""
     return (
         (path, pointer)
         for path, pointer in _resolve_names(storage, paths)
@@ -493,9 +456,9 @@ def point(
     if moved_to is not None:
         header["moved_to"] = str(moved_to)
     if view is not None:
-        header["view"] = view.to_header()
+        header["view"] = asdict(view)
     if renaming is not None:
-        header["renaming"] = renaming.to_header()
+        header["renaming"] = asdict(renaming)
     slot = Slot(
         storage,
         name_key(path, number),

@@ -1,29 +1,22 @@
-"""Replaces a table by another one under its name: CREATE OR REPLACE TABLE with another schema.
+"""Changes what a name means: replaces and renames tables, restores dropped ones, and manages SQL views.
 
-The new table is created and filled without a name. **Commit point:** the record that drops the old table and names its
-successor. There is no moment without a table, and none in which both accept rows: a holder of the old one finds it
-dropped. A process that resolves the name before its pointer is updated finds the old table, and follows it to the
-successor. The pointer is put after the record, by any process. It must exist before the old table is undropped or
-buried.
+**Replacing** (CREATE OR REPLACE TABLE with another schema). The new table is created and filled without a name.
+**Commit point:** the record that drops the old table and names its successor. There is no moment without a table, and
+none in which both accept rows: a holder of the old one finds it dropped. A process that resolves the name before its
+pointer is updated finds the old table, and follows it to the successor. The pointer is put after the record, by any
+process. It must exist before the old table is undropped or buried.
 
-Renames tables, restores dropped ones under a name, and frees names that another process may be about to give.
+**Renaming and undropping.** **Commit point:** the record in the table's log, which has the name. The hazard is a
+renamer that puts the pointer of the new name and sleeps. Another process takes the name, because that pointer does not
+count yet. If the renamer then commits, the table has a name that points to another table. A process that takes such a
+name therefore first commits a rename record with the table's own name to that table's log. The renamer's record is
+planned only if no such record was committed since the renamer started.
 
-**Commit point** of a rename or an undrop: its record in the table's log, which has the name.
-
-The hazard is a renamer that puts the pointer of the new name and sleeps. Another process takes the name, because that
-pointer does not count yet. If the renamer then commits, the table has a name that points to another table. A process
-that takes such a name therefore first commits a rename record with the table's own name to that table's log. The
-renamer's record is planned only if no such record was committed since the renamer started.
-
-SQL views: created, replaced, renamed and dropped by pointers of their names.
-
-A view is the last pointer of its name. **Commit point** of creating, replacing and dropping one: that pointer, which is
-put only directly after the one that was read.
-
-Renaming has one **commit point** too: the pointer of the old name, which frees it. Before it, the new name gets a
-pointer with the view that counts only once the old name's next pointer is the rename's own. A process that takes the
-new name before that puts the old name's next pointer itself, with the unchanged view. The rename can then no longer
-commit, and starts again.
+**Views.** A view is the last pointer of its name. **Commit point** of creating, replacing and dropping one: that
+pointer, which is put only directly after the one that was read. Renaming has one **commit point** too: the pointer of
+the old name, which frees it. Before it, the new name gets a pointer with the view that counts only once the old name's
+next pointer is the rename's own. A process that takes the new name before that puts the old name's next pointer itself,
+with the unchanged view. The rename can then no longer commit, and starts again.
 """
 
 from __future__ import annotations
@@ -52,6 +45,9 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 logger = logging.getLogger(__name__)
+
+
+RACES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +139,7 @@ def update_replaced_name(storage: Storage, world: World, log: CommitLog) -> None
         pointer = names.resolve(storage, path)
 
 
-RACES_MAX = 20
+# -- tables -----------------------------------------------------------------------------------------------------------
 
 
 def is_named(state: TableState, path: TablePath) -> bool:
@@ -258,6 +254,9 @@ def _commit(log: CommitLog, start: TableState, action: Action, require: Callable
 
     log.commit(plan)
     return happened
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
 
 
 def require_view(storage: Storage, path: TablePath) -> ViewEntry:

@@ -1,26 +1,25 @@
-"""Verified checkpoints: records may be voided and deleted only below two of them.
-
-Deletes files that no reader or writer can need any more. The log decides, and a grace period passes before deletion.
+"""Deletes files that no reader or writer can need any more. The log decides, and a grace period passes before deletion.
 
 =====================  ==========================================  ========================================
 file                   condemned by                                deleted
 =====================  ==========================================  ========================================
 replaced, trimmed      the replace or trim record itself           the grace after that record
 state of a tag         the record that drops the tag; of a clone   the grace after that record
-                       that is buried, see `lifecycle.clones`
+                       that is buried, see `catalog.branches`
 left out of the        the record that sets the archive            the grace after that record
 change archive
 orphan                 a condemn record, once the file is older    the grace after that record
                        than the grace and no record names it
 commit record          a floor above it                            the grace after the floor
 checkpoint             two newer, whole ones at or above a floor   the grace after the floor
-floor                  a newer one, see `log/low_watermark.py`            at once
+floor                  a newer one, see `log/low_watermark.py`    at once
 temporary file         nothing: it can only be its writer's        the grace after it was last written
 =====================  ==========================================  ========================================
 
 Files that the state of a tag names are retained as long as the tag, and a grace period longer. A late writer finds its
 segment condemned, or its record number below the floor, and writes again. Every step may be interrupted and repeated.
-Listings only find candidates; the log decides about each of them.
+Listings only find candidates; the log decides about each of them. Records may be voided and deleted only below two
+verified checkpoints.
 """
 
 from __future__ import annotations
@@ -64,75 +63,15 @@ from streamhouse_spark.storage.prefetch import Prefetch, delete_all, map_with_st
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINTS_KEPT = 2
-"""Number of checkpoints retained at or above the floor, so that the table survives damage to one."""
-_RECORDS_AHEAD: Final = 64
-"""Records that are prefetched at once, and held in memory."""
-
-
-def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int] | None = None) -> list[TableState]:
-    """Return the latest `CHECKPOINTS_KEPT` checkpoints that are whole and correct, the latest first.
-
-    A checkpoint is correct if folding the records after it yields the next later one; the last must yield ``state``.
-    Others are logged and skipped. ``listed`` are the numbers of existing checkpoints.
-    """
-    verified: list[TableState] = []
-    newer = as_stored(state)
-    for number in reversed(list_checkpoints(storage, state.table_uuid) if listed is None else listed):
-        if number > state.version:
-            continue
-        stored = _read_if_whole(storage, state.table_uuid, number)
-        if stored is None:
-            continue
-        if _fold_records(storage, stored, newer.version) != newer:
-            logger.error("checkpoint %d of %s does not say what the records say; delete this file", number, state.name)
-            continue
-        verified.append(stored)
-        newer = stored
-        if len(verified) == CHECKPOINTS_KEPT:
-            break
-    return verified
-
-
-def has_whole_checkpoints(storage: Storage, table_uuid: str, listed: Sequence[int], *, at_least: int) -> bool:
-    """Return whether `CHECKPOINTS_KEPT` of the ``listed`` checkpoints at this record or later can be read now."""
-    whole = 0
-    for number in reversed(listed):
-        if number < at_least or whole == CHECKPOINTS_KEPT:
-            break
-        whole += _read_if_whole(storage, table_uuid, number) is not None
-    return whole == CHECKPOINTS_KEPT
-
-
-def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState | None:
-    try:
-        return read_checkpoint(storage, table_uuid, number)
-    except ObjectNotFoundError:  # another process deleted it, after the grace period
-        return None
-    except (CorruptDataError, FormatVersionError) as error:
-        logger.warning("a checkpoint does not count: %s", error)
-        return None
-
-
-def _fold_records(storage: Storage, state: TableState, version: int) -> TableState | None:
-    ahead = Prefetch(storage)
-    try:
-        while state.version < version:
-            number = state.version + 1
-            if not ahead.has(commit_key(state.table_uuid, number)):
-                following = range(number, min(number + _RECORDS_AHEAD, version + 1))
-                ahead.expect(commit_key(state.table_uuid, n) for n in following)
-            state = fold(state, read_record(storage, state.table_uuid, number, ahead)[0])
-    except (ObjectNotFoundError, CorruptDataError):
-        return None
-    return state
-
-
 GRACE_MS = 24 * 3600 * 1000
 GRACE_MS_MIN = 10 * FLOOR_CHECK_MS
 ORPHAN_MEMORY_MS = 7 * 24 * 3600 * 1000
 FLOOR_STEP_MIN = 50
 _FOLDERS = (segments_prefix, manifests_prefix, tags_prefix)
+CHECKPOINTS_KEPT = 2
+"""Number of checkpoints retained at or above the floor, so that the table survives damage to one."""
+_RECORDS_AHEAD: Final = 64
+"""Records that are prefetched at once, and held in memory."""
 
 
 @dataclass(slots=True)
@@ -315,3 +254,64 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
     report.floor = floor
     if not report.dry_run:
         write_floor(storage, log.table_uuid, log.floor_index + 1, floor)  # no effect if another process put this floor
+
+
+# -- verified checkpoints ---------------------------------------------------------------------------------------------
+
+
+def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int] | None = None) -> list[TableState]:
+    """Return the latest `CHECKPOINTS_KEPT` checkpoints that are whole and correct, the latest first.
+
+    A checkpoint is correct if folding the records after it yields the next later one; the last must yield ``state``.
+    Others are logged and skipped. ``listed`` are the numbers of existing checkpoints.
+    """
+    verified: list[TableState] = []
+    newer = as_stored(state)
+    for number in reversed(list_checkpoints(storage, state.table_uuid) if listed is None else listed):
+        if number > state.version:
+            continue
+        stored = _read_if_whole(storage, state.table_uuid, number)
+        if stored is None:
+            continue
+        if _fold_records(storage, stored, newer.version) != newer:
+            logger.error("checkpoint %d of %s does not say what the records say; delete this file", number, state.name)
+            continue
+        verified.append(stored)
+        newer = stored
+        if len(verified) == CHECKPOINTS_KEPT:
+            break
+    return verified
+
+
+def has_whole_checkpoints(storage: Storage, table_uuid: str, listed: Sequence[int], *, at_least: int) -> bool:
+    """Return whether `CHECKPOINTS_KEPT` of the ``listed`` checkpoints at this record or later can be read now."""
+    whole = 0
+    for number in reversed(listed):
+        if number < at_least or whole == CHECKPOINTS_KEPT:
+            break
+        whole += _read_if_whole(storage, table_uuid, number) is not None
+    return whole == CHECKPOINTS_KEPT
+
+
+def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState | None:
+    try:
+        return read_checkpoint(storage, table_uuid, number)
+    except ObjectNotFoundError:  # another process deleted it, after the grace period
+        return None
+    except (CorruptDataError, FormatVersionError) as error:
+        logger.warning("a checkpoint does not count: %s", error)
+        return None
+
+
+def _fold_records(storage: Storage, state: TableState, version: int) -> TableState | None:
+    ahead = Prefetch(storage)
+    try:
+        while state.version < version:
+            number = state.version + 1
+            if not ahead.has(commit_key(state.table_uuid, number)):
+                following = range(number, min(number + _RECORDS_AHEAD, version + 1))
+                ahead.expect(commit_key(state.table_uuid, n) for n in following)
+            state = fold(state, read_record(storage, state.table_uuid, number, ahead)[0])
+    except (ObjectNotFoundError, CorruptDataError):
+        return None
+    return state

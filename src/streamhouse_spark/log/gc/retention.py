@@ -1,12 +1,10 @@
-"""Expiry of transaction entries, see `streamhouse_spark.log.transactions`.
+"""Retention: how far the start of each bucket may advance, and which transaction entries are compacted.
 
-Trimming: the offsets up to which the start of each bucket may advance.
-
-The limits are the time to live or the age of partitions (`AutoPartition`), **and**, if the table has a lake, the
-offsets of the recorded lake snapshot, **and** the end of the change archive, if the table has one, **and** the position
-of each named consumer that reported within `CONSUMER_LIMIT_MS`. Pure, except `trim`, whose commit point is one record.
-No files are deleted here: the record condemns them, and maintenance deletes them after the grace period, so that
-readers of an earlier state continue.
+The limits of trimming are the time to live or the age of partitions (`AutoPartition`), **and**, if the table has a
+lake, the offsets of the recorded lake snapshot, **and** the end of the change archive, if the table has one, **and**
+the position of each named consumer that reported within `CONSUMER_LIMIT_MS`. Pure, except for the functions whose
+commit point is one record. No files are deleted here: the record condemns them, and maintenance deletes them after the
+grace period, so that readers of an earlier state continue.
 """
 
 from __future__ import annotations
@@ -20,29 +18,6 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.partitioning import AutoPartition, partition_columns_at
-
-
-def find_due_transactions(state: TableState, now_ms: int, ttl_ms: int) -> tuple[str, ...]:
-    """Return the application ids whose writers have not written for longer than ``ttl_ms``; empty if that is 0."""
-    if ttl_ms <= 0:
-        return ()
-    return tuple(app_id for app_id, entry in state.transactions.items() if entry.time_ms <= now_ms - ttl_ms)
-
-
-def expire_transactions(log: CommitLog, ttl_ms: int) -> int:
-    """Compact the due transactions to their last versions. Return their number.
-
-    **Commit point:** one record, or none if nothing is due. The clock only decides when an entry is compacted: every
-    version is stored once before and after.
-    """
-
-    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-        due = find_due_transactions(state, time_ms, ttl_ms)
-        return (ExpireTransactions(due),) if due else ()
-
-    committed = log.commit(plan)
-    return len(committed.before.transactions) - len(committed.state.transactions)
-
 
 CONSUMER_LIMIT_MS = 7 * 24 * 3600 * 1000
 """Time without a report, in addition to the time to live, after which trimming no longer waits for a consumer."""
@@ -155,3 +130,25 @@ def trim(
     committed = log.commit(plan)
     before, after = committed.before.buckets, committed.state.buckets
     return {b: after[b].start for b in after if after[b].start != before[b].start}
+
+
+def find_due_transactions(state: TableState, now_ms: int, ttl_ms: int) -> tuple[str, ...]:
+    """Return the application ids whose writers have not written for longer than ``ttl_ms``; empty if that is 0."""
+    if ttl_ms <= 0:
+        return ()
+    return tuple(app_id for app_id, entry in state.transactions.items() if entry.time_ms <= now_ms - ttl_ms)
+
+
+def expire_transactions(log: CommitLog, ttl_ms: int) -> int:
+    """Compact the due transactions to their last versions. Return their number.
+
+    **Commit point:** one record, or none if nothing is due. The clock only decides when an entry is compacted: every
+    version is stored once before and after.
+    """
+
+    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        due = find_due_transactions(state, time_ms, ttl_ms)
+        return (ExpireTransactions(due),) if due else ()
+
+    committed = log.commit(plan)
+    return len(committed.before.transactions) - len(committed.state.transactions)

@@ -1,14 +1,4 @@
-"""Objects that hold the segments of several buckets, each in its own byte range.
-
-An append to thousands of buckets has little data per bucket. An object per bucket would cost a request each when it is
-written, read, listed and deleted. Segments of up to `PART_BYTES_MAX` therefore share objects, if there are at least
-`PARTS_MIN`. Each is an Arrow file with its own checksums, and starts at a multiple of 64 bytes.
-
-Writes segments of several buckets concurrently, as their rows arrive, each to its own object.
-
-Rows are in memory only from the time that they are sorted by bucket until they are written. Large appends therefore
-need little memory, and reuse it.
-"""
+"""Writes the segments of several buckets: many small ones into one object, or few large ones concurrently."""
 
 from __future__ import annotations
 
@@ -18,18 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.log.segments.statistics import (
-    collect_partitions,
-    collect_stats,
-    merge_partitions,
-    merge_statistics,
-)
+from streamhouse_spark.log.segments.statistics import RowSummary
 from streamhouse_spark.log.segments.writer import (
     ArrowFileWriter,
     SegmentOptions,
@@ -42,6 +27,9 @@ from streamhouse_spark.log.segments.writer import (
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 
 PART_BYTES_MAX = 256 << 10
+"""Largest segment that shares an object. An append to thousands of buckets has little data per bucket, and an object
+per bucket would cost a request each when it is written, read, listed and deleted.
+"""
 SHARED_BYTES_MAX = 32 << 20
 PARTS_MIN = 16
 """Fewer segments get an object each: they cost little, and each is deleted with its own rows."""
@@ -118,6 +106,9 @@ class PackedObjectWriter:
         return len(data)
 
 
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
 _NAME = "streamhouse-stage"
 
 Part: TypeAlias = tuple[int, pa.RecordBatch]
@@ -148,10 +139,7 @@ class SegmentStream:
             self._file = ArrowFileWriter(sink, schema, form.estimated_bytes, form.options.codec)
             self._stack = stack.pop_all()
         self._is_whole = True
-        self._num_rows = 0
-        self._unpacked_bytes = 0
-        self._stats: list[dict[str, list[Any]]] = []
-        self._partitions: list[tuple[tuple[Any, ...], ...] | None] = []
+        self._summary = RowSummary(form.options.stats_columns, form.options.partition_by)
 
     def __enter__(self) -> Self:
         return self
@@ -171,10 +159,7 @@ class SegmentStream:
             for batch in rechunk_batches(pa.Table.from_batches([rows])):
                 self._file.write(batch)
             self._stack = stack.pop_all()
-        self._num_rows += rows.num_rows
-        self._unpacked_bytes += rows.nbytes
-        self._stats.append(collect_stats(rows, self._options.stats_columns))
-        self._partitions.append(collect_partitions(rows, self._options.partition_by))
+        self._summary.add(rows)
         self._is_whole = True
 
     def finish(self) -> StagedSegment:
@@ -182,14 +167,10 @@ class SegmentStream:
         assert self._is_whole
         with self._stack.pop_all():
             size_bytes, index = self._file.finish()
-        is_compressed = self._options.codec != "none"
         described = replace(
-            make_staged_segment(self._num_rows, self._bucket, self._options, size_bytes),
+            make_staged_segment(0, self._bucket, self._options, size_bytes),
+            **self._summary.to_fields(self._schema, is_compressed=self._options.codec != "none"),
             uuid=self._uuid,
-            partitions=merge_partitions(self._partitions),
-            compressed=is_compressed,
-            unpacked_bytes=self._unpacked_bytes if is_compressed else None,
-            stats=merge_statistics(self._stats, self._schema),
             index_bytes=index.to_bytes(),
         )
         return StagedSegment(described)

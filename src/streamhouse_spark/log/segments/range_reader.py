@@ -1,7 +1,6 @@
-"""The bytes of a segment, verified before use: memory-mapped, or fetched from a remote store.
+"""Verified bytes of segments: memory-mapped, or fetched from a remote store.
 
-Coalesced reads of segment bytes: one request for neighbours in an object, concurrent requests for many small
-objects.
+Remote reads are coalesced: one request for neighbours in an object, concurrent requests for many small objects.
 """
 
 from __future__ import annotations
@@ -23,6 +22,15 @@ from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
 Range = tuple[int, int]
+
+
+RANGE_BYTES_MAX = 8 << 20
+GAP_BYTES_MAX = 256 << 10
+"""Largest gap between two parts that are fetched together: about the bytes that transfer in the time of a request."""
+ONE_REQUEST_BYTES_MAX: Final = 1 << 20
+"""Segments of up to this size are fetched with all their columns, which takes no longer than another request."""
+WINDOW_BYTES: Final = 32 << 20
+"""Bytes that are fetched concurrently, in addition to the first range."""
 
 
 class SegmentBytes(Protocol):
@@ -159,15 +167,6 @@ class RangeFetcher:
 
 def _low(run: tuple[int, int, memoryview]) -> int:
     return run[0]
-
-
-RANGE_BYTES_MAX = 8 << 20
-GAP_BYTES_MAX = 256 << 10
-"""Largest gap between two parts that are fetched together: about the bytes that transfer in the time of a request."""
-ONE_REQUEST_BYTES_MAX: Final = 1 << 20
-"""Segments of up to this size are fetched with all their columns, which takes no longer than another request."""
-WINDOW_BYTES: Final = 32 << 20
-"""Bytes that are fetched concurrently, in addition to the first range."""
 
 
 @dataclass(slots=True, eq=False)

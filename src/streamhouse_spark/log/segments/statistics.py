@@ -83,6 +83,34 @@ def merge_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tup
     return tuple(partitions) if len(partitions) <= PARTITIONS_MAX else None
 
 
+class RowSummary:
+    """What the metadata of a segment says about its rows, collected batch by batch."""
+
+    def __init__(self, stats_columns: Sequence[str], partition_by: Sequence[str]) -> None:
+        self._stats_columns = stats_columns
+        self._partition_by = partition_by
+        self._num_rows = 0
+        self._num_bytes = 0
+        self._stats: list[dict[str, list[Any]]] = []
+        self._partitions: list[tuple[tuple[Any, ...], ...] | None] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._num_rows += rows.num_rows
+        self._num_bytes += rows.nbytes
+        self._stats.append(collect_stats(rows, self._stats_columns))
+        self._partitions.append(collect_partitions(rows, self._partition_by))
+
+    def to_fields(self, schema: pa.Schema, *, is_compressed: bool) -> dict[str, Any]:
+        """Return the fields of the `Segment` that depend on its rows."""
+        return {
+            "num_rows": self._num_rows,
+            "compressed": is_compressed,
+            "unpacked_bytes": self._num_bytes if is_compressed else None,
+            "stats": merge_statistics(self._stats, schema),
+            "partitions": merge_partitions(self._partitions),
+        }
+
+
 def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) -> Bounds:
     """Return bounds from the ``[min, max, null count]`` of a record."""
     low, high, nulls = stats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from streamhouse_spark.core.paths import DEFAULT_DATABASE, parse_database
@@ -31,7 +32,7 @@ def load_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     """Load a view by name. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``)."""
     path = path_of(args, "read the view")
     storage = connection.warehouse().storage
-    return {"view": renaming.require_view(storage, path).to_header()}
+    return {"view": asdict(renaming.require_view(storage, path))}
 
 
 def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
