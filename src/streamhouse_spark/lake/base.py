@@ -21,7 +21,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, TablePath
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.lake.column_mapping import ColumnMap
 from streamhouse_spark.lake.file_access import lake_files
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 UNKNOWN_COLUMNS = TableSchema.of("unknown int")
 """A spec to examine a location before the columns of its table are known: only the location counts."""
 ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
+ORPHAN_GRACE_MS_MIN = 10 * 60 * 1000
 T = TypeVar("T")
 
 
@@ -686,7 +687,14 @@ class LakeTable(ABC):
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport: ...
 
     def remove_orphans(self, *, grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False) -> list[str]:
-        """Delete orphan files older than ``grace_ms``, and return their keys."""
+        """Delete orphan files older than ``grace_ms``, and return their keys.
+
+        Raises `InvalidOptionError` for a grace below ten minutes.
+        """
+        if grace_ms < ORPHAN_GRACE_MS_MIN:
+            raise InvalidOptionError(
+                f"grace of {grace_ms} ms: rounds under way need at least {ORPHAN_GRACE_MS_MIN} ms; choose more"
+            )
         self._require_home_unless(dry_run, "removing orphans")
         return self._remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
 

@@ -32,7 +32,6 @@ from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
-    InvalidOptionError,
     LakeMismatchError,
     ObjectNotFoundError,
     SnapshotExpiredError,
@@ -47,7 +46,6 @@ from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, effecti
 from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
 from streamhouse_spark.storage.prefetch import ReadsMany, delete_all, map_with_store_concurrency
 
-GRACE_MS_MIN = 10 * 60 * 1000
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
 
@@ -300,13 +298,9 @@ def _depth(place: PaimonTableBinding, file: str) -> tuple[bool, bool]:
 def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
 
-    Returns their keys. Keeps other files of other engines. Raises `InvalidOptionError` for a grace below ten minutes,
-    `CommitConflictError` if the table changed concurrently.
+    Returns their keys. Keeps other files of other engines. Raises `CommitConflictError` if the table changed
+    concurrently.
     """
-    if grace_ms < GRACE_MS_MIN:
-        raise InvalidOptionError(
-            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more"
-        )
     table = place.find()
     if table is None:
         return []

@@ -47,7 +47,7 @@ from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
 from streamhouse_spark.lake.tiering.plan import ROUND_BYTES_PER_BUCKET_MAX, TieringTask, require_progress, task_bytes
 from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead, record_applied_deletes, record_snapshot
-from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
+from streamhouse_spark.lake.tiering.round import RunTasks, commit_round, plan_round, write_round
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LakeVersion
 from streamhouse_spark.lake.validation import warn_of_duplicates
 from streamhouse_spark.log.actions import TieredSnapshot
@@ -250,15 +250,7 @@ class TieringJob:
         ):  # their partition was dropped, or another engine deleted them
             record_applied_deletes(self._log, self._lake, newest, max(deletion.commit for deletion in state.deletions))
         self._require_same_lake(state)
-        snapshot = self._lake.commit(
-            files,
-            expected=plan.offsets,
-            new=plan.new,
-            context=context,
-            expected_starts=plan.starts,
-            starts=state.first_offsets,
-            absent=plan.absent_from(self._lake),
-        )
+        snapshot = commit_round(self._lake, context, plan, files)
         if snapshot is not None:
             self._record(snapshot)
             done.append((snapshot, files))
