@@ -145,8 +145,7 @@ class IcebergLake(LakeTable, RearrangeableFiles):
         with_older: bool,
         pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
-        from streamhouse_spark.lake.iceberg.row_deletes import write_file_deletes
-        from streamhouse_spark.lake.iceberg.tiering_commit import write_row_deletes
+        from streamhouse_spark.lake.iceberg.row_deletes import write_file_deletes, write_row_deletes
 
         written, moved = write_row_deletes(self.place, context, rows, added, with_older=with_older)
         return [*written, *write_file_deletes(self.place, context, pending, moved)]
