@@ -128,13 +128,17 @@ class AdoptionCandidate:
     """Whether it keeps one row per ``key``, so that the new table has this primary key."""
 
 
-class LakeAdoption(Protocol):
+@dataclass(frozen=True, slots=True)
+class LakeAdoption(ABC):
     """Adoption of lake tables of one format, in one warehouse, for new tables."""
 
-    @property
-    def kind(self) -> str:
-        """The name of such a lake table in messages."""
+    kind: ClassVar[str]
+    """The name of such a lake table in messages."""
+    storage: Storage
+    settings: Mapping[str, str]
+    world: World
 
+    @abstractmethod
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
         """Examine whether the lake table at ``place`` can be adopted as ``path``; see
         `streamhouse_spark.core.paths.lake_location`. Changes nothing.
@@ -142,21 +146,25 @@ class LakeAdoption(Protocol):
         Raises `LakeMismatchError` with all obstacles, `StorageError`, `CorruptDataError`.
         """
 
+    @abstractmethod
     def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
         """Require that the lake table fits a table with this primary key, or with none. Raises `LakeMismatchError`."""
 
+    @abstractmethod
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
         """Read the rows of the examined snapshot as one table per bucket, one in memory at a time.
 
         Raises `LakeMismatchError` if the bucket of a row, or the latest row of a key, cannot be determined.
         """
 
+    @abstractmethod
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
         """Give the lake and its rows, below these offsets, to the table.
 
         Raises `CommitConflictError` if it changed since it was examined, `CommitStateUnknownError`.
         """
 
+    @abstractmethod
     def release(self, spec: LakeTableSpec) -> None:
         """Release the lake if this table owns it: rows, files and snapshots stay.
 
@@ -542,7 +550,11 @@ class LakeTable(ABC):
         `CommitStateUnknownError`.
         """
         self._require_home_unless(dry_run, "dropping a partition")
-        return self._drop_partitions(chosen, below, dry_run=dry_run)
+        from streamhouse_spark.lake.parquet.copy_on_write import retry_until_committed
+
+        return retry_until_committed(
+            self.place.world, self.location, chosen, lambda: self._drop_partitions(chosen, below, dry_run=dry_run)
+        )
 
     @abstractmethod
     def _drop_partitions(
