@@ -14,7 +14,8 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.iceberg.table import IcebergLake, LakeTableSpec
+from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.actions import Append, Create
 from streamhouse_spark.log.commit_log import CommitLog

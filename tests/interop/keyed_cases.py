@@ -18,7 +18,8 @@ from streamhouse_spark.config.table_properties import LakeFormat
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.iceberg.table import IcebergLake, LakeTableSpec
+from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport, run_task
 from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.lake.types import LakeFile

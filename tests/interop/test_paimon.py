@@ -31,8 +31,8 @@ from kit.tables import tier as tier_table
 from storage.s3_proxy import Fault
 from storage.s3_server import settings_for
 from streamhouse_spark import LakeMismatchError, OffsetRange, Table, Warehouse
+from streamhouse_spark.lake import base as lake_base
 from streamhouse_spark.lake.paimon import compaction as paimon_maintain
-from streamhouse_spark.lake.paimon import expiry as paimon_orphans
 from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.local import LocalStorage
@@ -281,7 +281,7 @@ def test_a_lake_on_s3(s3_server):
 @pytest.mark.long
 def test_maintenance_on_s3(s3_server, monkeypatch):
     monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
-    monkeypatch.setattr(paimon_orphans, "GRACE_MS_MIN", -60_000)  # objects are as young as the test
+    monkeypatch.setattr(lake_base, "ORPHAN_GRACE_MS_MIN", -60_000)  # objects are as young as the test
     settings, bucket = settings_for(s3_server.endpoint), s3_server.new_bucket()
     storage = storage_for(f"s3://{bucket}/wh", settings)
     lake = lake_of(storage, PLAIN, settings=settings, lake_format="paimon")

@@ -21,7 +21,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, TablePath
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.lake.column_mapping import ColumnMap
 from streamhouse_spark.lake.file_access import lake_files
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 UNKNOWN_COLUMNS = TableSchema.of("unknown int")
 """A spec to examine a location before the columns of its table are known: only the location counts."""
 ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
+ORPHAN_GRACE_MS_MIN = 10 * 60 * 1000
 T = TypeVar("T")
 
 
@@ -127,13 +128,17 @@ class AdoptionCandidate:
     """Whether it keeps one row per ``key``, so that the new table has this primary key."""
 
 
-class LakeAdoption(Protocol):
+@dataclass(frozen=True, slots=True)
+class LakeAdoption(ABC):
     """Adoption of lake tables of one format, in one warehouse, for new tables."""
 
-    @property
-    def kind(self) -> str:
-        """The name of such a lake table in messages."""
+    kind: ClassVar[str]
+    """The name of such a lake table in messages."""
+    storage: Storage
+    settings: Mapping[str, str]
+    world: World
 
+    @abstractmethod
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
         """Examine whether the lake table at ``place`` can be adopted as ``path``; see
         `streamhouse_spark.core.paths.lake_location`. Changes nothing.
@@ -141,21 +146,25 @@ class LakeAdoption(Protocol):
         Raises `LakeMismatchError` with all obstacles, `StorageError`, `CorruptDataError`.
         """
 
+    @abstractmethod
     def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
         """Require that the lake table fits a table with this primary key, or with none. Raises `LakeMismatchError`."""
 
+    @abstractmethod
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
         """Read the rows of the examined snapshot as one table per bucket, one in memory at a time.
 
         Raises `LakeMismatchError` if the bucket of a row, or the latest row of a key, cannot be determined.
         """
 
+    @abstractmethod
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
         """Give the lake and its rows, below these offsets, to the table.
 
         Raises `CommitConflictError` if it changed since it was examined, `CommitStateUnknownError`.
         """
 
+    @abstractmethod
     def release(self, spec: LakeTableSpec) -> None:
         """Release the lake if this table owns it: rows, files and snapshots stay.
 
@@ -541,7 +550,11 @@ class LakeTable(ABC):
         `CommitStateUnknownError`.
         """
         self._require_home_unless(dry_run, "dropping a partition")
-        return self._drop_partitions(chosen, below, dry_run=dry_run)
+        from streamhouse_spark.lake.parquet.copy_on_write import retry_until_committed
+
+        return retry_until_committed(
+            self.place.world, self.location, chosen, lambda: self._drop_partitions(chosen, below, dry_run=dry_run)
+        )
 
     @abstractmethod
     def _drop_partitions(
@@ -686,7 +699,14 @@ class LakeTable(ABC):
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport: ...
 
     def remove_orphans(self, *, grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False) -> list[str]:
-        """Delete orphan files older than ``grace_ms``, and return their keys."""
+        """Delete orphan files older than ``grace_ms``, and return their keys.
+
+        Raises `InvalidOptionError` for a grace below ten minutes.
+        """
+        if grace_ms < ORPHAN_GRACE_MS_MIN:
+            raise InvalidOptionError(
+                f"grace of {grace_ms} ms: rounds under way need at least {ORPHAN_GRACE_MS_MIN} ms; choose more"
+            )
         self._require_home_unless(dry_run, "removing orphans")
         return self._remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
 

@@ -9,9 +9,10 @@ to the field with its first name.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
@@ -295,33 +296,46 @@ def _own_paths(column: Column) -> list[tuple[int, Path]]:
     return list(zip(column.inner_ids, list_field_paths(column.type), strict=True))
 
 
+class FieldEditor(ABC, Generic[F]):
+    """Edits fields of a lake's schema, in its format."""
+
+    @abstractmethod
+    def with_comment(self, field: F, column: Column | None) -> F:
+        """Return the field with the column's comment, if there is one."""
+
+    @abstractmethod
+    def as_column(self, field: F, column: Column, inner: Mapping[int, int]) -> F:
+        """Return the field with the column's name, comment and nullability, and with its type if that is wider or the
+        column changed inside.
+
+        ``inner`` maps nested fields of the table to those of the lake.
+        """
+
+    @abstractmethod
+    def new_fields(self, columns: Sequence[Column]) -> Sequence[tuple[int, F]]:
+        """Return new fields with their ids."""
+
+    @abstractmethod
+    def nested_ids(self, field: F) -> Mapping[Path, int]: ...
+
+
 def migrate_columns(
-    lake: Mapping[int, F],
-    mapping: ColumnMap,
-    spec: LakeTableSpec,
-    *,
-    commented: Callable[[F, Column | None], F],
-    as_column: Callable[[F, Column, Mapping[int, int]], F],
-    added: Callable[[Sequence[Column], Mapping[int, LakeField]], Sequence[tuple[int, F]]],
-    inside: Callable[[F], Mapping[Path, int]],
-    where: str,
+    lake: Mapping[int, F], mapping: ColumnMap, spec: LakeTableSpec, editor: FieldEditor[F], *, where: str
 ) -> tuple[list[F], dict[int, LakeField], list[str]]:
     """Migrate the fields of a ``lake``, by id, to the names, types and nullability of the table's columns. Drops fields
     of dropped columns, and appends missing ones.
 
-    Returns the fields, the map's fields, and changes of other engines that prevent the migration. ``commented`` and
-    ``as_column`` edit a field in its format, ``added`` creates fields with ids, given the map's fields so far;
-    ``inside`` returns nested fields. Comments that the table does not have are kept. Raises `CommitConflictError` if
-    the lake has a newer schema than the spec.
+    Returns the fields, the map's fields, and changes of other engines that prevent the migration. Comments that the
+    table does not have are kept. Raises `CommitConflictError` if the lake has a newer schema than the spec.
     """
     require_not_newer(mapping, spec, where=where)
     named = [(field_id, field.name) for field_id, field in lake.items()]
     differences = find_external_changes(mapping, dict(named), spec) + _find_external_nested_changes(
-        mapping, lake, spec, inside
+        mapping, lake, spec, editor.nested_ids
     )
     mapped = dict(mapping.fields)
     if mapping.schema_id == spec.schema_id:  # names and types already match the table
-        fields = {i: commented(field, spec.schema.find(field.name)) for i, field in lake.items()}
+        fields = {i: editor.with_comment(field, spec.schema.find(field.name)) for i, field in lake.items()}
     else:
         retained = retained_fields(named, mapping, spec.schema, mapped)
         fields = {}
@@ -330,13 +344,13 @@ def migrate_columns(
                 fields[i] = lake[i]
                 continue
             before = mapping.fields.get(column.id)
-            changed_field = as_column(lake[i], column, before.inner if before is not None else {})
+            changed_field = editor.as_column(lake[i], column, before.inner if before is not None else {})
             fields[i] = changed_field
-            mapped[column.id] = _lake_field(column, i, column.name, inside(changed_field), before)
+            mapped[column.id] = _lake_field(column, i, column.name, editor.nested_ids(changed_field), before)
     missing = [column for column in spec.schema.columns if column.id not in mapped and column.nullable]
-    for column, (field_id, changed_field) in zip(missing, added(missing, dict(mapped)), strict=True):
+    for column, (field_id, changed_field) in zip(missing, editor.new_fields(missing), strict=True):
         fields[field_id] = changed_field
-        mapped[column.id] = _lake_field(column, field_id, column.name, inside(changed_field))
+        mapped[column.id] = _lake_field(column, field_id, column.name, editor.nested_ids(changed_field))
     if mapping.schema_id != spec.schema_id and any(schema != spec.schema for schema in spec.schemas.values()):
         own = [mapped[column.id].id for column in spec.schema.columns if column.id in mapped]
         fields = _reorder_fields(fields, own)

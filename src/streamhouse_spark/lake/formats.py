@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from streamhouse_spark.config.table_properties import LakeFormat
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import MissingExtraError
-from streamhouse_spark.lake.base import LakeAdoption, LakeRelocation, LakeTable
+from streamhouse_spark.lake.base import LakeAdoption, LakeTable
 from streamhouse_spark.lake.parquet.file_writer import FileSpec
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import WriteContext
@@ -45,17 +45,6 @@ def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, l
         from streamhouse_spark.lake.iceberg.adoption import IcebergAdoption
 
         return IcebergAdoption(storage, settings, world)
-
-
-def lake_relocation(
-    storage: Storage, settings: Mapping[str, str], state: TableState, world: World
-) -> LakeRelocation | None:
-    """Return the relocation of the table's lake table, or None if an external catalog keeps it.
-
-    Raises `MissingExtraError` without the lake's library.
-    """
-    lake = open_lake_table(storage, settings, state, world)
-    return lake.relocation()
 
 
 def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:

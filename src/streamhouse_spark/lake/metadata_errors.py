@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from streamhouse_spark.errors import CorruptDataError, StreamhouseError
+from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError, StreamhouseError
 
 _WRONG_VALUES: Final = (
     ValueError,
@@ -91,6 +92,38 @@ def _damaged_error(lake_table: Any, error: Exception) -> CorruptDataError:
         f"lake table {lake_table.location}: its metadata has values that cannot be ({type(error).__name__}: {text}); "
         "restore it, or rebuild the lake from the log (streamhouse retier)"
     )
+
+
+@contextmanager
+def expiry_while_read(location: str) -> Iterator[None]:
+    """Wrap reads of a snapshot's metadata. Raises `SnapshotExpiredError` for a missing file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SnapshotExpiredError(
+            f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
+            f"again. If it is gone then too, rebuild the lake from the log, streamhouse retier ({error})"
+        ) from error
+
+
+@contextmanager
+def damage_while_read(
+    location: str, damage: tuple[type[Exception], ...], location_of: Callable[[object], str | None], otherwise: str
+) -> Iterator[None]:
+    """Wrap a library's reads of metadata files. Raises `CorruptDataError` for its errors on damaged bytes.
+
+    ``location_of`` and ``otherwise`` are as in `find_damaged_file`.
+    """
+    try:
+        yield
+    except (StreamhouseError, FileNotFoundError):
+        raise
+    except damage as error:
+        file = find_damaged_file(error, location_of, otherwise)
+        raise CorruptDataError(
+            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or rebuild "
+            "the lake from the log (streamhouse retier)"
+        ) from error
 
 
 def find_damaged_file(error: Exception, location_of: Callable[[object], str | None], otherwise: str) -> str:

@@ -239,8 +239,20 @@ class SnapshotScan(ABC):
         """
 
     @abstractmethod
+    def is_unchanged(self, column: Column, field_id: int | None) -> bool:
+        """Return whether in every other schema all fields are unrelated to this field of the lake or identical to it.
+
+        ``column`` is the table's column of the same name.
+        """
+
     def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
         """Return the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+        columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
+        return frozenset(
+            column.name
+            for column, field_id, lake_name, (inner, _) in columns
+            if lake_name == column.name and inner is None and self.is_unchanged(column, field_id)
+        )
 
     def plan(self, columns: Sequence[str] | None, node: Node, schema: TableSchema | None) -> LakePlan:
         """Plan as `LakeTable.plan_read` does."""

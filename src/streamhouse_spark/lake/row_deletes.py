@@ -80,11 +80,11 @@ def find_deleted_positions(live: SnapshotFiles, pending: PendingDeletes, moved: 
     ``moved`` are rows that had offsets when they were deleted.
     """
     deleted = union_deleted_file_rows(pending.file_deletes)
-    found = {name: [runs.offsets()] for name, runs in deleted.items() if name in live.names}
+    parts_of_file = {name: [runs.offsets()] for name, runs in deleted.items() if name in live.names}
     lost_rows = {name: runs for name, runs in deleted.items() if name not in live.names}
     for name, positions in _find_rewritten_rows(live, lost_rows, pending, moved).items():
-        found.setdefault(name, []).append(positions)
-    return {name: np.unique(np.concatenate(parts)) for name, parts in sorted(found.items())}
+        parts_of_file.setdefault(name, []).append(positions)
+    return {name: np.unique(np.concatenate(parts)) for name, parts in sorted(parts_of_file.items())}
 
 
 def _find_rewritten_rows(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
@@ -47,6 +47,13 @@ class ReadsMany(ABC):
 def map_with_store_concurrency(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Return the results of ``work`` in the order of the items; run concurrently on a store with slow requests."""
     return parallel_map(work, items, threads_max=THREADS_MAX) if isinstance(storage, ReadsMany) else map(work, items)
+
+
+def call_both(storage: Storage, first: Callable[[], T], second: Callable[[], R]) -> tuple[T, R]:
+    """Return the results of two calls, made concurrently on a store with slow requests."""
+    calls: list[Callable[[], Any]] = [first, second]
+    of_first, of_second = map_with_store_concurrency(storage, lambda call: call(), calls)
+    return of_first, of_second
 
 
 def delete_all(storage: Storage, keys: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ from streamhouse_spark.errors import (
     quote,
 )
 from streamhouse_spark.lake.base import LakeRelocation
-from streamhouse_spark.lake.formats import lake_relocation, open_lake_table
+from streamhouse_spark.lake.formats import open_lake_table
 from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
 from streamhouse_spark.log.catalog import names
@@ -225,7 +225,7 @@ class _Relocation:
         properties = state.parsed
         if not properties.datalake_enabled and state.recorded_lake is None:
             return None
-        lake = lake_relocation(self._storage, self._settings, state, self._world)
+        lake = open_lake_table(self._storage, self._settings, state, self._world).relocation()
         if lake is None and self._copy and state.recorded_lake is not None:
             raise LakeMismatchError(
                 f"the lake of {state.name} is in a catalog outside the warehouse, and belongs to the original; drop "

@@ -26,8 +26,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.dml import delete
 from streamhouse_spark.lake import row_deletes as lake_row_deletes
 from streamhouse_spark.lake.iceberg import compaction as iceberg_compaction
-from streamhouse_spark.lake.iceberg import row_deletes as iceberg_external_row_deletes
-from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
+from streamhouse_spark.lake.iceberg import row_deletes as iceberg_row_deletes
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon import row_deletes
 from streamhouse_spark.lake.paimon import tiering_commit as paimon_round
@@ -507,7 +506,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
         "every tiering round counts the deleted rows again",
-        Patch(iceberg_round, "read_deleted_positions", lambda: np.zeros(0, np.int64)),
+        Patch(iceberg_row_deletes, "read_deleted_positions", lambda: np.zeros(0, np.int64)),
     ).found_by(a_round_that_is_not_recorded, "assert 4 == 5"),
     PlantedBug(
         "deleted rows are forgotten before the log is trimmed",
@@ -565,7 +564,7 @@ DELETED_ROW_BUGS = (
     PlantedBug(
         "the next round deletes rows of lake files again",
         DELETED_BY_A_ROUND(lambda original: original(applied_through=0)),
-        Patch(iceberg_external_row_deletes, "require_applied", lambda: None),
+        Patch(iceberg_row_deletes, "require_applied", lambda: None),
     ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
     PlantedBug(
         "deleted rows of a rewritten lake file stay",

@@ -213,7 +213,7 @@ def dropping_a_partition_beside_quick_engines(place: Place) -> Case:
     def never(*_: object, **__: object) -> None:
         raise CommitConflictError("another was faster")
 
-    name = {"iceberg": "_make_change", "paimon": "_drop"}[place.lake]
+    name = {"iceberg": "_make_change", "paimon": "_require_as_planned"}[place.lake]
     one_try = f"streamhouse_spark.lake.{place.lake}.drop_partition.{name}"
 
     def run() -> None:

@@ -20,11 +20,9 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertTableUUID, RemovePropertiesUpdate
 from pyiceberg.transforms import BucketTransform
 
-from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate
+from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate, LakeAdoption
 from streamhouse_spark.lake.column_mapping import map_by_name
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
@@ -47,7 +45,6 @@ from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import LakeSnapshot, LakeSplit
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.base import Storage
 
 _CLAIM_PROPERTIES: Mapping[str, str] = {
     # Versions are deleted only below a floor; see `table_binding.TABLE_PROPERTIES`.
@@ -55,17 +52,10 @@ _CLAIM_PROPERTIES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class IcebergAdoption:
+class IcebergAdoption(LakeAdoption):
     """The `LakeAdoption` of Iceberg."""
 
-    storage: Storage
-    settings: Mapping[str, str]
-    world: World
-
-    @property
-    def kind(self) -> str:
-        return "Iceberg table"
+    kind = "Iceberg table"
 
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
         """Examine a lake table. ``place`` names the table; its catalog knows the location."""

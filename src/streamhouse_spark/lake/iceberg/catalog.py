@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, PropertiesUpdateSummary
@@ -66,7 +67,7 @@ from streamhouse_spark.lake.metadata_cache import RecentValues
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.catalog.names import warehouse_moved_error
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import call_both, delete_all
 from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot, ensure_stored, slot_for_bytes
 
 if TYPE_CHECKING:
@@ -328,11 +329,11 @@ class FileCatalog(MetastoreCatalog):
         """
         key = self._key(identifier)
         newest = self._newest(key)
-        looks: list[Callable[[], list[Any]]] = [
-            lambda: self._storage.list(floors_prefix(key)),
-            lambda: self._storage.list_names(f"{key}/metadata/"),
-        ]
-        floor_files, names = map_with_store_concurrency(self._storage, lambda look: look(), looks)
+        floor_files, names = call_both(
+            self._storage,
+            lambda: list(self._storage.list(floors_prefix(key))),
+            partial(self._storage.list_names, f"{key}/metadata/"),
+        )
         floors = sorted((int(info.key.rpartition("/")[2]), info) for info in floor_files)
         cutoff_ms = self._storage.now_ms() - grace_ms
         safe_floor = max((number for number, info in floors if info.modified_ms <= cutoff_ms), default=0)

@@ -11,21 +11,23 @@ snapshot, which its log ensures (`log.lifecycle.clones`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 
+from streamhouse_spark.core.paths import plain_location
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.file_io import commit_answers
-from streamhouse_spark.lake.iceberg.scan import require_snapshot
+from streamhouse_spark.lake.iceberg.scan import plan_tasks, require_snapshot
 from streamhouse_spark.lake.iceberg.snapshots import offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -34,6 +36,7 @@ from streamhouse_spark.lake.types import COMMIT_USER
 
 SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
 """Property of a clone's lake table: comma-separated locations in the warehouse whose files belong to other tables."""
+_PLACES = ("write.data.path", "write.metadata.path")
 
 
 def require_files(place: IcebergTableBinding) -> None:
@@ -133,3 +136,37 @@ def select_own_files(locations: Iterable[str], files: StorageFiles, properties: 
     """Return the locations whose files the table may delete: for a clone, without those it started with."""
     shared = tuple(f"{location}/" for location in shared_locations(properties))
     return [location for location in locations if not files.key_of(location).startswith(shared)]
+
+
+def find_out_of_place_location(place: IcebergTableBinding, *, with_files: bool) -> str | None:
+    """Return a location outside the table's folder in the warehouse that the latest snapshot names, or None.
+
+    With ``with_files``, and for a clone, checks each file, which reads the manifests. Otherwise checks only the
+    locations for new files.
+    """
+    table = place.find()
+    if table is None:
+        return None
+    folder = plain_location(StorageFiles(place.storage).location_of(place.spec.location)).rstrip("/")
+    named = [table.location(), *(table.properties[name] for name in _PLACES if name in table.properties)]
+    for location in named:
+        if not _is_in(folder, location.rstrip("/")):
+            return location
+    files = _files(table) if with_files or shared_locations(table.properties) else ()
+    return next((location for location in files if not _is_in(folder, location)), None)
+
+
+def _is_in(folder: str, location: str) -> bool:
+    plain = plain_location(location)
+    return (plain == folder or plain.startswith(f"{folder}/")) and ".." not in plain.split("/")
+
+
+def _files(table: Table) -> Iterator[str]:
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return
+    yield snapshot.manifest_list
+    yield from (manifest.manifest_path for manifest in snapshot.manifests(table.io))
+    for task in plan_tasks(table, snapshot, None):
+        yield task.file.file_path
+        yield from (delete.file_path for delete in task.delete_files)

@@ -60,7 +60,7 @@ from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, find_com
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, USER_PROPERTY, next_snapshot_time_ms
 from streamhouse_spark.lake.types import COMMIT_USER, LakeFile, LakeSnapshot
-from streamhouse_spark.storage.prefetch import map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import call_both
 
 MANIFESTS_MIN_TO_MERGE = 10
 MANIFEST_BYTES_TARGET = 8 << 20
@@ -462,14 +462,9 @@ def _validate_change(table: Table, validate: Validation) -> Change:
     head = table.metadata.current_snapshot()
     if head is None or not isinstance(table.io, StorageFileIO):
         return validate(table.metadata)
-    changes: list[Change] = []
-    steps: list[Callable[[], None]] = [
-        lambda: changes.append(validate(table.metadata)),
-        partial(table.io.fetch, head.manifest_list),
-    ]
-    for _ in map_with_store_concurrency(table.io.files.storage, lambda step: step(), steps):
-        pass
-    return changes[0]
+    fetch = partial(table.io.fetch, head.manifest_list)
+    change, _ = call_both(table.io.files.storage, partial(validate, table.metadata), fetch)
+    return change
 
 
 def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError) -> None:

@@ -40,7 +40,6 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     find_files_to_drop,
     has_external_name,
     require_tiered,
-    retry_until_committed,
     rewrite_partial_files,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
@@ -50,15 +49,7 @@ from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
 def drop_partitions(
     place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> LakeDropReport:
-    """Drop partitions as `LakeTable.drop_partitions` does."""
-    return retry_until_committed(
-        place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
-    )
-
-
-def _drop(
-    place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
-) -> LakeDropReport:
+    """Drop partitions as `LakeTable.drop_partitions` does. Raises `CommitConflictError` to be called again."""
     current = find_current(place, dry_run=dry_run)
     if current is None:
         return LakeDropReport()

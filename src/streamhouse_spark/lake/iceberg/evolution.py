@@ -41,12 +41,12 @@ from pyiceberg.transforms import Transform as IcebergTransform
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.lake import column_mapping
-from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, migrate_columns
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, FieldEditor, migrate_columns
 from streamhouse_spark.lake.iceberg.file_io import commit_answers
 from streamhouse_spark.lake.iceberg.schema import iceberg_transform, iceberg_type, nested_field_finder, nested_field_ids
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema import partitioning as own
-from streamhouse_spark.schema.nested_fields import count_fields
+from streamhouse_spark.schema.nested_fields import Path, count_fields
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
@@ -92,24 +92,10 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
 def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     """Return the lake's schema with the fields of `column_map.migrate_columns`, and the table's partitioning."""
     lake, columns_before = metadata.schema(), iceberg_columns(metadata, spec)
-    ids = itertools.count(metadata.last_column_id + 1)
-
-    def added(columns: Sequence[Column], _: object) -> list[tuple[int, ice.NestedField]]:
-        return [(field.field_id, field) for field in (_new_field(column, ids) for column in columns)]
-
-    def as_column(field: ice.NestedField, column: Column, inner: Mapping[int, int]) -> ice.NestedField:
-        return _as_column(field, column, inner, ids)
-
+    editor = _IcebergFields(itertools.count(metadata.last_column_id + 1))
     fields = {field.field_id: field for field in lake.fields}
     edited, mapped, differences_of_columns = migrate_columns(
-        fields,
-        columns_before,
-        spec,
-        commented=_with_comment,
-        as_column=as_column,
-        added=added,
-        inside=lambda field: nested_field_ids(field.field_type),
-        where=metadata.location,
+        fields, columns_before, spec, editor, where=metadata.location
     )
     differences = differences_of_columns + _find_sort_obstacles(metadata, edited)
     changed = lake if differences else _evolve_schema(metadata, edited)
@@ -143,71 +129,77 @@ def _find_sort_obstacles(metadata: TableMetadata, fields: list[ice.NestedField])
     ]
 
 
-def _as_column(
-    field: ice.NestedField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]
-) -> ice.NestedField:
-    """Return the field with the column's name, comment and nullability, and with its type if Iceberg can promote to it
-    or the column changed inside.
+class _IcebergFields(FieldEditor[ice.NestedField]):
+    """A type is replaced if Iceberg can promote to it."""
 
-    ``inner`` maps nested fields of the table to those of the lake.
-    """
-    field = _with_comment(field, column)
-    kind = _promote_type(field.field_type, column.type)
-    if column.field_ids is not None:
-        kind = _migrate_type(kind, column.type, iter(column.inner_ids), inner, new_ids)
-    required = field.required and not column.nullable
-    if (field.name, field.field_type, field.required) == (column.name, kind, required):
-        return field
-    return field.model_copy(update={"name": column.name, "field_type": kind, "required": required})
+    def __init__(self, new_ids: Iterator[int]) -> None:
+        self._new_ids = new_ids
+
+    def with_comment(self, field: ice.NestedField, column: Column | None) -> ice.NestedField:
+        if column is None or column.comment is None or column.comment == field.doc:
+            return field
+        return field.model_copy(update={"doc": column.comment})
+
+    def as_column(self, field: ice.NestedField, column: Column, inner: Mapping[int, int]) -> ice.NestedField:
+        field = self.with_comment(field, column)
+        kind = _promote_type(field.field_type, column.type)
+        if column.field_ids is not None:
+            kind = self._migrate_type(kind, column.type, iter(column.inner_ids), inner)
+        required = field.required and not column.nullable
+        if (field.name, field.field_type, field.required) == (column.name, kind, required):
+            return field
+        return field.model_copy(update={"name": column.name, "field_type": kind, "required": required})
+
+    def new_fields(self, columns: Sequence[Column]) -> list[tuple[int, ice.NestedField]]:
+        return [(field.field_id, field) for field in map(self._new_field, columns)]
+
+    def nested_ids(self, field: ice.NestedField) -> Mapping[Path, int]:
+        return nested_field_ids(field.field_type)
+
+    def _new_field(self, column: Column) -> ice.NestedField:
+        field_id, kind = next(self._new_ids), iceberg_type(column.type, self._new_ids)
+        return ice.NestedField(field_id, column.name, kind, required=False, doc=column.comment)
+
+    def _migrate_type(
+        self, before: ice.IcebergType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int]
+    ) -> ice.IcebergType:
+        """Return the lake's type with the column's current nested fields.
+
+        Fields added by another engine stay after the table's own; the difference is reported later.
+        """
+        match before:
+            case ice.ListType() if pa.types.is_list(after):
+                element = self._migrate_type(before.element_type, after.value_type, ids, inner)
+                return ice.ListType(before.element_id, element, element_required=before.element_required)
+            case ice.MapType() if pa.types.is_map(after):
+                key = self._migrate_type(before.key_type, after.key_type, ids, inner)
+                value = self._migrate_type(before.value_type, after.item_type, ids, inner)
+                return ice.MapType(before.key_id, key, before.value_id, value, value_required=before.value_required)
+            case ice.StructType() if pa.types.is_struct(after):
+                return self._migrate_struct(before, after, ids, inner)
+        return _promote_type(before, after)
+
+    def _migrate_struct(
+        self, before: ice.StructType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int]
+    ) -> ice.StructType:
+        field_of_id = {field.field_id: field for field in before.fields}
+        fields = []
+        for column in after:
+            field = field_of_id.get(inner.get(next(ids), -1))
+            own = [next(ids) for _ in range(count_fields(column.type))]
+            if field is None:
+                kind = iceberg_type(column.type, self._new_ids)
+                fields.append(ice.NestedField(next(self._new_ids), column.name, kind, required=False))
+            else:
+                kind = self._migrate_type(field.field_type, column.type, iter(own), inner)
+                fields.append(field.model_copy(update={"name": column.name, "field_type": kind}))
+        lake_only = [field for field in before.fields if field.field_id not in inner.values()]
+        return ice.StructType(*fields, *lake_only)
 
 
 def _promote_type(before: ice.IcebergType, after: pa.DataType) -> ice.IcebergType:
     target = iceberg_type(after, itertools.count())
     return target if _is_promotion(before, target) else before
-
-
-def _migrate_type(
-    before: ice.IcebergType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
-) -> ice.IcebergType:
-    """Return the lake's type with the column's current nested fields.
-
-    Fields added by another engine stay after the table's own; the difference is reported later.
-    """
-    match before:
-        case ice.ListType() if pa.types.is_list(after):
-            element = _migrate_type(before.element_type, after.value_type, ids, inner, new_ids)
-            return ice.ListType(before.element_id, element, element_required=before.element_required)
-        case ice.MapType() if pa.types.is_map(after):
-            key = _migrate_type(before.key_type, after.key_type, ids, inner, new_ids)
-            value = _migrate_type(before.value_type, after.item_type, ids, inner, new_ids)
-            return ice.MapType(before.key_id, key, before.value_id, value, value_required=before.value_required)
-        case ice.StructType() if pa.types.is_struct(after):
-            return _migrate_struct(before, after, ids, inner, new_ids)
-    return _promote_type(before, after)
-
-
-def _migrate_struct(
-    before: ice.StructType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
-) -> ice.StructType:
-    field_of_id = {field.field_id: field for field in before.fields}
-    fields = []
-    for column in after:
-        field = field_of_id.get(inner.get(next(ids), -1))
-        own = [next(ids) for _ in range(count_fields(column.type))]
-        if field is None:
-            kind = iceberg_type(column.type, new_ids)
-            fields.append(ice.NestedField(next(new_ids), column.name, kind, required=False))
-        else:
-            kind = _migrate_type(field.field_type, column.type, iter(own), inner, new_ids)
-            fields.append(field.model_copy(update={"name": column.name, "field_type": kind}))
-    lake_only = [field for field in before.fields if field.field_id not in inner.values()]
-    return ice.StructType(*fields, *lake_only)
-
-
-def _with_comment(field: ice.NestedField, column: Column | None) -> ice.NestedField:
-    if column is None or column.comment is None or column.comment == field.doc:
-        return field
-    return field.model_copy(update={"doc": column.comment})
 
 
 def _is_promotion(before: ice.IcebergType, after: ice.IcebergType) -> bool:
@@ -217,16 +209,6 @@ def _is_promotion(before: ice.IcebergType, after: ice.IcebergType) -> bool:
         case (ice.IntegerType(), ice.LongType()) | (ice.FloatType(), ice.DoubleType()):
             return True
     return False
-
-
-def _new_field(column: Column, ids: Iterator[int]) -> ice.NestedField:
-    return ice.NestedField(
-        field_id=next(ids),
-        name=column.name,
-        field_type=iceberg_type(column.type, ids),
-        required=False,
-        doc=column.comment,
-    )
 
 
 def commit_columns(catalog: Catalog, table: Table, evolved: Evolved, table_uuid: str) -> bool:

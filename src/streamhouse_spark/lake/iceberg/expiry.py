@@ -35,7 +35,7 @@ from pyiceberg.table.update import (
 )
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.clone import select_own_files
 from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.commit import not_before_ms as known_not_before_ms
@@ -49,8 +49,6 @@ from streamhouse_spark.lake.snapshot_properties import effective_times_ms
 from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
-
-GRACE_MS_MIN = 10 * 60 * 1000
 
 
 def expire(
@@ -220,13 +218,9 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
     """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
 
     Keeps statistics files of other engines while the metadata names them. Covers only data and metadata folders inside
-    the warehouse. Raises `InvalidOptionError` for a grace below ten minutes, `LakeMismatchError` for another table's
-    lake, `CommitConflictError` if the table changed concurrently.
+    the warehouse. Raises `LakeMismatchError` for another table's lake, `CommitConflictError` if the table changed
+    concurrently.
     """
-    if grace_ms < GRACE_MS_MIN:
-        raise InvalidOptionError(
-            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more"
-        )
     table = place.find()
     if table is None:
         return []

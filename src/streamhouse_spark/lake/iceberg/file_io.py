@@ -10,7 +10,7 @@ import io
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final
@@ -36,15 +36,13 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import plain_root, rebase_uri
 from streamhouse_spark.errors import (
     CommitStateUnknownError,
-    CorruptDataError,
     ObjectNotFoundError,
-    SnapshotExpiredError,
     StorageError,
     StreamhouseError,
 )
 from streamhouse_spark.lake.avro import encode_avro, read_avro, require_whole_avro
 from streamhouse_spark.lake.metadata_cache import prefetch_metadata
-from streamhouse_spark.lake.metadata_errors import find_damaged_file
+from streamhouse_spark.lake.metadata_errors import damage_while_read, expiry_while_read
 from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
@@ -216,33 +214,19 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """Return the snapshot's manifests from its manifest list. pyiceberg's own method uses a cache by path, which a
     commit must not depend on. Raises `CorruptDataError`, and `FileNotFoundError` for an expired snapshot.
     """
-    with _map_read_errors(snapshot.manifest_list):
+    with _damage_while_read(snapshot.manifest_list):
         return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
 
 
 @contextmanager
 def lake_metadata(location: str) -> Iterator[None]:
     """Wrap reads of manifests: translate pyiceberg's errors on damaged or missing files into errors of the package."""
-    try:
-        with _map_read_errors(location):
-            yield
-    except FileNotFoundError as error:
-        raise SnapshotExpiredError(
-            f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
-            f"again. If it is gone then too, rebuild the lake from the log, streamhouse retier ({error})"
-        ) from error
-
-
-@contextmanager
-def _map_read_errors(location: str) -> Iterator[None]:
-    try:
+    with expiry_while_read(location), _damage_while_read(location):
         yield
-    except _DAMAGE as error:
-        file = find_damaged_file(error, _location, "a manifest")
-        raise CorruptDataError(
-            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or rebuild "
-            "the lake from the log (streamhouse retier)"
-        ) from error
+
+
+def _damage_while_read(location: str) -> AbstractContextManager[None]:
+    return damage_while_read(location, _DAMAGE, _location, "a manifest")
 
 
 def _location(value: object) -> str | None:

@@ -8,7 +8,8 @@ versions are deleted only a day after a floor above them was stored.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from streamhouse_spark.core.clock import World
@@ -16,7 +17,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.lake.metadata_cache import RecentValues, RoundCache
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, call_both
 from streamhouse_spark.storage.sequence_search import find_last_result
 
 DROPPED: Final = 10**20 - 1
@@ -134,13 +135,9 @@ def _find_version_and_floor(
     if not ahead.is_useful:
         return _find_newest_from(ahead, key, start), newest_floor(storage, key)
 
-    def expect() -> int:
-        ahead.expect(version_key(key, start + step) for step in range(2))
-        return 0
-
     started_ms = world.clock.boot_ms()
-    reads: list[Callable[[], int]] = [lambda: newest_floor(storage, key), expect]
-    floor, _ = map_with_store_concurrency(storage, lambda ask: ask(), reads)
+    first = [version_key(key, start + step) for step in range(2)]
+    floor, _ = call_both(storage, partial(newest_floor, storage, key), partial(ahead.expect, first))
     latest = _find_newest_from(ahead, key, _skip_to_hint(ahead, key, start))
     if world.clock.boot_ms() - started_ms > FLOOR_CHECK_AFTER_MS:
         floor = newest_floor(storage, key)

@@ -1,15 +1,16 @@
-"""Deletion of rows in files of other engines, by position deletes; see `lake.row_deletes`."""
+"""Deletion of rows of a table without a primary key, by position deletes; see `lake.row_deletes`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
+from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
@@ -19,23 +20,87 @@ from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, requ
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.iceberg.tiering_commit import plan_data_files
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
-from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.lake.parquet.reader import Positions, read_deleted_positions
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
+from streamhouse_spark.lake.parquet.reader import Positions, read_deleted_positions, read_offset_file
 from streamhouse_spark.lake.row_deletes import SnapshotFiles, find_deleted_positions, require_applied
 from streamhouse_spark.lake.types import (
     LakeFile,
     LakeProjection,
     LakeSplit,
+    LiveFile,
     PendingDeletes,
     RewrittenRows,
     WriteContext,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 _NO_OFFSETS: Final = OffsetRange(0, 0)
+_NO_ROWS: Final = OffsetSet.dense(0, 0)
+
+
+def write_row_deletes(
+    place: IcebergTableBinding,
+    context: WriteContext,
+    rows: Mapping[int, OffsetSet],
+    added: Sequence[LakeFile],
+    *,
+    with_older: bool,
+) -> tuple[list[LakeFile], RewrittenRows]:
+    """Write position deletes for the rows at these offsets. Returns the files, which are durable, and the rows that may
+    be in files without offsets.
+
+    Searches the files that a round has written, and with ``with_older`` those of the context's snapshot. Positions
+    already deleted there stay deleted and are not counted again.
+    """
+    spec = IcebergFileSpec.from_json(context.lake)
+    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
+    left = dict(rows)
+    foreign: str | None = None
+    written: list[LakeFile] = []
+    for file in _candidate_files(place, context, rows, added, with_older=with_older):
+        access = place.files_at(file.location)
+        own = read_offset_file(access, file.location, place.spec.writers)
+        if own is None:
+            foreign = file.location
+            continue
+        hit = own.runs.common(left.get(own.bucket, _NO_ROWS))
+        if not hit:
+            continue
+        left[own.bucket] = left[own.bucket].without(hit)
+        written.extend(_write_new_deletes(output, own.bucket, hit.range, file, own.runs.rows_at(hit), access))
+    moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
+    return written, RewrittenRows(moved, foreign)
+
+
+def _candidate_files(
+    place: IcebergTableBinding,
+    context: WriteContext,
+    rows: Mapping[int, OffsetSet],
+    added: Sequence[LakeFile],
+    *,
+    with_older: bool,
+) -> Iterator[LiveFile]:
+    """Return the files that may hold the rows, each once."""
+    for new in added:
+        if new.bucket in rows:
+            yield LiveFile(new.location, new.size_bytes, new.num_rows, new.spec_id, new.partition)
+    seen_locations: set[str] = set()
+    for files in plan_data_files(place, context, list(rows)).values() if with_older else ():
+        for file in files:
+            if file.location not in seen_locations:
+                seen_locations.add(file.location)
+                yield file
+
+
+def _write_new_deletes(
+    output: FileOutput, bucket: int, offsets: OffsetRange, file: LiveFile, positions: Positions, access: FileAccess
+) -> Iterator[LakeFile]:
+    """Write the position delete file of a data file, unless all positions are deleted already."""
+    new = np.setdiff1d(positions, read_deleted_positions(access, file.location, file.deletes), assume_unique=True)
+    if len(new):
+        every: Positions = np.union1d(read_deleted_positions(access, file.location, file.own_deletes), new)
+        yield write_deletes(output, bucket, offsets, file, every, num_dropped=len(new))
 
 
 def write_file_deletes(
@@ -61,11 +126,21 @@ def write_file_deletes(
     live = _IcebergFiles(place, table, planned, own_projection(table.metadata, place.spec))
     output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
     deleted = find_deleted_positions(live, pending, moved)
-    written = (
-        _write_position_deletes(place, table, output, live.tasks[name], positions)
+    return [
+        file
         for name, positions in deleted.items()
-    )
-    return [file for file in written if file is not None]
+        for file in _write_unlocated(place, table, output, live.tasks[name], positions)
+    ]
+
+
+def _write_unlocated(
+    place: IcebergTableBinding, table: Table, output: FileOutput, task: FileScanTask, positions: Positions
+) -> Iterator[LakeFile]:
+    file = describe_live_file(task, table, ())
+    source_id = bucket_source(table.metadata, place.spec.num_buckets)
+    file_spec = table.metadata.specs()[task.file.spec_id]
+    bucket = bucket_of(file_spec, task.file.partition, place.spec.num_buckets, source_id) or 0
+    return _write_new_deletes(output, bucket, _NO_OFFSETS, file, positions, place.files_at(file.location))
 
 
 class _IcebergFiles(SnapshotFiles):
@@ -83,23 +158,6 @@ class _IcebergFiles(SnapshotFiles):
 
     def files_before(self, recorded: int) -> Iterator[_IcebergFiles]:
         yield _IcebergFiles(self.place, self._table, require_snapshot(self._table.metadata, recorded), self.how)
-
-
-def _write_position_deletes(
-    place: IcebergTableBinding, table: Table, output: FileOutput, task: FileScanTask, positions: Positions
-) -> LakeFile | None:
-    """Write the position delete file of a data file, or return None if all positions are deleted already."""
-    file = describe_live_file(task, table, ())
-    access = place.files_at(file.location)
-    new = np.setdiff1d(positions, read_deleted_positions(access, file.location, file.deletes), assume_unique=True)
-    if not len(new):
-        return None
-    deleted_before = read_deleted_positions(access, file.location, file.own_deletes)
-    source_id = bucket_source(table.metadata, place.spec.num_buckets)
-    file_spec = table.metadata.specs()[task.file.spec_id]
-    bucket = bucket_of(file_spec, task.file.partition, place.spec.num_buckets, source_id) or 0
-    every: Positions = np.union1d(deleted_before, new)
-    return write_deletes(output, bucket, _NO_OFFSETS, file, every, num_dropped=len(new))
 
 
 def list_data_files(place: IcebergTableBinding, snapshot_id: int) -> Sequence[str]:

@@ -19,6 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
+from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node, constant_bounds, may_match
@@ -373,26 +374,6 @@ def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) ->
     )
 
 
-def columns_same_by_name(
-    metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]
-) -> frozenset[str]:
-    """Return the projection's columns that mean the same by name in every file, whatever schema wrote it.
-
-    ``schemas`` are all of the table: other engines drop older ones of the lake.
-    """
-    fields = [field for schema in metadata.schemas for field in schema.fields]
-    older = {column for schema in schemas.values() for column in schema.columns}
-    columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
-    return frozenset(
-        column.name
-        for column, field_id, lake_name, (inner, _) in columns
-        if lake_name == column.name
-        and inner is None
-        and all(_is_same(field, field_id, column.name, column.type) for field in fields)
-        and all(_columns_never_changed(before, column) for before in older)
-    )
-
-
 def _columns_never_changed(before: Column, column: Column) -> bool:
     """Return whether a column of another schema of the table is unrelated to the column or identical to it."""
     if before.name.casefold() != column.name.casefold() and before.id != column.id:
@@ -463,8 +444,16 @@ class IcebergScan(SnapshotScan):
             self._table, self._snapshot, every, self._place.spec.num_buckets, statistics_of, node, buckets
         )
 
-    def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
-        return columns_same_by_name(self._table.metadata, how, self._place.spec.schemas)
+    def is_unchanged(self, column: Column, field_id: int | None) -> bool:
+        fields = (field for schema in self._table.metadata.schemas for field in schema.fields)
+        return all(_is_same(field, field_id, column.name, column.type) for field in fields) and all(
+            _columns_never_changed(before, column) for before in self._older_columns
+        )
+
+    @cached_property
+    def _older_columns(self) -> Collection[Column]:
+        """Columns of all schemas of the table: other engines drop older ones of the lake."""
+        return {column for schema in self._place.spec.schemas.values() for column in schema.columns}
 
 
 def _describe_snapshot(place: IcebergTableBinding, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:

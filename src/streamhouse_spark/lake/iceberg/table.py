@@ -25,7 +25,6 @@ from streamhouse_spark.lake.iceberg.snapshots import (
 )
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.reader import SnapshotScan
-from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
     NO_PENDING_DELETES,
     Claim,
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
     from streamhouse_spark.lake.parquet.clustering import Clustering
     from streamhouse_spark.lake.parquet.compaction import RunGroups
     from streamhouse_spark.log.state import TableState
-
-__all__ = ["IcebergLake", "LakeTableSpec"]
 
 
 class IcebergLake(LakeTable, RearrangeableFiles):
@@ -145,8 +142,7 @@ class IcebergLake(LakeTable, RearrangeableFiles):
         with_older: bool,
         pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
-        from streamhouse_spark.lake.iceberg.row_deletes import write_file_deletes
-        from streamhouse_spark.lake.iceberg.tiering_commit import write_row_deletes
+        from streamhouse_spark.lake.iceberg.row_deletes import write_file_deletes, write_row_deletes
 
         written, moved = write_row_deletes(self.place, context, rows, added, with_older=with_older)
         return [*written, *write_file_deletes(self.place, context, pending, moved)]

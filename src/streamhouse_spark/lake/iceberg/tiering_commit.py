@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
-import numpy as np
-import numpy.typing as npt
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.position_deletes import find_live_files, write_deletes
+from streamhouse_spark.lake.iceberg.position_deletes import find_live_files
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.parquet.file_writer import FileOutput
-from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_offset_file
-from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, RewrittenRows, WriteContext, same_offsets
+from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, WriteContext, same_offsets
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
-
-_NONE = OffsetSet.dense(0, 0)
 
 
 def write_context(place: IcebergTableBinding) -> WriteContext:
@@ -127,64 +120,3 @@ def require_written(
         )
 
     require_present(place.files_at, files)
-
-
-# -- deleted rows of a table without a primary key -----------------------------------------------------------------
-
-
-def write_row_deletes(
-    place: IcebergTableBinding,
-    context: WriteContext,
-    rows: Mapping[int, OffsetSet],
-    added: Sequence[LakeFile],
-    *,
-    with_older: bool,
-) -> tuple[list[LakeFile], RewrittenRows]:
-    """Write position deletes for the rows at these offsets. Returns the files, which are durable, and the rows that may
-    be in files without offsets.
-
-    Searches the files that a round has written, and with ``with_older`` those of the context's snapshot. Positions
-    already deleted there stay deleted and are not counted again.
-    """
-    spec = IcebergFileSpec.from_json(context.lake)
-    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
-    left = dict(rows)
-    foreign: str | None = None
-    written: list[LakeFile] = []
-    for file in _candidate_files(place, context, rows, added, with_older=with_older):
-        access = place.files_at(file.location)
-        own = read_offset_file(access, file.location, place.spec.writers)
-        if own is None:
-            foreign = file.location
-            continue
-        hit = own.runs.common(left.get(own.bucket, _NONE))
-        if not hit:
-            continue
-        left[own.bucket] = left[own.bucket].without(hit)
-        newly_deleted = np.setdiff1d(own.runs.rows_at(hit), read_deleted_positions(access, file.location, file.deletes))
-        if len(newly_deleted):
-            deleted_before: npt.NDArray[np.int64] = read_deleted_positions(access, file.location, file.own_deletes)
-            positions, num_dropped = np.union1d(deleted_before, newly_deleted), len(newly_deleted)
-            written.append(write_deletes(output, own.bucket, hit.range, file, positions, num_dropped=num_dropped))
-    moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
-    return written, RewrittenRows(moved, foreign)
-
-
-def _candidate_files(
-    place: IcebergTableBinding,
-    context: WriteContext,
-    rows: Mapping[int, OffsetSet],
-    added: Sequence[LakeFile],
-    *,
-    with_older: bool,
-) -> Iterator[LiveFile]:
-    """Return the files that may hold the rows, each once."""
-    for new in added:
-        if new.bucket in rows:
-            yield LiveFile(new.location, new.size_bytes, new.num_rows, new.spec_id, new.partition)
-    seen_locations: set[str] = set()
-    for files in plan_data_files(place, context, list(rows)).values() if with_older else ():
-        for file in files:
-            if file.location not in seen_locations:
-                seen_locations.add(file.location)
-                yield file

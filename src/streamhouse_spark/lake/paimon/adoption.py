@@ -22,12 +22,11 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate
+from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate, LakeAdoption
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.evolution import add_external_nested_ids
@@ -51,7 +50,6 @@ from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.base import Storage
 
 _KEPT_BY_RELEASE = "write-only"
 """The option that a claim sets while it holds: other writers do not compact, so that files keep offsets."""
@@ -65,17 +63,10 @@ _EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type"
 _REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
 
 
-@dataclass(frozen=True, slots=True)
-class PaimonAdoption:
+class PaimonAdoption(LakeAdoption):
     """The `LakeAdoption` of Paimon."""
 
-    storage: Storage
-    settings: Mapping[str, str]
-    world: World
-
-    @property
-    def kind(self) -> str:
-        return "Paimon table"
+    kind = "Paimon table"
 
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
         opened = self._place(LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1))

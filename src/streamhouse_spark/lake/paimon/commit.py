@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 from pypaimon.data.timestamp import Timestamp
@@ -33,7 +34,7 @@ from streamhouse_spark.lake.paimon.merge_tree import describe_keyed_file
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, round_cache
 from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, next_snapshot_time_ms
 from streamhouse_spark.lake.types import COMMIT_USER, LakeFile
-from streamhouse_spark.storage.prefetch import map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import call_both, map_with_store_concurrency
 
 ATTEMPTS_MAX = 20
 MANIFESTS_MIN_TO_MERGE = 30
@@ -102,21 +103,17 @@ def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot
 
 def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Validation) -> Change:
     """Return the validated change. Prefetches the manifest lists, which the new snapshot builds on."""
-    changes: list[Change] = []
-    steps: list[Callable[[], object]] = [
-        lambda: changes.append(validate(table)),
-        lambda: MetadataReader(table, PaimonFiles(place.files)).expect_lists(table.snapshot),
-    ]
-    for _ in map_with_store_concurrency(place.storage, lambda step: step(), steps):
-        pass
-    return changes[0]
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    change, _ = call_both(place.storage, partial(validate, table), partial(reader.expect_lists, table.snapshot))
+    return change
 
 
 def _publish(place: PaimonTableBinding, snapshot: Snapshot) -> None:
     """Write the hints for a snapshot that was just put, and check that no other writer has replaced it."""
-    steps = (place.snapshots.write_hints, place.snapshots.require_not_replaced)
-    for _ in map_with_store_concurrency(place.storage, lambda step: step(snapshot), steps):
-        pass
+    snapshots = place.snapshots
+    call_both(
+        place.storage, partial(snapshots.write_hints, snapshot), partial(snapshots.require_not_replaced, snapshot)
+    )
 
 
 def _write_metadata(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:

@@ -35,7 +35,6 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     FilesToDrop,
     find_files_to_drop,
     require_tiered,
-    retry_until_committed,
     rewrite_partial_files,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
@@ -46,15 +45,7 @@ from streamhouse_spark.lake.validation import require_present
 def drop_partitions(
     place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> LakeDropReport:
-    """Drop partitions as `LakeTable.drop_partitions` does."""
-    return retry_until_committed(
-        place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
-    )
-
-
-def _drop(
-    place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
-) -> LakeDropReport:
+    """Drop partitions as `LakeTable.drop_partitions` does. Raises `CommitConflictError` to be called again."""
     current = find_current(place, dry_run=dry_run)
     if current is None:
         return LakeDropReport()

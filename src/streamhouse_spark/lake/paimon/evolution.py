@@ -21,7 +21,7 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.lake import column_mapping
-from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, LakeField, migrate_columns
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, FieldEditor, LakeField, migrate_columns
 from streamhouse_spark.lake.paimon.schema import (
     arrow_type,
     nested_field_finder,
@@ -30,7 +30,7 @@ from streamhouse_spark.lake.paimon.schema import (
     paimon_type,
 )
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.schema.nested_fields import count_fields, is_widening
+from streamhouse_spark.schema.nested_fields import Path, count_fields, is_widening
 from streamhouse_spark.schema.table_schema import Column
 
 _LIST_OPTIONS = ("bucket-key",)
@@ -74,28 +74,9 @@ def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
 def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
     """Return the lake's latest schema with the fields of `column_map.migrate_columns`."""
     columns_before = paimon_columns(lake, spec)
-    ids = itertools.count(1 + _highest_id(lake, columns_before.fields.values()))
-
-    def added(columns: Sequence[Column], _: object) -> list[tuple[int, DataField]]:
-        field_ids = [next(ids) for _ in columns]
-        return [
-            (field_id, new_field(field_id, column, ids)) for field_id, column in zip(field_ids, columns, strict=True)
-        ]
-
-    def as_column(field: DataField, column: Column, inner: Mapping[int, int]) -> DataField:
-        return _as_column(field, column, inner, ids)
-
+    editor = _PaimonFields(itertools.count(1 + _highest_id(lake, columns_before.fields.values())))
     fields = {field.id: field for field in lake.fields}
-    edited, mapped, differences = migrate_columns(
-        fields,
-        columns_before,
-        spec,
-        commented=_with_comment,
-        as_column=as_column,
-        added=added,
-        inside=lambda field: nested_field_ids(field.type),
-        where=spec.location,
-    )
+    edited, mapped, differences = migrate_columns(fields, columns_before, spec, editor, where=spec.location)
     is_same = edited == list(lake.fields) and mapped == dict(columns_before.fields)
     # A lake without a map stays without one until its columns change: they match by name until then.
     if differences or (is_same and columns_before.schema_id in (None, spec.schema_id)):
@@ -124,20 +105,62 @@ def _evolve_schema(lake: PaimonSchema, fields: list[DataField], columns: str, no
     )
 
 
-def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]) -> DataField:
-    """Return the field with the column's name, comment and nullability, and with its type if that is wider or the
-    column changed inside.
+class _PaimonFields(FieldEditor[DataField]):
+    """A type is replaced by a wider one."""
 
-    ``inner`` maps nested fields of the table to those of the lake.
-    """
-    field = _with_comment(field, column)
-    kind = _widen_type(field.type, column.type)
-    if column.field_ids is not None:
-        kind = _migrate_type(kind, column.type, iter(column.inner_ids), inner, new_ids)
-    if column.nullable and not kind.nullable:
-        kind = copy.copy(kind)
-        kind.nullable = True
-    return DataField(field.id, column.name, kind, field.description, field.default_value)
+    def __init__(self, new_ids: Iterator[int]) -> None:
+        self._new_ids = new_ids
+
+    def with_comment(self, field: DataField, column: Column | None) -> DataField:
+        if column is None or column.comment is None or column.comment == field.description:
+            return field
+        return DataField(field.id, field.name, field.type, column.comment, field.default_value)
+
+    def as_column(self, field: DataField, column: Column, inner: Mapping[int, int]) -> DataField:
+        field = self.with_comment(field, column)
+        kind = _widen_type(field.type, column.type)
+        if column.field_ids is not None:
+            kind = self._migrate_type(kind, column.type, iter(column.inner_ids), inner)
+        if column.nullable and not kind.nullable:
+            kind = copy.copy(kind)
+            kind.nullable = True
+        return DataField(field.id, column.name, kind, field.description, field.default_value)
+
+    def new_fields(self, columns: Sequence[Column]) -> list[tuple[int, DataField]]:
+        field_ids = [next(self._new_ids) for _ in columns]
+        return [(i, new_field(i, column, self._new_ids)) for i, column in zip(field_ids, columns, strict=True)]
+
+    def nested_ids(self, field: DataField) -> Mapping[Path, int]:
+        return nested_field_ids(field.type)
+
+    def _migrate_type(
+        self, before: DataType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int]
+    ) -> DataType:
+        """Return the lake's type with the column's current nested fields.
+
+        Fields added by another engine stay after the table's own; the difference is reported later.
+        """
+        match before:
+            case ArrayType() if pa.types.is_list(after):
+                return ArrayType(before.nullable, self._migrate_type(before.element, after.value_type, ids, inner))
+            case MapType() if pa.types.is_map(after):
+                key = self._migrate_type(before.key, after.key_type, ids, inner)
+                return MapType(before.nullable, key, self._migrate_type(before.value, after.item_type, ids, inner))
+            case RowType() if pa.types.is_struct(after):
+                field_of_id = {field.id: field for field in before.fields}
+                fields = []
+                for column in after:
+                    field = field_of_id.get(inner.get(next(ids), -1))
+                    own = iter([next(ids) for _ in range(count_fields(column.type))])
+                    if field is None:
+                        field_id = next(self._new_ids)
+                        fields.append(DataField(field_id, column.name, paimon_type(column.type, self._new_ids)))
+                    else:
+                        kind = self._migrate_type(field.type, column.type, own, inner)
+                        fields.append(DataField(field.id, column.name, kind, field.description, field.default_value))
+                lake_only = [field for field in before.fields if field.id not in inner.values()]
+                return RowType(before.nullable, [*fields, *lake_only])
+        return _widen_type(before, after)
 
 
 def _widen_type(kind: DataType, target: pa.DataType) -> DataType:
@@ -146,41 +169,6 @@ def _widen_type(kind: DataType, target: pa.DataType) -> DataType:
     except (SchemaMismatchError, ValueError):  # another engine's type; the difference is reported later
         return kind
     return paimon_type(target, itertools.count(), nullable=kind.nullable) if is_widening(before, target) else kind
-
-
-def _migrate_type(
-    before: DataType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
-) -> DataType:
-    """Return the lake's type with the column's current nested fields.
-
-    Fields added by another engine stay after the table's own; the difference is reported later.
-    """
-    match before:
-        case ArrayType() if pa.types.is_list(after):
-            return ArrayType(before.nullable, _migrate_type(before.element, after.value_type, ids, inner, new_ids))
-        case MapType() if pa.types.is_map(after):
-            key = _migrate_type(before.key, after.key_type, ids, inner, new_ids)
-            return MapType(before.nullable, key, _migrate_type(before.value, after.item_type, ids, inner, new_ids))
-        case RowType() if pa.types.is_struct(after):
-            field_of_id = {field.id: field for field in before.fields}
-            fields = []
-            for column in after:
-                field = field_of_id.get(inner.get(next(ids), -1))
-                own = iter([next(ids) for _ in range(count_fields(column.type))])
-                if field is None:
-                    fields.append(DataField(next(new_ids), column.name, paimon_type(column.type, new_ids)))
-                else:
-                    kind = _migrate_type(field.type, column.type, own, inner, new_ids)
-                    fields.append(DataField(field.id, column.name, kind, field.description, field.default_value))
-            lake_only = [field for field in before.fields if field.id not in inner.values()]
-            return RowType(before.nullable, [*fields, *lake_only])
-    return _widen_type(before, after)
-
-
-def _with_comment(field: DataField, column: Column | None) -> DataField:
-    if column is None or column.comment is None or column.comment == field.description:
-        return field
-    return DataField(field.id, field.name, field.type, column.comment, field.default_value)
 
 
 def _field_names(lake: PaimonSchema) -> list[tuple[int, str]]:

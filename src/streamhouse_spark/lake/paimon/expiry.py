@@ -32,7 +32,6 @@ from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
-    InvalidOptionError,
     LakeMismatchError,
     ObjectNotFoundError,
     SnapshotExpiredError,
@@ -45,9 +44,8 @@ from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTable
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
 from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, effective_times_ms
 from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
-from streamhouse_spark.storage.prefetch import ReadsMany, delete_all, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import ReadsMany, call_both, delete_all, map_with_store_concurrency
 
-GRACE_MS_MIN = 10 * 60 * 1000
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
 
@@ -226,8 +224,7 @@ def expire(
         return ExpireReport()
     place.require_owner(table)
     newest = table.snapshot
-    looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: next_consumer_snapshots(place)]
-    listed, consumers = map_with_store_concurrency(place.storage, lambda look: look(), looks)
+    listed, consumers = call_both(place.storage, place.snapshots.ids, partial(next_consumer_snapshots, place))
     snapshots = list_history(place, newest, listed)
     cut = max(_first_retained(place, snapshots, rule, [*consumers, *tagged]) for rule in rules)
     expired = [*find_strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
@@ -300,23 +297,17 @@ def _depth(place: PaimonTableBinding, file: str) -> tuple[bool, bool]:
 def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
 
-    Returns their keys. Keeps other files of other engines. Raises `InvalidOptionError` for a grace below ten minutes,
-    `CommitConflictError` if the table changed concurrently.
+    Returns their keys. Keeps other files of other engines. Raises `CommitConflictError` if the table changed
+    concurrently.
     """
-    if grace_ms < GRACE_MS_MIN:
-        raise InvalidOptionError(
-            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more"
-        )
     table = place.find()
     if table is None:
         return []
     place.require_owner(table)
     not_before_ms = place.storage.now_ms() - grace_ms
-    looks: list[Callable[[], Collection[str]]] = [
-        lambda: _old_files(place, not_before_ms),
-        partial(_referenced_paths, place, table),
-    ]
-    old, needed = map_with_store_concurrency(place.storage, lambda look: look(), looks)
+    old, needed = call_both(
+        place.storage, partial(_old_files, place, not_before_ms), partial(_referenced_paths, place, table)
+    )
     orphans = _exclude(old, needed)
     if dry_run or not orphans:
         return orphans
@@ -347,28 +338,20 @@ def _may_be_orphan(path: str) -> bool:
 
 def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]:
     reach = ReachableFiles(place, table)
-    looks: list[Callable[[], list[Snapshot]]] = [
-        lambda: list_tag_and_branch_snapshots(place),
-        lambda: _list_history(place, table, stray),
-    ]
-    stray: list[Snapshot] = []
-    retained = [
-        snapshot
-        for snapshots_of_look in map_with_store_concurrency(place.storage, lambda look: look(), looks)
-        for snapshot in snapshots_of_look
-    ]
-    needed = reach.needed(retained) | reach.files_of_dropped(stray)
+    named, (history, strays) = call_both(
+        place.storage, partial(list_tag_and_branch_snapshots, place), partial(_list_history, place, table)
+    )
+    needed = reach.needed([*named, *history]) | reach.files_of_dropped(strays)
     return {place.files.key_of(location) for location in needed if place.files.holds(location)}
 
 
-def _list_history(place: PaimonTableBinding, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
-    """Return the snapshots up to the latest one; those below a gap are added to ``stray``."""
+def _list_history(place: PaimonTableBinding, table: PaimonTable) -> tuple[list[Snapshot], list[Snapshot]]:
+    """Return the snapshots up to the latest one, and those below a gap."""
     if table.snapshot is None:
-        return []
+        return [], []
     listed = place.snapshots.ids()
     snapshots = list_history(place, table.snapshot, listed)
-    stray += find_strays(place, snapshots[0], listed)
-    return snapshots
+    return snapshots, find_strays(place, snapshots[0], listed)
 
 
 def _exclude(keys: Iterable[str], needed: Collection[str]) -> list[str]:

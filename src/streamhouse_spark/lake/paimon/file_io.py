@@ -15,10 +15,10 @@ import pyarrow.fs as pafs
 from pypaimon.common.file_io import FileIO
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError, StreamhouseError
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro import require_whole_avro
 from streamhouse_spark.lake.metadata_cache import prefetch_metadata
-from streamhouse_spark.lake.metadata_errors import find_damaged_file
+from streamhouse_spark.lake.metadata_errors import damage_while_read, expiry_while_read
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 MANIFEST_FOLDER = "manifest"
@@ -121,18 +121,6 @@ class _BufferedOutput(io.BytesIO):
 @contextmanager
 def paimon_metadata(location: str) -> Iterator[None]:
     """Wrap decoding of metadata: translate pypaimon's errors on damaged or missing files into errors of the package."""
-    try:
+    # any error of a decoder on damaged bytes
+    with expiry_while_read(location), damage_while_read(location, (Exception,), _location, "its metadata"):
         yield
-    except StreamhouseError:
-        raise
-    except FileNotFoundError as error:
-        raise SnapshotExpiredError(
-            f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
-            f"again. If it is gone then too, rebuild the lake from the log, streamhouse retier ({error})"
-        ) from error
-    except Exception as error:  # any error of a decoder on damaged bytes
-        file = find_damaged_file(error, _location, "its metadata")
-        raise CorruptDataError(
-            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or rebuild "
-            "the lake from the log (streamhouse retier)"
-        ) from error

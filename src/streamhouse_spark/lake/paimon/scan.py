@@ -41,7 +41,7 @@ from streamhouse_spark.lake.reader import SnapshotScan, file_may_match, projecti
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import ColumnStatistics, FieldNames, LakeProjection, LakeSnapshot, ScanFile
 from streamhouse_spark.schema.nested_fields import join_path
-from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
 def projection(
@@ -204,21 +204,9 @@ class PaimonScan(SnapshotScan):
         files = scan_files(self._place, self._table, self._snapshot, self._schema, every, statistics_of, node)
         return tuple(file for file in files if buckets is None or file.bucket is None or file.bucket in buckets)
 
-    def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
-        return columns_same_by_name(self._table, how)
-
-
-def columns_same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
-    """Return the projection's columns that mean the same by name in every file, whatever schema wrote it."""
-    fields = [field for schema in table.schemas.values() for field in schema.fields]
-    columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
-    return frozenset(
-        column.name
-        for column, field_id, lake_name, (inner, _) in columns
-        if lake_name == column.name
-        and inner is None
-        and all(_is_same(field, field_id, column.name, column.type) for field in fields)
-    )
+    def is_unchanged(self, column: Column, field_id: int | None) -> bool:
+        fields = (field for schema in self._table.schemas.values() for field in schema.fields)
+        return all(_is_same(field, field_id, column.name, column.type) for field in fields)
 
 
 def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> bool:

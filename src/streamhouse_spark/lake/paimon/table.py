@@ -11,32 +11,18 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.base import LakeTable, ReplaceableSnapshots
-from streamhouse_spark.lake.paimon.compaction import compact, compact_keyed
-from streamhouse_spark.lake.paimon.drop_partition import drop_partitions
-from streamhouse_spark.lake.paimon.expiry import expire, remove_orphans
-from streamhouse_spark.lake.paimon.metadata_inspection import find_metadata_problems, metadata_table
-from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
-from streamhouse_spark.lake.paimon.row_deletes import (
-    adds_only_own_files,
-    list_data_files,
-    retains_external_files,
-    rewrite_external_files,
-    rewrite_files_without,
-    snapshot_mark,
+from streamhouse_spark.lake.paimon import (
+    compaction,
+    drop_partition,
+    expiry,
+    metadata_inspection,
+    row_deletes,
+    tiering_commit,
 )
+from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
 from streamhouse_spark.lake.paimon.scan import PaimonScan
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parse_snapshot, snapshot_text
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, round_cache
-from streamhouse_spark.lake.paimon.tiering_commit import (
-    commit_round,
-    describe_past_snapshot,
-    describe_snapshot,
-    find_durable,
-    iter_ancestors,
-    wait_until_durable,
-    was_replaced,
-    write_context,
-)
 from streamhouse_spark.lake.parquet.compaction import RunGroups
 from streamhouse_spark.lake.types import (
     NO_PENDING_DELETES,
@@ -87,7 +73,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         if table is None:
             return None
         self.place.require_owner(table)
-        return describe_snapshot(self.place, table.snapshot) if table.snapshot else None
+        return tiering_commit.describe_snapshot(self.place, table.snapshot) if table.snapshot else None
 
     def head(self) -> LakeVersion | None:
         table = self.place.find()
@@ -108,18 +94,18 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         return None if number is None else f"lake file {self.place.snapshots.key_of(number)}"
 
     def metadata_problems(self) -> Iterator[str]:
-        return find_metadata_problems(self.place)
+        return metadata_inspection.find_metadata_problems(self.place)
 
     def find_durable(self) -> LakeSnapshot | None:
         self.place.require_home("settling snapshots")
-        return find_durable(self.place)
+        return tiering_commit.find_durable(self.place)
 
     def is_replaced(self, snapshot_id: int) -> bool:
-        return was_replaced(self.place, snapshot_id)
+        return tiering_commit.was_replaced(self.place, snapshot_id)
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         self._require_table(f"no snapshot {snapshot_id}")
-        return describe_past_snapshot(self.place, self.place.snapshots.require(snapshot_id))
+        return tiering_commit.describe_past_snapshot(self.place, self.place.snapshots.require(snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """Return the snapshot of a tag. Raises `SnapshotExpiredError` with the existing names."""
@@ -128,7 +114,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         if snapshot is None:
             tags = ", ".join(self.place.snapshots.tags()) or "none"
             raise SnapshotExpiredError(f"lake table {self.place.location} has no tag '{name}'; there are {tags}")
-        return describe_past_snapshot(self.place, snapshot)
+        return tiering_commit.describe_past_snapshot(self.place, snapshot)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         snapshot = self._require_table("no snapshots").snapshot
@@ -143,15 +129,15 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
                 f"lake table {self.place.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
                 f"is kept is from {time_ms if oldest else None} ms; choose a later time"
             )
-        return describe_past_snapshot(self.place, snapshot)
+        return tiering_commit.describe_past_snapshot(self.place, snapshot)
 
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
-        return iter_ancestors(self.place, snapshot_id)
+        return tiering_commit.iter_ancestors(self.place, snapshot_id)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _write_context(self) -> WriteContext:
-        return write_context(self.place)
+        return tiering_commit.write_context(self.place)
 
     def delete_rows(
         self,
@@ -164,26 +150,26 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
     ) -> list[LakeFile]:
         if not with_older:
             return []
-        written, moved = rewrite_files_without(self.place, context, rows)
-        return [*written, *rewrite_external_files(self.place, context, pending, moved)]
+        written, moved = row_deletes.rewrite_files_without(self.place, context, rows)
+        return [*written, *row_deletes.rewrite_external_files(self.place, context, pending, moved)]
 
     def keeps_files(self, older: int, newer: int) -> bool:
-        return retains_external_files(self.place, older, newer)
+        return row_deletes.retains_external_files(self.place, older, newer)
 
     def adds_only_own_rows(self, older: int, newer: int) -> bool:
-        return adds_only_own_files(self.place, older, newer)
+        return row_deletes.adds_only_own_files(self.place, older, newer)
 
     def wait_until_durable(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         self.place.require_home("settling snapshots")
-        return wait_until_durable(self.place, snapshot)
+        return tiering_commit.wait_until_durable(self.place, snapshot)
 
     def _commit(
         self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext
     ) -> LakeSnapshot | None:
-        return commit_round(self.place, files, before, after, context)
+        return tiering_commit.commit_round(self.place, files, before, after, context)
 
     def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
-        return drop_partitions(self.place, chosen, below, dry_run=dry_run)
+        return drop_partition.drop_partitions(self.place, chosen, below, dry_run=dry_run)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -191,25 +177,25 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         return PaimonScan(self.place, table, snapshot_id)
 
     def list_named_files(self, snapshot_id: int) -> Sequence[str]:
-        return list_data_files(self.place, self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
+        return row_deletes.list_data_files(self.place, self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
 
     def snapshot_mark(self, snapshot_id: int) -> str | None:
-        return snapshot_mark(self.place, snapshot_id)
+        return row_deletes.snapshot_mark(self.place, snapshot_id)
 
     def _metadata_table(self, table: PaimonTable, name: str) -> pa.Table:
-        return metadata_table(self.place, table, name)
+        return metadata_inspection.metadata_table(self.place, table, name)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport:
         if self.place.spec.primary_key:
-            return compact_keyed(self.place, purge=purge, dry_run=dry_run, run=run)
-        return compact(self.place, dry_run=dry_run, run=run)
+            return compaction.compact_keyed(self.place, purge=purge, dry_run=dry_run, run=run)
+        return compaction.compact(self.place, dry_run=dry_run, run=run)
 
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport:
-        return expire(self.place, rules, dry_run=dry_run, tagged=tagged, claim=claim)
+        return expiry.expire(self.place, rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
-        return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
+        return expiry.remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)

@@ -47,7 +47,7 @@ from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
 from streamhouse_spark.lake.tiering.plan import ROUND_BYTES_PER_BUCKET_MAX, TieringTask, require_progress, task_bytes
 from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead, record_applied_deletes, record_snapshot
-from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
+from streamhouse_spark.lake.tiering.round import RunTasks, commit_round, plan_round, write_round
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LakeVersion
 from streamhouse_spark.lake.validation import warn_of_duplicates
 from streamhouse_spark.log.actions import TieredSnapshot
@@ -58,7 +58,7 @@ from streamhouse_spark.log.segments.scan import check_dense, read_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import ReadsMany, call_both
 
 LASTS_MS: Final = 10 * 60_000
 """Boot time after which a round reads everything again: another engine may alter columns without a snapshot."""
@@ -113,13 +113,8 @@ def find_unchanged_state(
     if not last_round.is_state(log.cached_state) or now_ms - last_round.checked_ms > LASTS_MS:
         forget(log)
         return None
-    objects: list[bytes | None] = []
-    looks: list[Callable[[], TableState | None]] = [
-        refreshed,
-        lambda: objects.extend(storage.read_many([last_round.head.key, last_round.head.following])),
-    ]
-    state, _ = map_with_store_concurrency(storage, lambda look: look(), looks)
-    newest, following = objects
+    keys = [last_round.head.key, last_round.head.following]
+    state, (newest, following) = call_both(storage, refreshed, lambda: list(storage.read_many(keys)))
     is_same = newest is not None and following is None and lake.content_of(newest) == last_round.head.content
     if is_same and last_round.is_state(state):
         return state
@@ -214,9 +209,8 @@ class TieringJob:
 
     def _read_current_state(self) -> TableState:
         """Return the latest state of a table whose lake this warehouse may write."""
-        looks: list[Callable[[], TableState | None]] = [lambda: self._lake.require_home("tiering"), self._refresh_state]
-        _, state = map_with_store_concurrency(self._lake.place.storage, lambda look: look(), looks)
-        assert state is not None
+        lake = self._lake
+        _, state = call_both(lake.place.storage, partial(lake.require_home, "tiering"), self._refresh_state)
         return state
 
     def _run_round(
@@ -250,15 +244,7 @@ class TieringJob:
         ):  # their partition was dropped, or another engine deleted them
             record_applied_deletes(self._log, self._lake, newest, max(deletion.commit for deletion in state.deletions))
         self._require_same_lake(state)
-        snapshot = self._lake.commit(
-            files,
-            expected=plan.offsets,
-            new=plan.new,
-            context=context,
-            expected_starts=plan.starts,
-            starts=state.first_offsets,
-            absent=plan.absent_from(self._lake),
-        )
+        snapshot = commit_round(self._lake, context, plan, files)
         if snapshot is not None:
             self._record(snapshot)
             done.append((snapshot, files))

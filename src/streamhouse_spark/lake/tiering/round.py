@@ -150,6 +150,21 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     return files
 
 
+def commit_round(
+    lake: LakeTable, context: WriteContext, plan: TieringPlan, files: Sequence[LakeFile]
+) -> LakeSnapshot | None:
+    """Commit the files of the round as `LakeTable.commit` does."""
+    return lake.commit(
+        files,
+        expected=plan.offsets,
+        new=plan.new,
+        context=context,
+        expected_starts=plan.starts,
+        starts=plan.state.first_offsets,
+        absent=plan.absent_from(lake),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class RowsOfLog:
     """Reads rows from the log; a `LogRowReader`."""
@@ -204,15 +219,7 @@ def tier_to_virtual_table(
                     return state
                 context = lake.write_context()
             files = write_round(lake, context, plan, run_tasks)
-            snapshot = lake.commit(
-                files,
-                expected=plan.offsets,
-                new=plan.new,
-                context=context,
-                expected_starts=plan.starts,
-                starts=state.first_offsets,
-                absent=plan.absent_from(lake),
-            )
+            snapshot = commit_round(lake, context, plan, files)
         except (CommitConflictError, SnapshotExpiredError, OffsetsTrimmedError):
             conflicts += 1
             if conflicts > CONFLICTS_MAX:
