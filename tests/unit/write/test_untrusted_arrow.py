@@ -90,7 +90,7 @@ def test_few_bytes_with_many_rows():
 def test_few_bytes_that_become_many(compression):
     body = written(pa.table({"s": ["x" * (3 << 20)]}), compression=compression)
     assert len(body) < 1 << 20
-    with pytest.raises(SchemaMismatchError, match="more than 1 MiB uncompressed; send the rows in several requests$"):
+    with pytest.raises(SchemaMismatchError, match=r"more than 1 MiB uncompressed; send the rows in several requests$"):
         read(body)
     assert read(body, None).num_rows == 1
 
