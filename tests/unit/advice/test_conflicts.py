@@ -214,7 +214,7 @@ def dropping_a_partition_beside_quick_engines(place: Place) -> Case:
         raise CommitConflictError("another was faster")
 
     name = {"iceberg": "_make_change", "paimon": "_drop"}[place.lake]
-    one_try = f"streamhouse_spark.lake.{place.lake}.maintenance.drop_partition.{name}"
+    one_try = f"streamhouse_spark.lake.{place.lake}.drop_partition.{name}"
 
     def run() -> None:
         with mock.patch(one_try, never), mock.patch.object(partition_drop, "ATTEMPTS_MAX", 2):
