@@ -18,7 +18,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.warehouse.warehouse import Warehouse, make_table
 
 
 def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
@@ -31,7 +31,7 @@ def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
     placed = Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)
     record = Record(1, uuid, attempt, storage.now_ms(), (placed,), author=world.author)
     state = fold(None, put_first_record(storage, record))
-    return Table(storage, warehouse.settings, path, CommitLog(storage, uuid, world, state=state), world)
+    return make_table(warehouse, path, CommitLog(storage, uuid, world, state=state))
 
 
 def publish_table(warehouse: Warehouse, path: TablePath, staged_uuid: str, replaced_uuid: str) -> None:

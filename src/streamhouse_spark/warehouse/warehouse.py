@@ -63,24 +63,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def open_pointed(
-    storage: Storage,
-    settings: Mapping[str, str],
-    world: World,
-    path: TablePath,
-    uuid: str,
-    log: CommitLog | None = None,
-) -> Table | None:
+def open_pointed(warehouse: Warehouse, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table | None:
     """Open the table of a pointer, freshly read; None if the pointer no longer counts for this name.
 
     Reads only the log, no name. ``log`` is the log of the uuid, if the caller has it.
     """
-    log = log or CommitLog(storage, uuid, world)
+    storage, world = warehouse.storage, warehouse.world
     try:
-        log = follow_replacements(storage, world, log)
+        log = follow_replacements(storage, world, log or CommitLog(storage, uuid, world))
     except TableNotFoundError:  # dropped, and its files are deleted
         return None
-    return Table(storage, settings, path, log, world) if is_named(log.state, path) else None
+    return make_table(warehouse, path, log) if is_named(log.state, path) else None
+
+
+def make_table(warehouse: Warehouse, path: TablePath, log: CommitLog) -> Table:
+    """Return the table of a log, whose state is read on first use."""
+    return Table(warehouse.storage, warehouse.settings, path, log, warehouse.world)
 
 
 @validates_arguments(names=("name", "old", "new", "to", "lake", "database"))
@@ -250,7 +248,7 @@ class Warehouse:
         """
         self._require()
         pointer = self._resolve_pointer(path := parse_table_name(name).path)
-        return bool(pointer.uuid and self._open(path, pointer.uuid))
+        return bool(pointer.uuid and open_pointed(self, path, pointer.uuid))
 
     def create_table(
         self,
@@ -358,7 +356,7 @@ class Warehouse:
         path = parse_table_name(name).require_rows("open as a table")
         if (pointer := self._resolve_pointer(path.base)).view is not None:
             raise name_is_view_error(path.base, self.url)
-        table = self._open(path.base, pointer.uuid) if pointer.uuid else None
+        table = open_pointed(self, path.base, pointer.uuid) if pointer.uuid else None
         return table if table is None or path.branch is None else table.branch(path.branch)
 
     def view(self, name: str) -> TableView:
@@ -392,7 +390,7 @@ class Warehouse:
         pointer = names.NamePointer(0, None)
         try:
             pointer = names.resolve(self.storage, path)
-            table = self._open(path, pointer.uuid) if pointer.uuid else None
+            table = open_pointed(self, path, pointer.uuid) if pointer.uuid else None
         except CorruptDataError as error:
             pointer = pointer if pointer.number else names.damaged_pointer_placeholder(self.storage, path)
             logger.warning("table %s is damaged; its name is freed and its files stay: %s", path, error)
@@ -504,7 +502,7 @@ class Warehouse:
         def opened(summary: TableSummary) -> Table:
             if summary.log is None:  # damaged: opening it raises the error
                 return self.table(str(summary.path))
-            return Table(self.storage, self.settings, summary.path, summary.log, self.world)
+            return make_table(self, summary.path, summary.log)
 
         return warehouse_costs(self.storage, self._list_tables(database), opened, prices)
 
@@ -548,20 +546,12 @@ class Warehouse:
 
         Raises `TableNotFoundError` if it was dropped since: a stalled creator made a table that was cleaned up.
         """
-        table: Table | None = self._make_table(path, uuid)
+        table: Table | None = make_table(self, path, CommitLog(self.storage, uuid, self.world))
         with log_post_commit_errors(logger, "opening", path):
-            table = self._open(path, uuid, log)
+            table = open_pointed(self, path, uuid, log)
         if table is None:
             raise self._not_found(path)
         return table
-
-    def _make_table(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
-        """Return a table whose state is read on first use."""
-        log = log or CommitLog(self.storage, uuid, self.world)
-        return Table(self.storage, self.settings, path, log, self.world)
-
-    def _open(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table | None:
-        return open_pointed(self.storage, self.settings, self.world, path, uuid, log)
 
     def _drop_lake(self, state: TableState) -> None:
         if state.has_lake:
