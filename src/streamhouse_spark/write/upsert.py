@@ -28,7 +28,7 @@ from streamhouse_spark.core.types import BucketOffsets, Transaction, check_trans
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.expressions.generated_columns import fill_generated_columns
 from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
-from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch, Places
 from streamhouse_spark.kv.change_staging import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.log_replay import KeyedLayout
 from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
@@ -53,7 +53,6 @@ from streamhouse_spark.write.auto_compaction import merge_if_due
 from streamhouse_spark.write.log_writer import retry_schema_changes
 
 _SCALAR_TYPES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.generic, pa.Scalar)
-Bools = npt.NDArray[np.bool_]
 
 
 def parse_keys(keys: Any, names: Sequence[str], table: str) -> Any:
@@ -138,7 +137,7 @@ class PrimaryKeySchema:
         """Return the bucket of each row, given the bucket key columns."""
         return row_buckets(key, self.num_buckets, self.lake_format)
 
-    def buckets(self, columns: Sequence[arrow_rows.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
+    def buckets(self, columns: Sequence[arrow_rows.Column]) -> Iterator[tuple[int, Places | None]]:
         """Yield each bucket with the indexes of its rows, or with None if there is a single bucket."""
         if not self.bucket_indexes:
             yield 0, None
@@ -164,9 +163,7 @@ class PrimaryKeySchema:
         rows = rows if self.numbers is None else self.numbers.fill_numbers(rows, deleted)
         return [arrow_rows.combine_if_small(rows.column(name)) for name in self.schema.names]
 
-    def _group_rows(
-        self, columns: Sequence[arrow_rows.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
-    ) -> KeyedBatch:
+    def _group_rows(self, columns: Sequence[arrow_rows.Column], deleted: Bools, places: Places | None) -> KeyedBatch:
         """Group the rows at the indexes ``places``, or all rows. Only key columns are copied."""
         of_key = self.layout.key_indexes
         bucket_columns = list(columns)
