@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.config.table_properties import TableProperties
 from streamhouse_spark.core.clock import World
@@ -32,11 +32,12 @@ class TableHandle:
     def __init__(
         self, storage: Storage, settings: Mapping[str, str], path: TablePath, log: CommitLog, world: World
     ) -> None:
-        self._storage = storage
-        self._settings = settings
-        self._path = path
-        self._log = log
-        self._world = world
+        self.storage: Final = storage
+        self.settings: Final = settings
+        """The settings. They may hold credentials: never print them."""
+        self.path = path
+        self.log: Final = log
+        self.world: Final = world
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the table as its location, name, uuid and settings (which may hold credentials), without its state.
@@ -44,7 +45,7 @@ class TableHandle:
         The unpickled table has its own clock and ids, and is read on first use. If the table was dropped, that is an
         error, even if another table has its name.
         """
-        return _reopen, (type(self), self._storage, dict(self._settings), str(self._path), self.uuid)
+        return _reopen, (type(self), self.storage, dict(self.settings), str(self.path), self.uuid)
 
     @property
     def name(self) -> str:
@@ -53,50 +54,29 @@ class TableHandle:
         >>> orders.name
         'shop.orders'
         """
-        return str(self._path)
-
-    @property
-    def path(self) -> TablePath:
-        return self._path
+        return str(self.path)
 
     @property
     def uuid(self) -> str:
-        return self._log.table_uuid
-
-    @property
-    def storage(self) -> Storage:
-        return self._storage
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """The settings. They may hold credentials: never print them."""
-        return self._settings
-
-    @property
-    def world(self) -> World:
-        return self._world
-
-    @property
-    def log(self) -> CommitLog:
-        return self._log
+        return self.log.table_uuid
 
     @property
     def state(self) -> TableState:
         """The cached state; `refresh` reads the latest one."""
-        return self._log.state
+        return self.log.state
 
     def refresh(self) -> TableState:
         """Read the latest state. Raises `TableNotFoundError` if the table was dropped."""
-        return self._read(self._log.refresh())
+        return self._read(self.log.refresh())
 
     def look(self, at_most: int) -> TableState:
         """Read at most ``at_most`` new records, see `CommitLog.look`. Raises `TableNotFoundError`."""
-        return self._read(self._log.look(at_most))
+        return self._read(self.log.look(at_most))
 
     def _read(self, state: TableState) -> TableState:
         self.require_not_dropped(state)
-        if state.name != str(self._path) and self._path.branch is None:
-            self._path = parse_table_name(state.name).path  # it was renamed
+        if state.name != str(self.path) and self.path.branch is None:
+            self.path = parse_table_name(state.name).path  # it was renamed
         return state
 
     def require_not_dropped(self, state: TableState) -> TableState:
@@ -139,7 +119,7 @@ class TableHandle:
             )
         from streamhouse_spark.lake.formats import open_lake_table
 
-        lake = open_lake_table(self._storage, self._settings, state, self._world)
+        lake = open_lake_table(self.storage, self.settings, state, self.world)
         if is_former and not lake.exists():
             raise SnapshotExpiredError(
                 f"{state.name} as of commit {state.version}: its lake was built anew since (retier), and the former "

@@ -20,7 +20,7 @@ def life(plan) -> tuple[FaultyStorage, list[str]]:
     inner = MemoryStorage(world)
     Warehouse("wh", storage=inner, world=world).create_table("s.t", "id BIGINT")
     table = Warehouse("wh", storage=inner, world=world).table("s.t")
-    table._storage = faulty = FaultyStorage(inner, plan)
+    table.storage = faulty = FaultyStorage(inner, plan)
     notes = FailureNotes(world.clock)
     with suppress(Crash):
         notes.record_failure(table, "tiering", LakeMismatchError("one"), 0)

@@ -29,7 +29,7 @@ from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, fold_of
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.upsert_commit import UpsertCommitter
+from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Create, SetProperties, SetSchema
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.compaction import merge, plan_inline_merge
@@ -89,7 +89,7 @@ class Host:
                 columns = [pa.array([row[i] for _, row in chosen], c.type) for i, c in enumerate(SCHEMA.columns)]
                 deleted = np.array([d for d, _ in chosen], np.bool_)
                 batches[bucket] = KeyedBatch.of(layout.keys(columns), columns, deleted)
-        return UpsertCommitter(self.log, stager).write(batches, transaction=transaction, read=read)[0]
+        return commit_upsert(self.log, stager, batches, transaction=transaction, read=read)[0]
 
     def read(self):
         """The rows now, and the base of an operation that read them."""

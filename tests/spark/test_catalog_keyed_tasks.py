@@ -30,7 +30,7 @@ def waiting_since(table, before):
     state = table.refresh()
     shape = table.keyed.shape()
     return {
-        bucket: (state.buckets[bucket].end - end, state.buckets[bucket].end - shape.tablet_of(bucket).applied)
+        bucket: (state.buckets[bucket].end - end, state.buckets[bucket].end - shape.tablet_of(bucket).extent.applied)
         for bucket, end in before.items()
         if state.buckets[bucket].end > end
     }

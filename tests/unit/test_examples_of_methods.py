@@ -16,6 +16,7 @@ import streamhouse_spark as sh
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
 
 PAGE = Path(__file__).parents[2] / "docs/reference/python.md"
 OBJECT_OF_CLASS = {sh.Warehouse: r"Warehouse\(W\)", sh.Table: "(?:orders|people)"}
@@ -35,8 +36,9 @@ def world_of_examples(tmp_path):
 
 
 def interface(kind: type) -> list[str]:
-    made = object.__new__(kind)
-    return [name for name in kind.__dir__(made) if not name.startswith("_")]
+    warehouse = sh.Warehouse("wh", storage=MemoryStorage())
+    example = warehouse if kind is sh.Warehouse else warehouse.create_table("t", "id BIGINT")
+    return [name for name in dir(example) if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("name", interface(sh.Table))

@@ -163,14 +163,6 @@ class TabletLookup(NamedTuple):
     extent: TabletState
     values: list[bytes | None]
 
-    @property
-    def begins(self) -> int:
-        return self.extent.begins
-
-    @property
-    def applied(self) -> int:
-        return self.extent.applied
-
 
 class Tablet:
     """The rows of a bucket after all changes ``[begins, applied)``; a new tablet is empty at offset 0.
@@ -205,27 +197,13 @@ class Tablet:
         self._files.release()
 
     @property
-    def applied(self) -> int:
-        """Offset of the first change of the log that is not applied."""
-        return self._read(_read_applied_offset)
-
-    @property
-    def begins(self) -> int:
-        """Offset at which the bucket was last truncated; 0 if it never was."""
-        return self._read(_read_begin)
-
-    @property
     def extent(self) -> TabletState:
         return self._read(_read_extent)
-
-    @property
-    def num_rows(self) -> int:
-        return self._read(ReadTransaction.num_rows)
 
     def find(self, keys: list[bytes]) -> TabletLookup:
         """Return the values of the keys, all of one state. Sorted keys are faster.
 
-        A damaged tablet is recreated empty at 0: compare `TabletLookup.applied` with the expected offset.
+        A damaged tablet is recreated empty at 0: compare `extent.applied` with the expected offset.
         """
         return self._read(lambda reader: TabletLookup(_read_extent(reader), reader.values(keys)))
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import dropwhile
 from typing import Final
 
-from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.lazy_dataclass import replace
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
@@ -63,69 +63,66 @@ ASYNC_APPLY_MIN: Final = 256
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class UpsertCommitter:
-    """Commits writes to one primary-key table, by one of its schemas."""
+def commit_upsert(
+    log: CommitLog,
+    stager: ChangeStager,
+    batches: Mapping[int, KeyedBatch],
+    *,
+    prepared: Mapping[int, PreparedChanges] | None = None,
+    transaction: Transaction | None = None,
+    overwrite: bool = False,
+    read: ReadVersion | None = None,
+    extra_actions: Callable[[TableState], Sequence[Action]] = lambda _state: (),
+) -> tuple[BucketOffsets, CommitResult]:
+    """Commit the changes that the batches make to their buckets. Returns the offsets of the changed buckets.
 
-    log: CommitLog
-    stager: ChangeStager
-    extra_actions: Callable[[TableState], Sequence[Action]] | None = None
-    """Returns further actions for the record, given the state before it; raises to abort."""
+    ``prepared`` has changes of some buckets, each computed from the bucket's whole batch at one position, by the
+    schema and properties of ``stager``. If they are still valid, neither the batch nor this host's tablet is read, so
+    ``batches`` may be lazy.
 
-    def write(
-        self,
-        batches: Mapping[int, KeyedBatch],
-        *,
-        prepared: Mapping[int, PreparedChanges] | None = None,
-        transaction: Transaction | None = None,
-        overwrite: bool = False,
-        read: ReadVersion | None = None,
-    ) -> tuple[BucketOffsets, CommitResult]:
-        """Commit the changes that the batches make to their buckets. Returns the offsets of the changed buckets.
+    With ``overwrite`` the same record truncates the table first. With ``read`` nothing is committed if a row changed
+    that the operation depends on. ``extra_actions`` returns further actions for the record, given the state before it,
+    and may raise to abort. The changes are durable and visible when this returns. If the transaction is already stored,
+    nothing is changed and the offsets of its first commit are returned.
 
-        ``prepared`` has changes of some buckets, each computed from the bucket's whole batch at one position, by this
-        writer's schema and properties. If they are still valid, neither the batch nor this host's tablet is read, so
-        ``batches`` may be lazy.
+    Raises:
+        CommitConflictError: the schema changed, read or written rows changed, or too many races were lost; nothing
+            was written.
+        InvalidOptionError: the table is materialised, and only its refreshes may write to it.
+        CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
+    """
+    require_writable(log.state, transaction)
+    rebase = None if read is None else ConflictChecker(read, stager.storage, stager.layout)
+    plan = _UpsertPlan(
+        log, stager, batches, prepared or {}, transaction, extra_actions, overwrite=overwrite, rebase=rebase
+    )
+    committed = plan.commit()
+    offsets = offsets_of_commit(committed)
+    if committed.duplicate_of is None and not plan.is_in_doubt:
+        for bucket in plan.staged:
+            with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", committed.state.name):
+                _schedule_apply(stager, bucket, plan.chain(bucket), committed.state)
+    return offsets, committed
 
-        With ``overwrite`` the same record truncates the table first. With ``read`` nothing is committed if a row
-        changed that the operation depends on. The changes are durable and visible when this returns. If the transaction
-        is already stored, nothing is changed and the offsets of its first commit are returned.
 
-        Raises:
-            CommitConflictError: the schema changed, read or written rows changed, or too many races were lost; nothing
-                was written.
-            InvalidOptionError: the table is materialised, and only its refreshes may write to it.
-            CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
-        """
-        require_writable(self.log.state, transaction)
-        rebase = None if read is None else ConflictChecker(read, self.stager.storage, self.stager.layout)
-        work = _UpsertPlan(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
-        committed = work.commit()
-        offsets = offsets_of_commit(committed)
-        if committed.duplicate_of is None and not work.is_in_doubt:
-            for bucket in work.staged:
-                with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", committed.state.name):
-                    self._schedule_apply(bucket, work.chain(bucket), committed.state)
-        return offsets, committed
+def _schedule_apply(stager: ChangeStager, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
+    """Apply the committed changes of a bucket, before or after the call returns.
 
-    def _schedule_apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
-        """Apply the committed changes of a bucket, before or after the call returns.
+    The rows are stored, and the next use of the tablet in this process applies them first.
+    """
+    if any(s.values is None for s in chain):
+        return  # the next host that needs them replays them; this one may never read the bucket
+    tablet = stager.tablet_of(bucket)
 
-        The rows are stored, and the next use of the tablet in this process applies them first.
-        """
-        if any(s.values is None for s in chain):
-            return  # the next host that needs them replays them; this one may never read the bucket
-        tablet, storage = self.stager.tablet_of(bucket), self.stager.storage
+    def apply() -> None:
+        with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", state.name):
+            _apply_changes(tablet, chain, state, stager.storage)
 
-        def apply() -> None:
-            with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", state.name):
-                _apply_changes(tablet, chain, state, storage)
-
-        segments = [s.segment.segment for s in chain if s.segment is not None]
-        if sum(segment.num_rows for segment in segments) < ASYNC_APPLY_MIN:
-            apply()
-        else:
-            tablet.apply_queue.add(apply, sum(segment.memory_bytes for segment in segments))
+    segments = [s.segment.segment for s in chain if s.segment is not None]
+    if sum(segment.num_rows for segment in segments) < ASYNC_APPLY_MIN:
+        apply()
+    else:
+        tablet.apply_queue.add(apply, sum(segment.memory_bytes for segment in segments))
 
 
 def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
@@ -160,15 +157,19 @@ class _UpsertPlan(DependentPlan):
 
     def __init__(
         self,
-        writer: UpsertCommitter,
+        log: CommitLog,
+        stager: ChangeStager,
         batches: Mapping[int, KeyedBatch],
         ready: Mapping[int, PreparedChanges],
         transaction: Transaction | None,
+        extra_actions: Callable[[TableState], Sequence[Action]],
         *,
         overwrite: bool,
         rebase: ConflictChecker | None,
     ) -> None:
-        self._log, self._stager, self._extra_actions = writer.log, writer.stager, writer.extra_actions
+        self._log = log
+        self._stager = stager
+        self._extra_actions = extra_actions
         self._batches = batches
         self._ready = ready
         self._transaction = transaction
@@ -250,9 +251,8 @@ class _UpsertPlan(DependentPlan):
         self.staged.update(self._stager.stage(self._batches, moved, state, self.overlay))
         self._times_planned += 1
         self._was_stacked = self._was_stacked or bool(self.earlier)
-        extra_actions = () if self._extra_actions is None else self._extra_actions(state)
         emptying = make_truncate_actions(state) if self._overwrite else ()
-        return (*emptying, *self._make_append_actions(state, time_ms), *extra_actions)
+        return (*emptying, *self._make_append_actions(state, time_ms), *self._extra_actions(state))
 
     def _find_moved_buckets(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
         """Return the buckets without staged changes for their current position. Raises if the write is impossible."""

@@ -192,14 +192,13 @@ class Join:
     how: How
     prefix: str
     pairs: tuple[tuple[str, str], ...]
-    on_left: KeyColumns
     on_right: KeyColumns
 
     @classmethod
     def of(cls, left: TableState, right: TableState, on: object, how: str, prefix: str) -> Join:
         """Validate and create the join. Raises `InvalidOptionError`, `SchemaMismatchError`."""
         pairs = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
-        on_left = KeyColumns.of([(b, a) for a, b in pairs], right.schema.names, left)
+        KeyColumns.of([(b, a) for a, b in pairs], right.schema.names, left)  # raises unless they begin the left key
         on_right = KeyColumns.of(pairs, left.schema.names, right)
         types = [left.schema.column(name).type for name in on_right.row_columns]
         for name, key, actual, expected in zip(on_right.row_columns, on_right.key, types, on_right.types, strict=True):
@@ -214,7 +213,7 @@ class Join:
                 f"({', '.join(right.primary_key)}) in on: a row without partner would have no key in the target; use "
                 "how='inner'"
             )
-        return cls(left, right, parse_how(how), prefix, tuple(pairs), on_left, on_right)
+        return cls(left, right, parse_how(how), prefix, tuple(pairs), on_right)
 
     @property
     def left_key(self) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,6 +17,7 @@ from streamhouse_spark.core.paths import commit_key, table_prefix
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, quote
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys, encode_lmdb_prefix
+from streamhouse_spark.keys.keyed_batch import Places
 from streamhouse_spark.kv.log_replay import belongs_to_table, catch_up, is_ahead
 from streamhouse_spark.kv.row_codec import UnknownSchemaError
 from streamhouse_spark.kv.tablet import Tablet, TabletState
@@ -30,7 +30,6 @@ REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
 """Times that a damaged tablet is recreated for one lookup."""
 _Result = TypeVar("_Result")
-Places = npt.NDArray[np.int64]
 LOOK_MS_MAX = 1_000
 """Time after a refresh of the log within which the absence of the next record proves that the state is the latest."""
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
+from streamhouse_spark.keys.keyed_batch import Places
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.lookup.lookup import Matches
 from streamhouse_spark.schema.ddl import type_name
@@ -29,8 +29,6 @@ ROWS_MAX: Final = 1 << 16
 """Rows per returned batch."""
 PREFIX_ROWS_MAX: Final = 1 << 12
 """Rows that are joined at a time if each may have many partners."""
-
-Places = npt.NDArray[np.int64]
 
 
 # -- which columns ----------------------------------------------------------------------------------------------------

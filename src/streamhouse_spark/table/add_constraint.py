@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import ConstraintViolatedError
@@ -64,7 +64,11 @@ class ConstraintValidation:
         came = {bucket: offsets for bucket, offsets in ends.items() if offsets}
         try:
             if state.primary_key:
-                self._require_satisfied(self._plan_changes(state, came, _checked_columns(state, checks)), checks)
+                # Deleted rows and rows before updates are read too. They were validated when they were new, so they
+                # violate a constraint only if a row of this range does.
+                columns = state.schema.select(_checked_columns(state, checks))
+                tasks = tuple(LogScanTask(plan_whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
+                self._require_satisfied(ScanPlan(self._table.name, self._table.uuid, columns, tasks), checks)
                 self._checked_state = state, _check_texts(checks)
             else:
                 self._checked_state = self._check_snapshot(ReadSnapshot(state, None, came), checks)
@@ -78,15 +82,6 @@ class ConstraintValidation:
         plan = plan_scan(self._table, pin, ScanRequest(_checked_columns(pin.state, checks))).plan(self._table)
         self._require_satisfied(plan, checks)
         return pin.state, _check_texts(checks)
-
-    def _plan_changes(self, state: TableState, came: Mapping[int, OffsetRange], names: Sequence[str]) -> ScanPlan:
-        """Plan a read of the changes by key.
-
-        It includes deleted rows and rows before updates. They were validated when they were new, so they violate a
-        constraint only if a row of this range does.
-        """
-        pieces = tuple(LogScanTask(plan_whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
-        return ScanPlan(self._table.name, self._table.uuid, state.schema.select(names), pieces)
 
     def _require_satisfied(self, plan: ScanPlan, checks: Sequence[Check]) -> None:
         violations = [ViolationCounter(check) for check in checks]

@@ -167,11 +167,17 @@ def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> 
     """
     chosen = Prices.of(prices or {})
     state = table.refresh()
-    lake_bytes = read_with_fallback(
-        table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _lake_bytes(table, pin)
-    )
+
+    def lake_bytes(
+        pin: ReadSnapshot,
+    ) -> int:  # of the snapshot: files of older ones are unknown without their manifests
+        files = scan_tiered_snapshot(table, pin, ScanRequest(None)).files if pin.lake is not None else ()
+        return sum(file.size_bytes for file in files)
+
     workload = replace(
-        _measure_activity(table, state), lake_bytes=lake_bytes, archive_bytes=count_archived_bytes(table, state)
+        _measure_activity(table, state),
+        lake_bytes=read_with_fallback(table, take_latest_snapshot(state), InitialSchema(()), lake_bytes),
+        archive_bytes=count_archived_bytes(table, state),
     )
     prefixes = [table_prefix(state.table_uuid), names_prefix(table.path), f"{state.lake_location}/"]
     requests = METER.of(table.storage.url, prefixes) + log_requests(table)
@@ -184,11 +190,6 @@ def log_requests(table: TableHandle) -> RequestCounts:
         return NO_REQUESTS
     prefix = table_prefix(table.uuid)
     return METER.of(log_url(table).removesuffix(prefix.rstrip("/")).rstrip("/"), [prefix])
-
-
-def _lake_bytes(table: TableHandle, pin: ReadSnapshot) -> int:
-    """Return the size of the snapshot's files. Files of older snapshots are unknown without their manifests."""
-    return sum(file.size_bytes for file in scan_tiered_snapshot(table, pin, ScanRequest(None)).files) if pin.lake else 0
 
 
 def _measure_activity(table: TableHandle, state: TableState) -> CostModelInput:

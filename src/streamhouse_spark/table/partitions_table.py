@@ -169,8 +169,10 @@ def _count_log(table: TableHandle, state: TableState, split: LogSplit, columns: 
 
     alone = [segment for segment in split.segments if says(segment)]
     mixed = tuple(s for s in split.segments if s not in alone)
-    keys = [_decode_partition(segment, columns) for segment in alone]
-    values = {c.name: _column([key[i] for key in keys], c.type) for i, c in enumerate(columns.columns)}
+    keys = [segment.partitions[0] for segment in alone if segment.partitions is not None]
+    values = {
+        c.name: _column([_decode_value(key[i], c.type) for key in keys], c.type) for i, c in enumerate(columns.columns)
+    }
     yield _make_counts(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in alone])
     for log_batch in read_split(table.storage, replace(split, segments=mixed), columns):
         rows = log_batch.batch
@@ -181,12 +183,6 @@ def _make_counts(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Seq
     num_rows = len(next(iter(counts.values())))
     count_columns = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
     return pa.table({**values, **count_columns})
-
-
-def _decode_partition(segment: Segment, columns: TableSchema) -> Sequence[Any]:
-    """Return the partition values of a segment with a single partition, decoded from the record."""
-    assert segment.partitions is not None
-    return [_decode_value(value, c.type) for value, c in zip(segment.partitions[0], columns.columns, strict=True)]
 
 
 def _decode_value(value: Any, data_type: pa.DataType) -> Any:

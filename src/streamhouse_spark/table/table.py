@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from streamhouse_spark.write.producer.writer import Writer
     from streamhouse_spark.write.upsert import PrimaryKeyTable
 
-_INTERNALS: Final = frozenset({name for name in vars(TableHandle) if not name.startswith("_")} - {"name"}).union(
-    ("commit", "keyed", "merge_inline", "merge_small", "stager")
+_INTERNALS: Final = frozenset(
+    {name for name in vars(TableHandle) if not name.startswith("_")} - {"name"}
+    | {"log", "path", "settings", "storage", "world"}
+    | {"commit", "keyed", "merge_inline", "merge_small", "stager"}
 )
 """Attributes that only the package uses."""
 
@@ -267,7 +269,7 @@ class Table(TableHandle, Scannable):
         """
         from streamhouse_spark.log.staging import make_truncate_actions
 
-        self._log.commit(lambda state, _time_ms: make_truncate_actions(self.require_not_dropped(state)))
+        self.log.commit(lambda state, _time_ms: make_truncate_actions(self.require_not_dropped(state)))
 
     def drop_partition(self, partition: Mapping[str, Any], *, dry_run: bool = False) -> DropPartitionReport:
         """Delete all partitions with these values of some or all partition columns; None matches null.
@@ -325,7 +327,7 @@ class Table(TableHandle, Scannable):
 
         >>> orders.move_consumer("billing", {0: 2})
         """
-        move_consumer(self._log, consumer_id, offsets, self.require_not_dropped)
+        move_consumer(self.log, consumer_id, offsets, self.require_not_dropped)
 
     def consumer_position(self, consumer_id: str) -> LogPosition | None:
         """Return the last committed position of a named consumer, for `tail`; None if it is unknown.
@@ -737,7 +739,7 @@ class Table(TableHandle, Scannable):
         from streamhouse_spark.table.versioning.branches import open_log
 
         branch, log = open_log(self, name)
-        return type(self)(self._storage, self._settings, self._path.of_branch(branch.name), log, self._world)
+        return type(self)(self.storage, self.settings, self.path.of_branch(branch.name), log, self.world)
 
     def branches(self) -> list[TableBranch]:
         """Return the branches ordered by name, as ``$refs`` shows them.

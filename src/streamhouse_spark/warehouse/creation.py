@@ -240,5 +240,4 @@ def _check_arguments(path: TablePath, primary_key: object, partition_by: object,
 def place_lake_table(create: Create, path: TablePath, uuid: str, *, is_taken: bool) -> Create:
     """Return the action with the location of the lake table, an alternative one if the usual is taken."""
     lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
-    location = lake_location(path, uuid, has_conflict=is_taken, lake_format=lake_format)
-    return Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)
+    return replace(create, lake_location=lake_location(path, uuid, has_conflict=is_taken, lake_format=lake_format))

@@ -205,19 +205,12 @@ def _open_tables(
 def _summarise_table(
     storage: Storage, world: World, request: tuple[TablePath, names.NamePointer | None, PrefetchedLog | None]
 ) -> TableSummary | None:
-    path, pointer, of_log = request
+    """Open the table of a name; None if the name no longer refers to it."""
+    path, pointer, prefetched = request
     if pointer is None or pointer.uuid is None:
         return TableSummary(path, None)
-    return _open_log(storage, world, path, pointer.uuid, of_log)
-
-
-def _open_log(
-    storage: Storage, world: World, path: TablePath, uuid: str, prefetched: PrefetchedLog | None
-) -> TableSummary | None:
-    """Open a table; None if the name no longer refers to it."""
-    log = CommitLog(storage, uuid, world, prefetched=prefetched)
     try:
-        log = follow_replacements(storage, world, log)
+        log = follow_replacements(storage, world, CommitLog(storage, pointer.uuid, world, prefetched=prefetched))
         return TableSummary(path, log) if is_named(log.state, path) else None
     except TableNotFoundError:  # dropped, and its files are deleted
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +10,6 @@ import pyarrow as pa
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.expressions.filters import Projection, filter_and_project, parse_filter
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
-from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_planning import ScanRequest, plan_lake, plan_scan
@@ -34,23 +33,22 @@ def first_rows(
     if parsed.suffix not in (None, LAKE, CHANGELOG):
         return view.to_arrow(columns=columns, filter=filter_).slice(0, limit)
     table = warehouse.table(str(parsed.path))
+    state = table.refresh()
     if parsed.suffix == CHANGELOG:
-        state = table.refresh()
-        batches = _read_changelog(table, state, columns, filter_)
-        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-        result_schema = filter_and_project(schema.empty_table(), columns, None).schema
+        changes, filter_ = changelog_batches(table, state), parse_filter(filter_)
+        schema = filter_and_project(
+            with_fields(CHANGELOG_FIELDS, state.schema.arrow).empty_table(), columns, None
+        ).schema
+        batches = (filter_and_project(pa.Table.from_batches([batch]), columns, filter_) for batch in changes)
     else:
-        state = table.refresh()
         projection = Projection.of(state.schema, columns, parse_filter(filter_))
-        result_schema = projection.schema
+        schema = projection.schema
         if parsed.suffix == LAKE:
-            batches = _read_rows(table, plan_lake(table, state, projection), projection)
+            plan = plan_lake(table, state, projection)
         else:
-            batches = _read_union(table, take_latest_snapshot(state), projection)
-    return _take_rows(batches, limit, result_schema)
-
-
-def _take_rows(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Table:
+            plan = _plan_union(table, take_latest_snapshot(state), ScanRequest.of(projection))
+        read = read_batches(table, plan, filter=projection.filter, node=projection.node)
+        batches = (projection.finish(pa.Table.from_batches([batch])) for batch in read)
     tables = [schema.empty_table()]
     missing = limit
     while missing > 0 and (rows := next(batches, None)) is not None:
@@ -59,22 +57,7 @@ def _take_rows(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa
     return pa.concat_tables(tables)
 
 
-def _read_union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-    request = ScanRequest.of(projection)
-    plan = read_with_fallback(
+def _plan_union(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> ScanPlan:
+    return read_with_fallback(
         table, pin, InitialSchema(request.columns), lambda snapshot: plan_scan(table, snapshot, request).plan(table)
     )
-    return _read_rows(table, plan, projection)
-
-
-def _read_rows(table: TableHandle, plan: ScanPlan, projection: Projection) -> Iterator[pa.Table]:
-    for batch in read_batches(table, plan, filter=projection.filter, node=projection.node):
-        yield projection.finish(pa.Table.from_batches([batch]))
-
-
-def _read_changelog(
-    table: TableHandle, state: TableState, columns: Sequence[str] | None, filter_: Any
-) -> Iterator[pa.Table]:
-    parsed = parse_filter(filter_)
-    for batch in changelog_batches(table, state):
-        yield filter_and_project(pa.Table.from_batches([batch]), columns, parsed)

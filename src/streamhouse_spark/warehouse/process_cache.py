@@ -32,7 +32,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse, open_pointed
+from streamhouse_spark.warehouse.warehouse import Warehouse, make_table, open_pointed
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +102,7 @@ class Connection:
                     return cached, prefetch.extra if prefetch is not None else None
             except DifferentHistoryError as error:  # callers check their positions against the newly opened table
                 logger.warning("opening the table again: %s", error)
-            opened = process.warehouse
-            table = open_pointed(opened.storage, opened.settings, opened.world, path, pointer.uuid)
+            table = open_pointed(process.warehouse, path, pointer.uuid)
         else:
             table = process.warehouse.find_table(str(path))
         if table is not None:
@@ -131,7 +130,7 @@ class Connection:
         if table is None or table.log.is_stale_history:
             warehouse = process.warehouse
             log = CommitLog(warehouse.storage, uuid, warehouse.world)
-            table = Table(warehouse.storage, warehouse.settings, parse_table_name(name).path, log, warehouse.world)
+            table = make_table(warehouse, parse_table_name(name).path, log)
             process.tables.keep(table)
         return table
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -144,8 +145,12 @@ class _Relocation:
         self._dry_run = dry_run
 
     def run(self, progress: Progress) -> RelocateReport:
-        file = self._warehouse_file()
-        stored_identities = self._read_identities()
+        file = read_warehouse_file(self._storage)
+        if file is None:
+            raise WarehouseNotFoundError(f"{self._url} holds no streamhouse.json: there is no warehouse to relocate")
+        stored_identities: _Identities | None = None
+        with suppress(ObjectNotFoundError):
+            stored_identities = self._read_identities()
         if stored_identities is not None and stored_identities.warehouse_id == file.id:
             self._storage.delete(RELOCATION_KEY)  # everything else is done
             return RelocateReport(self._url, None, self._copy, self._dry_run, ())
@@ -168,12 +173,6 @@ class _Relocation:
             self._relocate(state, lake, new_uuids.get(state.table_uuid))
         self._finish(file, identities)
         return self._report(moved_from, states, lakes, roots, new_uuids)
-
-    def _warehouse_file(self) -> WarehouseMetadata:
-        file = read_warehouse_file(self._storage)
-        if file is None:
-            raise WarehouseNotFoundError(f"{self._url} holds no streamhouse.json: there is no warehouse to relocate")
-        return file
 
     def _require_relocatable(self, file: WarehouseMetadata, identities: _Identities | None) -> None:
         if identities is not None and not self._copy:
@@ -268,13 +267,7 @@ class _Relocation:
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
-    def _read_identities(self) -> _Identities | None:
-        try:
-            return self._read_stored_identities()
-        except ObjectNotFoundError:
-            return None
-
-    def _read_stored_identities(self) -> _Identities:
+    def _read_identities(self) -> _Identities:
         data = self._storage.read(RELOCATION_KEY)
         header = decode_frame("relocation", data, f"{self._url}/{RELOCATION_KEY}").header
         return _Identities(header["id"], header["tables"])
@@ -283,7 +276,7 @@ class _Relocation:
         new = self._world.ids.new_uuid
         own = _Identities(new(), {state.table_uuid: new() for state in states})
         data = encode_frame("relocation", {"id": own.warehouse_id, "tables": own.tables})
-        put = Slot(self._storage, RELOCATION_KEY, self._read_stored_identities, own.__eq__).take(data)
+        put = Slot(self._storage, RELOCATION_KEY, self._read_identities, own.__eq__).take(data)
         if put.outcome is PutOutcome.LOST and put.stored is not None:
             return put.stored
         if put.outcome is PutOutcome.UNREADABLE:
@@ -299,14 +292,8 @@ class _Relocation:
             places.take_over(state.table_uuid)
         if lake is not None:
             lake.relocate(new_uuid)
-        if new_uuid is not None:
-            self._point_name(state, new_uuid)
-
-    def _point_name(self, state: TableState, new_uuid: str) -> None:
-        """Point the name to the copy's table, if it points to the original's."""
         path = parse_table_name(state.name).path
-        pointer = names.resolve(self._storage, path)
-        if pointer.uuid == state.table_uuid:
+        if new_uuid is not None and (pointer := names.resolve(self._storage, path)).uuid == state.table_uuid:
             names.point(self._storage, path, pointer, new_uuid, self._world)
 
     def _finish(self, file: WarehouseMetadata, identities: _Identities | None) -> None:

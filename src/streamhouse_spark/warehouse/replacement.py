@@ -7,8 +7,6 @@ under another name. A process that dies before leaves an unnamed table, which cl
 
 from __future__ import annotations
 
-from streamhouse_spark.config.table_properties import parse_properties
-from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.actions import Create, Drop
 from streamhouse_spark.log.bootstrap import put_first_record
@@ -18,7 +16,8 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.warehouse.creation import place_lake_table
+from streamhouse_spark.warehouse.warehouse import Warehouse, make_table
 
 
 def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
@@ -26,12 +25,10 @@ def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
     storage, world = warehouse.storage, warehouse.world
     require_log_location(storage, create.properties)
     uuid, attempt = create_table_uuid(storage, world, create.properties), world.ids.new_uuid()
-    parsed = parse_properties(create.properties, create.schema, create.partition_by)
-    location = lake_location(path, uuid, has_conflict=True, lake_format=parsed.datalake_format)
-    placed = Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)
+    placed = place_lake_table(create, path, uuid, is_taken=True)
     record = Record(1, uuid, attempt, storage.now_ms(), (placed,), author=world.author)
     state = fold(None, put_first_record(storage, record))
-    return Table(storage, warehouse.settings, path, CommitLog(storage, uuid, world, state=state), world)
+    return make_table(warehouse, path, CommitLog(storage, uuid, world, state=state))
 
 
 def publish_table(warehouse: Warehouse, path: TablePath, staged_uuid: str, replaced_uuid: str) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.clock import World, system_author
@@ -64,24 +64,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def open_pointed(
-    storage: Storage,
-    settings: Mapping[str, str],
-    world: World,
-    path: TablePath,
-    uuid: str,
-    log: CommitLog | None = None,
-) -> Table | None:
+def open_pointed(warehouse: Warehouse, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table | None:
     """Open the table of a pointer, freshly read; None if the pointer no longer counts for this name.
 
     Reads only the log, no name. ``log`` is the log of the uuid, if the caller has it.
     """
-    log = log or CommitLog(storage, uuid, world)
+    storage, world = warehouse.storage, warehouse.world
     try:
-        log = follow_replacements(storage, world, log)
+        log = follow_replacements(storage, world, log or CommitLog(storage, uuid, world))
     except TableNotFoundError:  # dropped, and its files are deleted
         return None
-    return Table(storage, settings, path, log, world) if is_named(log.state, path) else None
+    return make_table(warehouse, path, log) if is_named(log.state, path) else None
+
+
+def make_table(warehouse: Warehouse, path: TablePath, log: CommitLog) -> Table:
+    """Return the table of a log, whose state is read on first use."""
+    return Table(warehouse.storage, warehouse.settings, path, log, warehouse.world)
 
 
 @validates_arguments(names=("name", "old", "new", "to", "lake", "database"))
@@ -102,10 +100,13 @@ class Warehouse:
         storage: Storage | None = None,
     ) -> None:
         check_warehouse(location, settings)
-        self._world = world or World(author=system_author("python"))
-        self._settings = {str(key): format_setting(value) for key, value in (settings or {}).items()}
-        opened = storage if storage is not None else storage_for(str(location), self._settings, self._world)
-        self._storage = with_log_places(opened, self._settings, self._world)
+        self.world: Final = world or World(author=system_author("python"))
+        self.settings: Final[Mapping[str, str]] = {
+            str(key): format_setting(value) for key, value in (settings or {}).items()
+        }
+        """The settings. They may hold credentials: never print them."""
+        opened = storage if storage is not None else storage_for(str(location), self.settings, self.world)
+        self.storage: Final = with_log_places(opened, self.settings, self.world)
         self._is_verified = False
 
     @property
@@ -115,20 +116,7 @@ class Warehouse:
         >>> warehouse.url.startswith("/")
         True
         """
-        return self._storage.url
-
-    @property
-    def storage(self) -> Storage:
-        return self._storage
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """The settings. They may hold credentials: never print them."""
-        return self._settings
-
-    @property
-    def world(self) -> World:
-        return self._world
+        return self.storage.url
 
     def __dir__(self) -> list[str]:
         """List the interface, without what only the package uses."""
@@ -139,7 +127,7 @@ class Warehouse:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the warehouse as its location and settings, which may hold credentials."""
-        return _reopen, (self._storage, dict(self._settings))
+        return _reopen, (self.storage, dict(self.settings))
 
     # -- databases ------------------------------------------------------------------------------------------------
 
@@ -151,7 +139,7 @@ class Warehouse:
         database = parse_database(name)
         check_comment(f"database {database}", comment)
         self._ensure()
-        created = names.create_database(self._storage, database, self._world, comment=comment)
+        created = names.create_database(self.storage, database, self.world, comment=comment)
         if not created and not if_not_exists:
             raise TableExistsError(f"database {database} exists in {self.url}", condition="DATABASE_EXISTS")
 
@@ -162,7 +150,7 @@ class Warehouse:
         ['shop']
         """
         self._require()
-        return names.list_databases(self._storage)
+        return names.list_databases(self.storage)
 
     def database_exists(self, name: str) -> bool:
         """Return whether the database exists.
@@ -171,7 +159,7 @@ class Warehouse:
         True
         """
         self._require()
-        return names.database_exists(self._storage, parse_database(name))
+        return names.database_exists(self.storage, parse_database(name))
 
     def database_comment(self, name: str) -> str | None:
         """Return the comment of a database. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one.
@@ -189,7 +177,7 @@ class Warehouse:
         """
         check_comment(f"database {parse_database(name)}", comment)
         while (pointer := self._find_database(name)).comment != comment:
-            if names.point_database(self._storage, pointer, self._world, exists=True, comment=comment):
+            if names.point_database(self.storage, pointer, self.world, exists=True, comment=comment):
                 return
 
     def drop_database(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
@@ -204,14 +192,14 @@ class Warehouse:
         """
         database = parse_database(name)
         self._require()
-        while (pointer := names.resolve_database(self._storage, database)).exists:
+        while (pointer := names.resolve_database(self.storage, database)).exists:
             self._empty_database(database, cascade=cascade)
-            if not names.point_database(self._storage, pointer, self._world, exists=False):
+            if not names.point_database(self.storage, pointer, self.world, exists=False):
                 continue
             try:
                 self._empty_database(database, cascade=False)
             except TableExistsError:
-                names.create_database(self._storage, database, self._world, comment=pointer.comment)
+                names.create_database(self.storage, database, self.world, comment=pointer.comment)
                 raise
             return True
         if if_exists:
@@ -219,8 +207,8 @@ class Warehouse:
         raise self._no_database(database)
 
     def _empty_database(self, database: str, *, cascade: bool) -> None:
-        tables = [str(table.path) for table in list_tables_of(self._storage, self._world, database)]
-        views = list(names.list_views(self._storage, database))
+        tables = [str(table.path) for table in list_tables_of(self.storage, self.world, database)]
+        views = list(names.list_views(self.storage, database))
         contents = [*tables, *map(str, views)]
         if contents and not cascade:
             raise TableExistsError(
@@ -229,7 +217,7 @@ class Warehouse:
                 condition="DATABASE_NOT_EMPTY",
             )
         for view in views:
-            drop_view(self._storage, self._world, view)
+            drop_view(self.storage, self.world, view)
         for table in tables:
             self.drop_table(table, if_exists=True)
 
@@ -248,10 +236,10 @@ class Warehouse:
     def _list_tables(self, database: str | None) -> Iterator[TableSummary]:
         if database is not None:
             name = parse_database(database)
-            return list_tables_of(self._storage, self._world, name, lambda: self._find_database(name))
-        first = prefetch_names(self._storage, exists=self._is_verified)
+            return list_tables_of(self.storage, self.world, name, lambda: self._find_database(name))
+        first = prefetch_names(self.storage, exists=self._is_verified)
         self._is_verified = True
-        return list_tables(self._storage, self._world, first)
+        return list_tables(self.storage, self.world, first)
 
     def exists(self, name: str) -> bool:
         """Return whether the table exists; a suffix of the name is ignored.
@@ -261,7 +249,7 @@ class Warehouse:
         """
         self._require()
         pointer = self._resolve_pointer(path := parse_table_name(name).path)
-        return bool(pointer.uuid and self._open(path, pointer.uuid))
+        return bool(pointer.uuid and open_pointed(self, path, pointer.uuid))
 
     def create_table(
         self,
@@ -292,9 +280,9 @@ class Warehouse:
         """
         path = parse_table_name(name).require_table("create")
         create = make_create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
-        require_log_location(self._storage, create.properties)
+        require_log_location(self.storage, create.properties)
         table = create_named(
-            self._storage, self._world, path, create, lambda log: self._open_named(path, log.table_uuid, log)
+            self.storage, self.world, path, create, lambda log: self._open_named(path, log.table_uuid, log)
         )
         self._is_verified = True
         if table is None and not if_not_exists:
@@ -345,7 +333,7 @@ class Warehouse:
         if not dry_run:
             self._ensure(around=LAKE_PREFIX.rstrip("/"))
         return adopt_table(
-            self._storage, self._settings, self._world, name, lake, primary_key, properties, dry_run=dry_run
+            self.storage, self.settings, self.world, name, lake, primary_key, properties, dry_run=dry_run
         )
 
     def table(self, name: str) -> Table:
@@ -369,7 +357,7 @@ class Warehouse:
         path = parse_table_name(name).require_rows("open as a table")
         if (pointer := self._resolve_pointer(path.base)).view is not None:
             raise name_is_view_error(path.base, self.url)
-        table = self._open(path.base, pointer.uuid) if pointer.uuid else None
+        table = open_pointed(self, path.base, pointer.uuid) if pointer.uuid else None
         return table if table is None or path.branch is None else table.branch(path.branch)
 
     def view(self, name: str) -> TableView:
@@ -416,12 +404,12 @@ class Warehouse:
         self._require()
         pointer = names.NamePointer(0, None)
         try:
-            pointer = names.resolve(self._storage, path)
-            table = self._open(path, pointer.uuid) if pointer.uuid else None
+            pointer = names.resolve(self.storage, path)
+            table = open_pointed(self, path, pointer.uuid) if pointer.uuid else None
         except CorruptDataError as error:
-            pointer = pointer if pointer.number else names.damaged_pointer_placeholder(self._storage, path)
+            pointer = pointer if pointer.number else names.damaged_pointer_placeholder(self.storage, path)
             logger.warning("table %s is damaged; its name is freed and its files stay: %s", path, error)
-            return names.point(self._storage, path, pointer, None, self._world)
+            return names.point(self.storage, path, pointer, None, self.world)
         if table is None or pointer.uuid is None:
             if if_exists:
                 return False
@@ -433,7 +421,7 @@ class Warehouse:
                 return False
             raise self._not_found(path)
         with log_post_commit_errors(logger, "freeing the name", path):  # a pointer to a dropped table is ignored
-            names.point(self._storage, path, pointer, None, self._world)
+            names.point(self.storage, path, pointer, None, self.world)
         return True
 
     def dropped_tables(self) -> list[DroppedTable]:
@@ -443,7 +431,7 @@ class Warehouse:
         []
         """
         self._require()
-        return list_dropped_tables(self._storage, self._world)
+        return list_dropped_tables(self.storage, self.world)
 
     def undrop_table(self, name: str, *, uuid: str | None = None, to: str | None = None) -> Table:
         """Restore a dropped table with its rows, offsets and lake table, as long as its files exist.
@@ -468,8 +456,8 @@ class Warehouse:
                 f"table {path} exists in {self.url}; restore the dropped one under another name with to="
             )
         table = find_dropped_table(self.dropped_tables(), path, uuid, self.url)
-        names.create_database(self._storage, target.database, self._world)
-        if not undrop(self._storage, self._world, CommitLog(self._storage, table.uuid, self._world), target):
+        names.create_database(self.storage, target.database, self.world)
+        if not undrop(self.storage, self.world, CommitLog(self.storage, table.uuid, self.world), target):
             raise TableExistsError(
                 f"table {path} cannot be brought back as {target}: that exists in {self.url}; choose another "
                 "name with to="
@@ -492,7 +480,7 @@ class Warehouse:
         target = parse_table_name(new).require_table("rename to")
         table = self.table(str(path))
         self._find_database(target.database)
-        if not rename(self._storage, self._world, table.log, path, target):
+        if not rename(self.storage, self.world, table.log, path, target):
             raise TableExistsError(
                 f"table {path} cannot be renamed to {target}: that exists in {self.url}; drop or rename it first"
             )
@@ -511,7 +499,7 @@ class Warehouse:
         from streamhouse_spark.warehouse.cloning import clone_table
 
         to = parse_table_name(target).require_table("clone to")
-        clone_table(self._storage, self._world, self.table(source), to, version)
+        clone_table(self.storage, self.world, self.table(source), to, version)
         return self.table(target)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
@@ -529,9 +517,9 @@ class Warehouse:
         def opened(summary: TableSummary) -> Table:
             if summary.log is None:  # damaged: opening it raises the error
                 return self.table(str(summary.path))
-            return Table(self._storage, self._settings, summary.path, summary.log, self._world)
+            return make_table(self, summary.path, summary.log)
 
-        return warehouse_costs(self._storage, self._list_tables(database), opened, prices)
+        return warehouse_costs(self.storage, self._list_tables(database), opened, prices)
 
     def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
         """Delete the files of tables that were dropped, or never got a name, before the grace period.
@@ -544,60 +532,52 @@ class Warehouse:
         """
         self._require()
         if not dry_run:
-            WarehouseIdentity(self._storage).require("cleaning dropped tables")
-        return clean_dropped(self._storage, self._world, self._drop_lake, grace_ms=grace_ms, dry_run=dry_run)
+            WarehouseIdentity(self.storage).require("cleaning dropped tables")
+        return clean_dropped(self.storage, self.world, self._drop_lake, grace_ms=grace_ms, dry_run=dry_run)
 
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _ensure(self, *, around: str | None = None) -> None:
-        names.create_warehouse(self._storage, self._world, around=around)
+        names.create_warehouse(self.storage, self.world, around=around)
         self._is_verified = True
 
     def _require(self) -> None:
         if not self._is_verified:
-            names.require_warehouse(self._storage)
+            names.require_warehouse(self.storage)
             self._is_verified = True
 
     def _resolve_pointer(self, path: TablePath) -> names.NamePointer:
-        pointer = names.resolve(self._storage, path) if self._is_verified else names.resolve_first(self._storage, path)
+        pointer = names.resolve(self.storage, path) if self._is_verified else names.resolve_first(self.storage, path)
         self._is_verified = True
         return pointer
 
     def _keep_database(self, path: TablePath) -> None:
         """Recreate the database of a committed name if it was dropped concurrently."""
         with log_post_commit_errors(logger, "keeping the database", path):
-            names.create_database(self._storage, path.database, self._world)
+            names.create_database(self.storage, path.database, self.world)
 
     def _open_named(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
         """Return the table of a committed name, with its state read if possible, else on first use.
 
         Raises `TableNotFoundError` if it was dropped since: a stalled creator made a table that was cleaned up.
         """
-        table: Table | None = self._make_table(path, uuid)
+        table: Table | None = make_table(self, path, CommitLog(self.storage, uuid, self.world))
         with log_post_commit_errors(logger, "opening", path):
-            table = self._open(path, uuid, log)
+            table = open_pointed(self, path, uuid, log)
         if table is None:
             raise self._not_found(path)
         return table
-
-    def _make_table(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
-        """Return a table whose state is read on first use."""
-        log = log or CommitLog(self._storage, uuid, self._world)
-        return Table(self._storage, self._settings, path, log, self._world)
-
-    def _open(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table | None:
-        return open_pointed(self._storage, self._settings, self._world, path, uuid, log)
 
     def _drop_lake(self, state: TableState) -> None:
         if state.has_lake:
             from streamhouse_spark.table.lake import drop_lake_table
 
-            drop_lake_table(self._storage, self._settings, state, self._world)
+            drop_lake_table(self.storage, self.settings, state, self.world)
 
     def _find_database(self, name: str) -> names.DatabasePointer:
         database = parse_database(name)
         pointer = (names.resolve_database if self._is_verified else names.resolve_first_database)(
-            self._storage, database
+            self.storage, database
         )
         self._is_verified = True
         if not pointer.exists:
@@ -616,12 +596,12 @@ class Warehouse:
         if pointer.uuid is None:
             return pointer.moved_to
         with suppress(TableNotFoundError, CorruptDataError):
-            state = CommitLog(self._storage, pointer.uuid, self._world).refresh()
+            state = CommitLog(self.storage, pointer.uuid, self.world).refresh()
             return None if state.dropped else state.name
         return None
 
     def _not_found(self, path: TablePath) -> StreamhouseError:
-        pointer = names.resolve(self._storage, path)
+        pointer = names.resolve(self.storage, path)
         if pointer.view is not None:
             return name_is_view_error(path, self.url)
         if (moved_to := self._find_new_name(pointer)) is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 import shutil
@@ -112,12 +113,14 @@ class JsonReader:
         if rows.num_rows != sum(map(bool, map(bytes.strip, lines.split(b"\n")))):
             return None  # several objects in a line
         columns = {name: rows.column(name) for name in wire}
-        columns = {name: column for name, column in columns.items() if mentions[name] or not _is_null(column)}
+        columns = {
+            name: column for name, column in columns.items() if mentions[name] or column.null_count < len(column)
+        }
         if not columns and rows.num_rows:
             return None
         if any(name in self.defaults and column.null_count for name, column in columns.items()):
             return None  # null or absent: Arrow does not say
-        if not all(map(_is_finite, columns.values())):
+        if not all(_is_finite(chunk) for column in columns.values() for chunk in column.chunks):
             return None
         return pa.table({name: self._convert_column(name, column) for name, column in columns.items()})
 
@@ -217,10 +220,6 @@ def _is_time(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_date(data_type) or pa.types.is_timestamp(data_type))
 
 
-def _is_null(column: pa.ChunkedArray) -> bool:
-    return bool(column.null_count == len(column))
-
-
 def _is_plain(data_type: pa.DataType) -> bool:
     """Return whether Arrow's parser reads values of the type as this module does."""
     types = pa.types
@@ -237,19 +236,15 @@ def _is_plain(data_type: pa.DataType) -> bool:
     )
 
 
-def _is_finite(column: pa.ChunkedArray) -> bool:
-    """Return whether no number in the column is NaN or infinite; Arrow accepts such tokens, JSON has none."""
-    return all(map(_is_finite_array, column.chunks))
-
-
-def _is_finite_array(array: pa.Array) -> bool:
+def _is_finite(array: pa.Array) -> bool:
+    """Return whether no number is NaN or infinite; Arrow accepts such tokens, JSON has none."""
     types = pa.types
     if types.is_floating(array.type):
         return bool(np.isfinite(array.fill_null(0).to_numpy(zero_copy_only=False)).all())
     if types.is_list(array.type):
-        return _is_finite_array(pc.list_flatten(array))
+        return _is_finite(pc.list_flatten(array))
     if types.is_struct(array.type):
-        return all(map(_is_finite_array, array.flatten()))
+        return all(map(_is_finite, array.flatten()))
     return True
 
 
@@ -288,7 +283,7 @@ def write_csv(rows: pa.Table) -> bytes:
     """Return rows as CSV with a header. Raises `InvalidOptionError` for types without a CSV form."""
     sink = io.BytesIO()
     for place, column in enumerate(rows.schema):
-        if _is_bytes(column.type) or _is_date_or_timestamp(column.type):
+        if _is_bytes(column.type) or _is_time(column.type):
             values = encode_values(rows.column(place).combine_chunks())
             rows = rows.set_column(place, column.name, pa.array(values, pa.string()))
     try:
@@ -311,7 +306,7 @@ def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str,
 
 def _csv_wire_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type that Arrow's parser reads a column as: text if the column has a form of its own."""
-    is_own = is_variant(data_type) or _is_bytes(data_type) or _is_date_or_timestamp(data_type)
+    is_own = is_variant(data_type) or _is_bytes(data_type) or _is_time(data_type)
     return pa.string() if is_own else data_type
 
 
@@ -330,7 +325,7 @@ def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
     """
     if _csv_wire_type(column.type) == column.type:
         return texts.cast(column.type)
-    if _is_date_or_timestamp(column.type):
+    if _is_time(column.type):
         return decode_times(texts, column.type, column.name)
     if is_variant(column.type):
         values = [None if text is None else _parse_variant(text, column.name) for text in texts.to_pylist()]
@@ -351,10 +346,6 @@ def _parse_variant(text: str, name: str) -> dict[str, bytes] | None:
 def _is_bytes(data_type: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_fixed_size_binary(data_type))
-
-
-def _is_date_or_timestamp(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_date(data_type) or pa.types.is_timestamp(data_type))
 
 
 class _CheckedSource(io.RawIOBase):
@@ -501,7 +492,9 @@ def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdi
     try:
         match format_:
             case "parquet":
-                opened = _open_parquet(_seekable(path, stack, stdin))
+                file = pq.ParquetFile(_seekable(path, stack, stdin))
+                batches = file.iter_batches(batch_size=_PARQUET_BATCH_ROWS)
+                opened = RowFile(file.schema_arrow, file.metadata.num_rows, batches)
             case "arrow":
                 opened = _open_arrow(_seekable(path, stack, stdin))
             case "csv":
@@ -593,11 +586,6 @@ def _seekable(path: str, stack: ExitStack, stdin: IO[bytes]) -> Any:
     return stack.enter_context(pa.PythonFile(file, "r"))
 
 
-def _open_parquet(source: Any) -> RowFile:
-    file = pq.ParquetFile(source)
-    return RowFile(file.schema_arrow, file.metadata.num_rows, file.iter_batches(batch_size=_PARQUET_BATCH_ROWS))
-
-
 def _open_arrow(source: Any, limits: IpcLimits | None = None) -> RowFile:
     require_sound(source, limits)
     source.seek(0)
@@ -622,12 +610,7 @@ def _open_json(source: Any, rules: CsvOptions) -> RowFile:
     first = next(batches, None)
     if first is None:
         return RowFile(pa.schema([]), 0, iter(()))
-
-    def all_batches() -> Iterator[pa.RecordBatch]:
-        yield first
-        yield from batches
-
-    return RowFile(first.schema, None, all_batches())
+    return RowFile(first.schema, None, itertools.chain([first], batches))
 
 
 def _json_batches(source: Any, rules: CsvOptions) -> Iterator[pa.RecordBatch]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -27,14 +28,14 @@ from streamhouse_spark.core.types import BucketOffsets, Transaction, check_trans
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.expressions.generated_columns import fill_generated_columns
 from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
-from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch, Places
 from streamhouse_spark.kv.change_staging import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.log_replay import KeyedLayout
 from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
 from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
 from streamhouse_spark.kv.table_config import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.tablet import Tablet, open_tablet
-from streamhouse_spark.kv.upsert_commit import UpsertCommitter
+from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.identity_allocation import IdentityRanges
@@ -52,7 +53,6 @@ from streamhouse_spark.write.auto_compaction import merge_if_due
 from streamhouse_spark.write.log_writer import retry_schema_changes
 
 _SCALAR_TYPES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.generic, pa.Scalar)
-Bools = npt.NDArray[np.bool_]
 
 
 def parse_keys(keys: Any, names: Sequence[str], table: str) -> Any:
@@ -137,7 +137,7 @@ class PrimaryKeySchema:
         """Return the bucket of each row, given the bucket key columns."""
         return row_buckets(key, self.num_buckets, self.lake_format)
 
-    def buckets(self, columns: Sequence[arrow_rows.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
+    def buckets(self, columns: Sequence[arrow_rows.Column]) -> Iterator[tuple[int, Places | None]]:
         """Yield each bucket with the indexes of its rows, or with None if there is a single bucket."""
         if not self.bucket_indexes:
             yield 0, None
@@ -163,9 +163,7 @@ class PrimaryKeySchema:
         rows = rows if self.numbers is None else self.numbers.fill_numbers(rows, deleted)
         return [arrow_rows.combine_if_small(rows.column(name)) for name in self.schema.names]
 
-    def _group_rows(
-        self, columns: Sequence[arrow_rows.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
-    ) -> KeyedBatch:
+    def _group_rows(self, columns: Sequence[arrow_rows.Column], deleted: Bools, places: Places | None) -> KeyedBatch:
         """Group the rows at the indexes ``places``, or all rows. Only key columns are copied."""
         of_key = self.layout.key_indexes
         bucket_columns = list(columns)
@@ -361,10 +359,16 @@ class PrimaryKeyTable:
         batches = shape.batches(*drop_ignored_deletions(shape, rows, deleted))
         return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite, require=require)
 
-    def stager(self, shape: PrimaryKeySchema, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
+    def stager(
+        self,
+        shape: PrimaryKeySchema,
+        engine: MergeEngine,
+        state: TableState | None = None,
+        make: Callable[..., ChangeStager] = ChangeStager,
+    ) -> ChangeStager:
         """Return a stager of changes by ``shape``, with the segment options of a state."""
         table = self.table
-        return ChangeStager(
+        return make(
             table.storage,
             table.world,
             table.segment_options(state),
@@ -387,16 +391,9 @@ class PrimaryKeyTable:
         read: ReadVersion | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Commit as `UpsertCommitter.write` does, and compact inline rows if due."""
-
-        def require_allowed(state: TableState) -> Sequence[Action]:
-            if require is not None:
-                require(state)
-            return ()
-
-        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), require_allowed)
+        """Commit as `commit_upsert` does, and compact inline rows if due."""
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
-        return self._commit(writer, batches, require, **how)
+        return self._commit(self.stager(shape, engine), batches, require, **how)
 
     def replace_partitions(
         self,
@@ -409,24 +406,26 @@ class PrimaryKeyTable:
     ) -> BucketOffsets:
         """Replace the rows of partitions by batches of rows of these partitions, in one commit.
 
-        Raises `InvalidOptionError` for a table that does not support deletes, else as `UpsertCommitter.write`.
+        Raises `InvalidOptionError` for a table that does not support deletes, else as `commit_upsert`.
         """
         require_deletions(shape)
         engine = engine_of(shape.properties, shape.schema, None)
-        plain = self.stager(shape, engine)
-        options = {field.name: getattr(plain, field.name) for field in fields(plain)}
-        stager = PartitionOverwriteStager(
-            **options, choose=choose, partition_by=self.table.state.parsed.partition_sources
-        )
+        sources = self.table.state.parsed.partition_sources
+        stager = self.stager(shape, engine, make=partial(PartitionOverwriteStager, choose=choose, partition_by=sources))
         none = np.zeros(0, np.bool_)
         empty = shape.batch(shape.schema.arrow.empty_table(), none)
         every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
-        return self._commit(UpsertCommitter(self.table.log, stager), every, transaction=transaction, read=read)
+        return self._commit(stager, every, transaction=transaction, read=read)
 
     def _commit(
-        self, writer: UpsertCommitter, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
+        self, stager: ChangeStager, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
     ) -> BucketOffsets:
-        offsets, committed = writer.write(batches, **how)
+        def require_allowed(state: TableState) -> Sequence[Action]:
+            if require is not None:
+                require(state)
+            return ()
+
+        offsets, committed = commit_upsert(self.table.log, stager, batches, extra_actions=require_allowed, **how)
         if committed.duplicate_of is not None and require is not None:
             require(committed.state)
         if committed.is_first:

@@ -14,15 +14,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
-from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch
 from streamhouse_spark.kv.change_staging import EMPTY_POSITION, PreparedChanges, StaleStateError, bucket_position
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.table_config import engine_of
@@ -40,8 +38,6 @@ from streamhouse_spark.write.upsert import (
 )
 
 PREPARE_TRIES_MAX: Final = 3
-
-Bools = npt.NDArray[np.bool_]
 
 
 class BucketIntents(NamedTuple):

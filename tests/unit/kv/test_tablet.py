@@ -62,24 +62,24 @@ def data_file(tablet):
 class TestApplying:
     def test_changes_and_their_offset(self, new):
         t = new()
-        assert (t.applied, t.num_rows) == (0, 0)
+        assert (t.extent.applied, len(rows(t))) == (0, 0)
         assert t.apply({b"b": b"2", b"a": b"1", b"c": b"3"}, 0, 3)
         assert t.apply({b"b": None, b"c": b"4", b"absent": None}, 3, 6)
         found = t.find([b"c", b"b", b"a", b"absent"])
-        assert (found.applied, found.values) == (6, [b"4", None, b"1", None])
-        assert t.num_rows == 2
+        assert (found.extent.applied, found.values) == (6, [b"4", None, b"1", None])
+        assert len(rows(t)) == 2
 
     def test_only_from_where_the_tablet_is(self, new):
         t = new()
         assert t.apply({b"a": b"1"}, 0, 1)
         assert not t.apply({b"a": b"again"}, 0, 1)
         assert not t.apply({b"a": b"ahead"}, 2, 3)
-        assert (t.applied, rows(t)) == (1, {b"a": b"1"})
+        assert (t.extent.applied, rows(t)) == (1, {b"a": b"1"})
 
     def test_offsets_move_without_changes(self, new):
         t = new()
         assert t.apply({}, 0, 7)
-        assert t.applied == 7
+        assert t.extent.applied == 7
 
     def test_opened_again(self, new):
         t = new()
@@ -97,9 +97,9 @@ class TestApplying:
 
         with ThreadPoolExecutor(4) as pool:
             won = list(pool.map(race, range(4)))
-        assert t.applied == 200
+        assert t.extent.applied == 200
         assert sum(map(sum, won)) == 200
-        assert t.num_rows == 200
+        assert len(rows(t)) == 200
 
 
 class TestReading:
@@ -144,7 +144,7 @@ class TestReading:
     def test_a_row_costs_one_look_where_nothing_was_written(self, new, monkeypatch):
         t = new()
         t.apply({b"a": b"1"}, 0, 1)
-        assert t.find_one(b"a").applied == 1
+        assert t.find_one(b"a").extent.applied == 1
         monkeypatch.setattr(ReadTransaction, "meta", lambda *_: pytest.fail("the extent is known"))
         assert t.find_one(b"a").values == [b"1"]
 
@@ -154,17 +154,17 @@ class TestRestoring:
         t = new(map_bytes=MAP_BYTES)
         items = [(key(i), b"v" * 100) for i in range(30_000)]
         assert t.restore(lambda: iter([steps(items[:20_000]), steps(items[20_000:])]), 0, 123)
-        assert (t.applied, rows(t)) == (123, dict(items))
+        assert (t.extent.applied, rows(t)) == (123, dict(items))
         assert not t.restore(lambda: [([b"other"], [b""])], 0, 123)
         assert t.restore(lambda: [([b"other"], [b""])], 200, 300)
-        assert (t.begins, t.applied, rows(t)) == (200, 300, {b"other": b""})
+        assert (t.extent.begins, t.extent.applied, rows(t)) == (200, 300, {b"other": b""})
         assert not t.restore(lambda: [([b"older"], [b""])], 0, 400)
 
     def test_keys_must_be_in_order(self, new):
         t = new()
         with pytest.raises(DamagedError, match="order"):
             t.restore(lambda: [([b"b", b"a"], [b"", b""])], 0, 2)
-        assert (t.applied, t.num_rows) == (0, 0)
+        assert (t.extent.applied, len(rows(t))) == (0, 0)
 
 
 class TestTruncating:
@@ -173,13 +173,13 @@ class TestTruncating:
         t.apply({b"a": b"1"}, 0, 3)
         t.truncate(3)
         found = t.find([b"a"])
-        assert (found.begins, found.applied, found.values, t.num_rows) == (3, 3, [None], 0)
+        assert (found.extent.begins, found.extent.applied, found.values, len(rows(t))) == (3, 3, [None], 0)
         t.apply({b"b": b"2"}, 3, 5)
         t.truncate(3)
         t.truncate(0)
-        assert (t.begins, t.applied, rows(t)) == (3, 5, {b"b": b"2"})
+        assert (t.extent.begins, t.extent.applied, rows(t)) == (3, 5, {b"b": b"2"})
         t.truncate(9)
-        assert (t.begins, t.applied, rows(t)) == (9, 9, {})
+        assert (t.extent.begins, t.extent.applied, rows(t)) == (9, 9, {})
 
 
 class TestOtherProcesses:
@@ -187,8 +187,8 @@ class TestOtherProcesses:
         t = new(map_bytes=MAP_BYTES)
         t.apply({b"a": b"1"}, 0, 1)
         in_process(_apply_much, cache, 1, 2)
-        assert t.applied == 2
-        assert t.num_rows == 20_001
+        assert t.extent.applied == 2
+        assert len(rows(t)) == 20_001
         assert t.apply({b"b": b"2"}, 2, 3)
 
     def test_a_forked_child_reads_and_writes(self, new):
@@ -217,7 +217,7 @@ class TestOtherProcesses:
             threading.Timer(0.2, go_on.set).start()
             child = os.fork()
             if child == 0:
-                os._exit(0 if t.num_rows == 1 and go_on.is_set() else 1)
+                os._exit(0 if len(rows(t)) == 1 and go_on.is_set() else 1)
             assert os.waitpid(child, 0)[1] == 0
             assert scan.result()[:2] == (0, 1)
 
@@ -236,7 +236,7 @@ class TestOtherProcesses:
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             t = new()
-            applied = t.applied
+            applied = t.extent.applied
             assert rows(t) == {key(i % 50): b"%d" % i for i in range(max(0, applied - 50), applied)}
             states.add(applied)
             t.close()
@@ -257,7 +257,7 @@ def _apply_much(cache, start, end):
 
 def _apply_for_ever(cache, began):
     t = Tablet(TabletFiles(cache, "t" * 32, 0), IDENTITY)
-    applied = t.applied
+    applied = t.extent.applied
     while True:
         assert t.apply({key(applied % 50): b"%d" % applied}, applied, applied + 1)
         applied += 1
@@ -296,14 +296,14 @@ class TestFilesThatCannotBeBelieved:
         damage(data_file(closed))
         t = new()
         whole = {key(i): b"x" * 100 for i in range(1000)}
-        assert (t.applied, rows(t)) in [(0, {}), (1000, whole)]
-        assert t.apply({b"a": b"1"}, t.applied, 2000)
+        assert (t.extent.applied, rows(t)) in [(0, {}), (1000, whole)]
+        assert t.apply({b"a": b"1"}, t.extent.applied, 2000)
         t.close()
-        assert new().applied == 2000
+        assert new().extent.applied == 2000
 
     def test_of_another_identity(self, closed, new):
         t = new(identity={"key": [2]})
-        assert (t.applied, t.num_rows) == (0, 0)
+        assert (t.extent.applied, len(rows(t))) == (0, 0)
 
     def test_damage_while_open_is_an_error_or_begins_anew(self, closed, new, monkeypatch):
         t = new()
@@ -316,7 +316,7 @@ class TestFilesThatCannotBeBelieved:
             return read(environment, action)
 
         monkeypatch.setattr(Environment, "read", fails_once)
-        assert t.applied == 0
+        assert t.extent.applied == 0
         assert rows(t) == {}
         assert t.apply({b"a": b"1"}, 0, 1)
 
@@ -352,7 +352,7 @@ class TestEviction:
         assert [path.name for path in evict(cache, sum(sizes))] == []
         assert [path.name for path in evict(cache, sum(sizes) - 1)] == ["0"]
         assert [path.name for path in evict(cache, 0)] == ["1", "2"]
-        assert new(1).applied == 0
+        assert new(1).extent.applied == 0
 
     def test_what_is_open_stays_here_and_in_other_processes(self, new, cache):
         new(0).apply({b"a": b"1"}, 0, 1)
@@ -408,7 +408,7 @@ class TestOfAProcess:
         close_tablets()
         monkeypatch.setenv("STREAMHOUSE_CACHE_BYTES_MAX", "1")
         open_tablet("url", "a" * 32, 1, IDENTITY)
-        assert open_tablet("url", "a" * 32, 0, IDENTITY).applied == 0
+        assert open_tablet("url", "a" * 32, 0, IDENTITY).extent.applied == 0
 
     def test_the_limit_is_a_number(self, monkeypatch):
         monkeypatch.setenv("STREAMHOUSE_CACHE_BYTES_MAX", "10GB")

@@ -41,7 +41,7 @@ from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.table_config import engine_of
-from streamhouse_spark.kv.upsert_commit import UpsertCommitter
+from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action, DropTag, SetProperties
 from streamhouse_spark.log.catalog.branches import Branch, find_branch, find_publication, publication_id, require_branch
 from streamhouse_spark.log.checkpoint import read_tagged
@@ -231,10 +231,15 @@ def _publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -
         _require_same_columns(state, changes)
         return changes.make_end_actions(state)
 
-    writer = UpsertCommitter(table.log, keyed.stager(shape, engine), make_end_actions)
     try:
-        _, committed = writer.write(
-            net.batches, transaction=changes.transaction, overwrite=changes.is_emptied, read=_make_read_version(changes)
+        _, committed = commit_upsert(
+            table.log,
+            keyed.stager(shape, engine),
+            net.batches,
+            transaction=changes.transaction,
+            overwrite=changes.is_emptied,
+            read=_make_read_version(changes),
+            extra_actions=make_end_actions,
         )
     except CommitConflictError as error:
         raise _conflict_error(changes, error) from error

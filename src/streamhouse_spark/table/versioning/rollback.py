@@ -11,7 +11,7 @@ A concurrent append, deletion or schema change conflicts with the rollback, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
@@ -154,7 +154,10 @@ def _rollback_log_table(table: TableHandle, now: TableState, target: TableState,
         raise _unsupported_error(
             now, target, "rows left it that no record names (a dropped partition, or another engine)"
         )
-    _require_offsets(table, now, target, removed)
+    if not lake_has_offsets(table, now, removed):  # another engine may have rewritten the files
+        raise _unsupported_error(
+            now, target, "rows that were appended since lost their offsets, as another engine wrote them again"
+        )
     report = RollbackReport(table.name, target.version, now.version, _count_rows(removed), num_added, dry_run)
     if not dry_run and (removed or num_added):
         added = [_read_deleted_rows(table, now, target, lost)] if lost else []
@@ -186,14 +189,6 @@ def _rollback_past_truncation(
         staged, transaction = _stage_returning_rows(table, now, rows), _transaction(now, target)
         commit_staged(table.log, staged, transaction=transaction, overwrite=True, require=require)
     return report
-
-
-def _require_offsets(table: TableHandle, now: TableState, target: TableState, removed: Mapping[int, OffsetSet]) -> None:
-    """Raise unless the rows to delete have offsets in the lake, too: another engine may have rewritten their files."""
-    if not lake_has_offsets(table, now, removed):
-        raise _unsupported_error(
-            now, target, "rows that were appended since lost their offsets, as another engine wrote them again"
-        )
 
 
 def _count_other_drops(state: TableState) -> int:
@@ -253,7 +248,7 @@ def _find_deleted_since(
         b: OffsetSet.merged([bucket_runs[b] for bucket_runs in (since, target.deleted) if b in bucket_runs])
         for b in now.buckets
     }
-    _require_named(now, target, pairs, lambda before, pair: _drops_rows(now, before, pair, ever, named))
+    _require_named(now, target, pairs, ever, named)
     return since, of_files
 
 
@@ -276,7 +271,8 @@ def _require_named(
     now: TableState,
     target: TableState,
     pairs: Sequence[tuple[TieredSnapshot, bool]],
-    drops: Callable[[TieredSnapshot | None, TieredSnapshot], bool],
+    deleted: Mapping[int, OffsetSet],
+    named: Sequence[Deleted],
 ) -> None:
     """Raise unless records name the rows that the lake lost since.
 
@@ -284,24 +280,13 @@ def _require_named(
     """
     before = target.lake
     for pair, is_named in reversed(pairs):
-        if not is_named and drops(before, pair):
+        if ADOPTED in now.properties:
+            has_drop = has_dropped_adopted_rows(before, pair, deleted, named)
+        else:
+            has_drop = has_dropped_rows(before, pair, deleted)
+        if has_drop and not is_named:
             raise _unsupported_error(now, target, _UNLOGGED_DROP)
         before = pair
-
-
-def _drops_rows(
-    now: TableState,
-    before: TieredSnapshot | None,
-    pair: TieredSnapshot,
-    deleted: Mapping[int, OffsetSet],
-    named: Sequence[Deleted],
-) -> bool:
-    is_adopted = ADOPTED in now.properties
-    return (
-        has_dropped_adopted_rows(before, pair, deleted, named)
-        if is_adopted
-        else has_dropped_rows(before, pair, deleted)
-    )
 
 
 def _require_files(
@@ -425,22 +410,16 @@ def _require_unchanged(state: TableState, now: TableState) -> None:
     pairs = {pair.snapshot_id for pair in now.lake_history}
     newer = (pair for pair in state.lake_history if pair.snapshot_id not in pairs)
     for before, pair in pairwise((now.lake, *newer)):
-        if pair is not None and _drops_unlogged_rows(now, before, pair, state.deleted):
+        if pair is None:
+            continue
+        if ADOPTED in now.properties:  # adopted rows are not counted, so that any such row is too many
+            has_drop = pair.dropped_rows > (before.dropped_rows if before is not None else 0)
+        else:
+            has_drop = has_dropped_rows(before, pair, state.deleted)
+        if has_drop:
             raise _changed_error(state, now, "a partition was dropped")
     if state.num_rows != now.num_rows:
         raise _changed_error(state, now, "rows left the lake")
-
-
-def _drops_unlogged_rows(
-    state: TableState, before: TieredSnapshot | None, pair: TieredSnapshot, deleted: Mapping[int, OffsetSet]
-) -> bool:
-    """Return whether a lake snapshot lacks more rows than the one before, apart from deletions that records name.
-
-    Adopted rows are not counted, so in an adopted table any such row is too many.
-    """
-    if ADOPTED in state.properties:
-        return pair.dropped_rows > (before.dropped_rows if before is not None else 0)
-    return has_dropped_rows(before, pair, deleted)
 
 
 def _changed_error(state: TableState, now: TableState, change: str) -> CommitConflictError:

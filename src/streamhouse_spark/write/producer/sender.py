@@ -80,11 +80,16 @@ def take_over(table: TableHandle, producer_id: str) -> Producer:
     Raises `InvalidOptionError` for an invalid id, `TransactionConflictError` for the id of a streaming query.
     """
     epoch_id = _epoch_id(Transaction(producer_id, 0).app_id)
+
+    def plan(state: TableState, _time_ms: int) -> tuple[Append]:
+        require_not_dropped(state)
+        return (Append((), ()),)
+
     for _ in range(CLAIMS_MAX):
         state = table.refresh()
         _require_producer(state, producer_id)
         epoch = (find_stored_version(state.transactions, state.past_transactions, epoch_id) or 0) + 1
-        committed = table.log.commit(_plan_epoch, transaction=Transaction(epoch_id, epoch), is_shared=True)
+        committed = table.log.commit(plan, transaction=Transaction(epoch_id, epoch), is_shared=True)
         if committed.duplicate_of is None:
             state = committed.state
             stored = find_stored_version(state.transactions, state.past_transactions, producer_id)
@@ -93,11 +98,6 @@ def take_over(table: TableHandle, producer_id: str) -> Producer:
         f"producer {producer_id!r} of {table.name} was taken by {CLAIMS_MAX} other writers, one after the other; "
         "nothing was written, give each writer an id of its own"
     )
-
-
-def _plan_epoch(state: TableState, _time_ms: int) -> tuple[Append]:
-    require_not_dropped(state)
-    return (Append((), ()),)
 
 
 def _epoch_id(producer_id: str) -> str:

@@ -57,7 +57,9 @@ class SenderThread:
     def start(self) -> None:
         """Start the thread. It is a daemon: process exit waits for the rows, not for the thread."""
         reinit_after_fork(self)
-        _wait_at_exit()
+        if os.getpid() not in _waiting_pids:  # children of multiprocessing do not run `atexit` handlers
+            _waiting_pids.add(os.getpid())
+            Finalize(None, _finish_all, exitpriority=100)
         _running.add(self)
         self._thread = threading.Thread(target=self._run, name="streamhouse-writer", daemon=True)
         self._thread.start()
@@ -142,13 +144,7 @@ _running: set[SenderThread] = set()
 
 
 _waiting_pids: set[int] = set()
-
-
-def _wait_at_exit() -> None:
-    """Make process exit wait for the rows. Children of multiprocessing do not run `atexit` handlers."""
-    if os.getpid() not in _waiting_pids:
-        _waiting_pids.add(os.getpid())
-        Finalize(None, _finish_all, exitpriority=100)
+"""Processes whose exit waits for the rows."""
 
 
 def _finish_all() -> None:
