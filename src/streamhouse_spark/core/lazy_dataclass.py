@@ -79,8 +79,8 @@ def _decorator(kind: type | None = None, /, *, frozen: bool = False, slots: bool
     def decorate(kind: type) -> type:
         if frozen and slots:
             return _decorate(kind, **options)
-        made: Any = dataclasses.dataclass
-        decorated: type = made(frozen=frozen, slots=slots, **options)(kind)
+        plain: Any = dataclasses.dataclass
+        decorated: type = plain(frozen=frozen, slots=slots, **options)(kind)
         return decorated
 
     return decorate if kind is None else decorate(kind)
