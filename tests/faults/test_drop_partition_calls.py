@@ -16,7 +16,7 @@ from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import require_verified, tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.kv import partition_overwrite
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.base import Storage
@@ -79,8 +79,8 @@ def test_a_log_table(is_cut, faults, lake, share):
     def work(storage: Storage) -> None:
         table = opened(storage, 3)
         state = table.refresh()
-        match = PartitionMatch.of({"day": MON}, state.schema, state.partition_by, "t")
-        partition_life._drop_from_lake(table, ends, PartitionMatches((match,)))
+        chosen = PartitionMatches.of([{"day": MON}], state.schema, state.partition_by, "t")
+        partition_life._drop_from_lake(table, ends, chosen)
         assert ids(table.to_arrow()) == after
 
     outcomes: Counter[tuple[str, bool]] = Counter()

@@ -26,7 +26,6 @@ PARTS = frozenset(
 ALLOWED = {
     "cli/diagnostics.py": {"found"},  # printed by `streamhouse doctor`
     "config/table_properties.py": {"_KNOWN"},
-    "core/lazy_dataclass.py": {"_ANEW", "_KNOWN"},
     "lake/types.py": {"there"},  # sent to the JVM
     "log/tiering_failures.py": {"mended_ms"},  # stored
     "schema/table_schema.py": {"FOUND", "_BESIDE_PARTITIONS"},  # `_found` is a column that users see

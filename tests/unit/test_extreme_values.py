@@ -29,7 +29,7 @@ from streamhouse_spark.errors import (
     SchemaMismatchError,
 )
 from streamhouse_spark.expressions.filters import parse_filter
-from streamhouse_spark.expressions.partition_filter import PartitionMatch
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import constant_bounds, may_match
 from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.log import staging
@@ -343,7 +343,7 @@ def test_texts_that_are_no_unicode_are_refused():
     with pytest.raises(InvalidOptionError, match=r"column 's'.*'\\ud800'"):
         parse_where("s = '\ud800'", SCHEMA)
     with pytest.raises(SchemaMismatchError, match=r"column 's' of t .*'\\ud800'"):
-        PartitionMatch.of_texts({"s": "\ud800"}, TableSchema.of(SCHEMA), ["s"], "t")
+        PartitionMatches.of_texts({"s": "\ud800"}, TableSchema.of(SCHEMA), ["s"], "t")
 
 
 @pytest.mark.parametrize(
@@ -374,4 +374,4 @@ def test_errors_show_values_that_python_lacks(warehouse_path):
         table.append(rows_of("DATE", [FAR_DAY]))
     with pytest.raises(SchemaMismatchError, match="a key of t is"):
         parse_keys([(FAR_DAY, FAR_DAY)], ["v"], "t")
-    assert str(PartitionMatch.of({"v": FAR_DAY}, table.state.schema, ["v"], "t")) == "v = '+5881580-07-11'"
+    assert str(PartitionMatches.of([{"v": FAR_DAY}], table.state.schema, ["v"], "t")) == "(v = '+5881580-07-11')"

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from streamhouse_spark.cli.session import Command, Session, take_duration_ms, take_names, take_pairs, take_values
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.schema.partitioning import split_fields
@@ -347,9 +347,8 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
     """
     parse_table_name(table).require_table("drop partitions of")
     opened = session.warehouse.table(table)
-    match = PartitionMatch.of_texts(values, opened.state.schema, opened.partition_by, opened.name)
-    chosen = PartitionMatches((match,))
-    subject = f"partition ({match}) of {opened.name}"
+    chosen = PartitionMatches.of_texts(values, opened.state.schema, opened.partition_by, opened.name)
+    subject = f"partition {chosen} of {opened.name}"
     if dry_run:
         _print_report(session, _drop_partition(session, opened, chosen, dry_run=True), f"would drop {subject}")
         return

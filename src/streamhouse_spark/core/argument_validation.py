@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
+from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, StreamhouseError, quote
 
 _Type = TypeVar("_Type", bound=type)
@@ -75,9 +76,9 @@ def require_part(name: str, value: object, expected: str, attribute: str) -> Non
 def require_texts(name: str, texts: Mapping[Any, Any] | None) -> None:
     """Raise `InvalidOptionError`, which shows no value, for a mapping that is not text to text."""
     for key, value in (texts or {}).items():
-        if not isinstance(key, str) or not _is_unicode(key):
+        if not isinstance(key, str) or not is_unicode(key):
             _refuse(f"a key of {name}", key, "a text")
-        if not isinstance(value, str) or not _is_unicode(value):
+        if not isinstance(value, str) or not is_unicode(value):
             raise InvalidOptionError(f"{name}[{quote(key)}] is a {type(value).__name__}, expected a text")
 
 
@@ -123,7 +124,7 @@ def _wait(name: str, value: object) -> None:
 
 
 def _text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not _is_unicode(value):
+    if not isinstance(value, str) or not is_unicode(value):
         _refuse(name, value, "a text")
 
 
@@ -157,10 +158,6 @@ _BITS_MAX = 1024
 
 def _small(value: object) -> float:
     return math.inf if isinstance(value, int) and value.bit_length() > _BITS_MAX // 2 else float(value)  # type: ignore[arg-type]
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in text) if not text.isascii() else True
 
 
 def _refuse(name: str, value: object, expected: str, kind: type[StreamhouseError] = InvalidOptionError) -> None:

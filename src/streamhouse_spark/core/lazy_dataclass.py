@@ -1,8 +1,8 @@
 """Dataclasses with lazily generated methods.
 
 `dataclasses.dataclass` compiles five or more methods per class definition. For the classes that a Spark Python worker
-loads, of which it uses few, that was half of its start time. Here each method is generated on first access, and is a
-plain function of the class from then on.
+loads, of which it uses few, that was half of its start time. Here each method of a frozen class with slots is generated
+on first access, and is a plain function of the class from then on. The few other classes are made by `dataclasses`.
 
 Everything else is as in `dataclasses`: fields, their order and defaults, `replace`, `fields`, `asdict`, pickling, and
 the errors of frozen values. ``InitVar`` and ``KW_ONLY`` are not supported. Type checkers see the original. A mistake in
@@ -11,9 +11,8 @@ a class, such as a default before a field without one, is reported on first use 
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from reprlib import recursive_repr
 from types import FunctionType, MemberDescriptorType
@@ -26,10 +25,10 @@ __all__ = ["dataclass", "replace"]
 
 _SIGNS: Final = {"__eq__": "==", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _ORDER: Final = ("__lt__", "__le__", "__gt__", "__ge__")
-_KNOWN: Final = frozenset({"frozen", "slots", "eq", "order", "repr"})
+_FROZEN: Final = ("__setattr__", "__delattr__")
 _NO_FIELDS: Final = ("ClassVar", "typing.ClassVar")
 _REFUSED: Final = ("InitVar", "dataclasses.InitVar", "KW_ONLY", "dataclasses.KW_ONLY")
-_ANEW: Final = ("__dict__", "__weakref__")
+_RECREATED: Final = ("__dict__", "__weakref__")
 """Attributes that the copy of a class with slots gets separately."""
 
 
@@ -44,31 +43,14 @@ _FROM_FACTORY: Final = _FactoryDefault()
 
 
 class _Class:
-    """A decorated class and the contents of its body."""
+    """A decorated class and its fields: their annotations and defaults in the class body."""
 
-    __slots__ = ("body", "fields", "frozen", "kind", "options")
+    __slots__ = ("body", "kind", "options")
 
-    def __init__(self, kind: type, options: Mapping[str, bool]) -> None:
-        """Raises `TypeError` for an unsupported field."""
+    def __init__(self, kind: type, body: dict[str, Any], options: dict[str, bool]) -> None:
         self.kind = kind
-        self.body = dict(vars(kind))
+        self.body = body
         self.options = options
-        self.frozen = self.requests("frozen")
-        self.fields: list[str] = []
-        for name, annotation in self.body.get("__annotations__", {}).items():
-            text = str(annotation)
-            if text.startswith(_REFUSED):
-                raise TypeError(f"{kind.__qualname__}.{name} is {text}: use dataclasses.dataclass")
-            if not text.startswith(_NO_FIELDS):
-                self.fields.append(name)
-
-    def requests(self, option: str) -> bool:
-        return self.options.get(option, option in ("eq", "repr"))
-
-    def keep_fields(self) -> None:
-        """Release the rest of the body, which references the class that the one with slots replaced."""
-        names = ("__module__", "__annotations__", *self.body.get("__annotations__", ()))
-        self.body = {name: self.body[name] for name in names if name in self.body}
 
 
 _Make = Callable[[_Class, str], Any]
@@ -93,10 +75,15 @@ class _Later:
         return method.__get__(instance, owner) if isinstance(method, FunctionType) else method
 
 
-def _decorator(kind: type | None = None, /, **options: bool) -> Any:
-    if unknown := options.keys() - _KNOWN:
-        raise TypeError(f"{', '.join(sorted(unknown))}: use dataclasses.dataclass")
-    return _decorate(_Class(kind, options)) if kind is not None else lambda kind: _decorate(_Class(kind, options))
+def _decorator(kind: type | None = None, /, *, frozen: bool = False, slots: bool = False, **options: bool) -> Any:
+    def decorate(kind: type) -> type:
+        if frozen and slots:
+            return _decorate(kind, **options)
+        plain: Any = dataclasses.dataclass
+        decorated: type = plain(frozen=frozen, slots=slots, **options)(kind)
+        return decorated
+
+    return decorate if kind is None else decorate(kind)
 
 
 def _replace_fields(value: Any, /, **changes: Any) -> Any:
@@ -110,80 +97,59 @@ if not TYPE_CHECKING:
     replace = _replace_fields
 
 
-def _decorate(of: _Class) -> type:
-    methods = {name: _Later(name, make, of) if make is not None else None for name, make in _method_makers(of).items()}
-    if of.requests("slots"):
-        _install_slots(of, methods)
-    else:
-        _install_methods(of, methods)
-    of.keep_fields()
+def _decorate(first: type, *, eq: bool = True, order: bool = False, repr: bool = True) -> type:  # noqa: A002
+    """Recreate the class with a slot for each field without a slot in a base, and with its methods to be generated."""
+    body, annotations = dict(vars(first)), vars(first).get("__annotations__", {})
+    own = [name for name, annotation in annotations.items() if not str(annotation).startswith(_NO_FIELDS)]
+    for name in own:
+        if str(annotations[name]).startswith(_REFUSED):
+            raise TypeError(f"{first.__qualname__}.{name} is {annotations[name]}: use dataclasses.dataclass")
+    demanded = ("__slots__", *_FROZEN, *(_ORDER if order else ()))
+    if conflicting := [name for name in demanded if name in body]:
+        raise TypeError(f"{first.__qualname__} has {conflicting[0]} in its body and asks for it")
+    fields_body = {name: body[name] for name in ("__module__", "__annotations__", *annotations) if name in body}
+    of = _Class(first, fields_body, {"frozen": True, "slots": True, "eq": eq, "order": order, "repr": repr})
+    makers: dict[str, _Make] = {
+        "__init__": _init,
+        "__match_args__": _match_args,
+        "__replace__": _make_init_copy_method if "__init__" in body else _make_copy_method,
+        **({"__repr__": _repr} if repr else {}),
+        **({"__eq__": _make_eq_method} if eq else {}),
+    }
+    makers = {name: make for name, make in makers.items() if name not in body}
+    makers |= dict.fromkeys(_ORDER if order else (), _make_eq_method) | dict.fromkeys(_FROZEN, _make_frozen_method)
+    if eq and body.get("__hash__") is None and ("__hash__" not in body or "__eq__" in body):
+        makers["__hash__"] = _hash  # Python sets it to None if the body has __eq__
+    makers |= {"__dataclass_fields__": _fields, "__dataclass_params__": _params}
+    body = {name: value for name, value in body.items() if name not in own and name not in _RECREATED}
+    methods = {name: _Later(name, make, of) for name, make in makers.items()}
+    new_body = {"__getstate__": _state_of, "__setstate__": _restore_state, **body, **methods}
+    of.kind = type(first)(first.__name__, first.__bases__, {**new_body, "__slots__": _new_slots(first, own)})
+    of.kind.__qualname__ = first.__qualname__
     return of.kind
 
 
-def _install_methods(of: _Class, methods: Mapping[str, _Later | None]) -> None:
-    for name in of.fields:
-        if isinstance(default := of.body.get(name), dataclasses.Field):
-            if default.default is dataclasses.MISSING:
-                delattr(of.kind, name)
-            else:
-                setattr(of.kind, name, default.default)
-    for name, value in methods.items():
-        setattr(of.kind, name, value)
-    abc.update_abstractmethods(of.kind)
-
-
-def _method_makers(of: _Class) -> dict[str, _Make | None]:
-    """Return name → generator for all methods. A method in the body is kept, or rejected with `TypeError`."""
-    copying = _make_init_copy_method if "__init__" in of.body else _make_copy_method
-    makers: dict[str, _Make | None] = {"__init__": _init, "__match_args__": _match_args, "__replace__": copying}
-    if of.requests("repr"):
-        makers["__repr__"] = _repr
-    if of.requests("eq"):
-        makers["__eq__"] = _make_eq_method
-    makers = {name: make for name, make in makers.items() if name not in of.body}
-    demanded: dict[str, _Make | None] = {}
-    if of.requests("order"):
-        demanded |= dict.fromkeys(_ORDER, _make_eq_method)
-    if of.frozen:
-        demanded |= {"__setattr__": _make_frozen_method, "__delattr__": _make_frozen_method}
-    if conflicting := demanded.keys() & of.body.keys():
-        raise TypeError(f"{of.kind.__qualname__} has {min(conflicting)} in its body and asks for it")
-    if of.requests("eq") and (of.body.get("__hash__") is None and ("__hash__" not in of.body or "__eq__" in of.body)):
-        demanded["__hash__"] = _hash if of.frozen else None  # Python sets it to None if the body has __eq__
-    return {**makers, **demanded, "__dataclass_fields__": _fields, "__dataclass_params__": _params}
-
-
-def _install_slots(of: _Class, methods: Mapping[str, _Later | None]) -> None:
-    """Recreate the class with a slot for each field without a slot in a base."""
-    first = of.kind
-    if "__slots__" in of.body:
-        raise TypeError(f"{first.__qualname__} has __slots__ in its body and asks for them")
+def _new_slots(first: type, own: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the fields without a slot in a base."""
     bases = [base for base in first.__mro__[-2:0:-1] if "__slots__" in vars(base) or _has_fields(base)]
-    base_slots = {slot for base in bases for slot in _slots_of(base)}
+    base_slots: set[str] = set()
     is_field_by_name: dict[str, bool] = {}  # False for a ClassVar that hides a field
-    for base in filter(_has_fields, bases):
-        real = {field.name for field in dataclasses.fields(base)}
-        is_field_by_name |= {name: name in real for name in vars(base).get("__annotations__", {})}
-    is_field_by_name |= {name: name in of.fields for name in of.body.get("__annotations__", {})}
-    body = {name: value for name, value in of.body.items() if name not in of.fields and name not in _ANEW}
-    if of.frozen:
-        body = {"__getstate__": _state_of, "__setstate__": _restore_state} | body
-    slots = tuple(name for name, is_field in is_field_by_name.items() if is_field and name not in base_slots)
-    of.kind = type(first)(first.__name__, first.__bases__, {**body, **methods, "__slots__": slots})
-    of.kind.__qualname__ = first.__qualname__
+    for base in bases:
+        slots = vars(base).get("__slots__", ())
+        base_slots.update((slots,) if isinstance(slots, str) else slots)
+        if _has_fields(base):
+            real = {field.name for field in dataclasses.fields(base)}
+            is_field_by_name |= {name: name in real for name in vars(base).get("__annotations__", {})}
+    is_field_by_name |= {name: name in own for name in vars(first).get("__annotations__", {})}
+    return tuple(name for name, is_field in is_field_by_name.items() if is_field and name not in base_slots)
 
 
 def _has_fields(kind: type) -> bool:
     return "__dataclass_fields__" in vars(kind)
 
 
-def _slots_of(kind: type) -> Iterable[str]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else slots
-
-
 def _state_of(value: Any) -> list[Any]:
-    """Return the pickled state of a frozen value with slots."""
+    """Return the pickled state of a value."""
     return [getattr(value, field.name) for field in dataclasses.fields(value)]
 
 
@@ -248,42 +214,42 @@ def _store_line(of: _Class, field: dataclasses.Field[Any], scope: dict[str, Any]
     elif field.default is not dataclasses.MISSING:
         scope[f"_default_{name}"] = field.default
         value = name if field.init else f"_default_{name}"
-    if not field.init and (value == name or (field.default is not dataclasses.MISSING and not of.requests("slots"))):
+    if not field.init and value == name:
         return None
-    if not of.frozen:
-        return f"self.{name} = {value}"
-    slot = next((vars(base)[name] for base in of.kind.__mro__ if name in vars(base)), None)
+    slot = _attribute(of.kind, name)
     if isinstance(slot, MemberDescriptorType):  # takes two thirds of the time of object.__setattr__
         scope[f"_put_{name}"] = slot.__set__
         return f"_put_{name}(self, {value})"
     return f"_set(self, {name!r}, {value})"
 
 
+def _attribute(kind: type, name: str) -> Any:
+    """Return an attribute as the class or a base defines it, or None."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+
+
 def _make_copy_method(of: _Class, name: str) -> FunctionType:
     """Return the method for `replace`, and for `copy.replace` from Python 3.13 on.
 
-    Classes that do more than store fields use the one of `dataclasses`.
+    Classes that do more than store fields in slots use the one of `dataclasses`.
     """
     fields, kind = _all(of), of.kind
-    names = [field.name for field in fields]
-    slots = {name: next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None) for name in names}
-    has_slots = {isinstance(slot, MemberDescriptorType) for slot in slots.values()}
-    is_plain = len(has_slots) == 1 and all(field.init for field in fields) and not hasattr(kind, "__post_init__")
-    if not is_plain:
+    slots = {field.name: _attribute(kind, field.name) for field in fields}
+    is_plain = all(isinstance(slot, MemberDescriptorType) for slot in slots.values())
+    if not is_plain or hasattr(kind, "__post_init__") or not all(field.init for field in fields):
         return _make_init_copy_method(of, name)
-    scope: dict[str, Any] = {"_names": frozenset(names), "_replace": dataclasses.replace, "_kind": kind}
-    lines = ["if self.__class__ is not _kind or not changes.keys() <= _names:", "    return _replace(self, **changes)"]
-    lines.append("made = _new(_kind)")
-    scope["_new"] = kind.__new__
-    if has_slots == {True}:
-        scope["_puts"] = {name: slot.__set__ for name, slot in slots.items() if slot is not None}
-        scope |= {f"_put_{name}": put for name, put in scope["_puts"].items()}
-        lines += [f"_put_{name}(made, self.{name})" for name in names]
-        lines.append("for name in changes: _puts[name](made, changes[name])")
-    else:
-        lines.append(f"made.__dict__.update({', '.join(f'{name}=self.{name}' for name in names)})")
-        lines.append("made.__dict__.update(changes)")
-    return _compile_function(of, name, ["self", "/", "**changes"], [*lines, "return made"], scope)
+    puts = {name: slot.__set__ for name, slot in slots.items()}
+    scope: dict[str, Any] = {"_replace": dataclasses.replace, "_kind": kind, "_new": kind.__new__, "_puts": puts}
+    scope |= {f"_put_{name}": put for name, put in puts.items()}
+    lines = [
+        "if self.__class__ is not _kind or not changes.keys() <= _puts.keys():",
+        "    return _replace(self, **changes)",
+        "made = _new(_kind)",
+        *(f"_put_{name}(made, self.{name})" for name in slots),
+        "for name in changes: _puts[name](made, changes[name])",
+        "return made",
+    ]
+    return _compile_function(of, name, ["self", "/", "**changes"], lines, scope)
 
 
 def _make_init_copy_method(of: _Class, name: str) -> FunctionType:

@@ -105,8 +105,7 @@ def truncate_partitions(table: TableHandle, chosen: PartitionMatches) -> None:
 def partition_filter(chosen: PartitionMatches) -> PartitionOverwriteFilter:
     """Return a filter of partitions, which all name the same columns."""
     partitions = pa.concat_tables(
-        pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
-        for match in chosen.matches
+        pa.table({name: pa.array([value.as_py()], value.type) for name, value in match}) for match in chosen.matches
     )
     return PartitionOverwriteFilter(partitions, tuple(PartitionField(name) for name in partitions.column_names))
 

@@ -200,6 +200,8 @@ def _evaluate(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray 
     match node:
         case IsNull():
             return pc.is_null(column)
+        case Compare(is_false_for_nan=True):
+            return None  # its value may be rounded: the filter of the read decides
         case Compare(operator, _, value) if operator in _TEXT_TESTS:
             return pc.call_function(_TEXT_TESTS[operator], [column], options=pc.MatchSubstringOptions(value))
         case Compare():
@@ -214,7 +216,7 @@ def _compare_constant(node: Compare, column: pa.Array) -> pa.BooleanArray | None
     if constant is None:
         return None
     operator = "=" if node.operator == "<=>" else node.operator
-    if pa.types.is_floating(column.type) and not node.is_false_for_nan:
+    if pa.types.is_floating(column.type):
         matches = _compare_floats(operator, column, constant)
     else:
         matches = pc.call_function(_COMPARISONS[operator], [column, constant])

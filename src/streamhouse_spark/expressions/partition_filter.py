@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -30,76 +29,66 @@ _TESTED_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionMatch:
-    """All partitions with these values in these columns. Null and NaN are values."""
+class PartitionMatches:
+    """All partitions with one of some combinations of values in some partition columns. Null and NaN are values."""
 
-    values: tuple[tuple[str, pa.Scalar], ...]
-    """Partition column → value in the column's type, at least one."""
+    matches: tuple[tuple[tuple[str, pa.Scalar], ...], ...]
+    """Combinations of partition column → value in the column's type, each of at least one column."""
 
     @classmethod
-    def of(cls, partition: object, schema: TableSchema, partition_by: Sequence[str], table: str) -> PartitionMatch:
-        """Match the partitions with the values of a mapping, whose names are case-insensitive.
+    def of(
+        cls, partitions: Iterable[object], schema: TableSchema, partition_by: Sequence[str], table: str
+    ) -> PartitionMatches:
+        """Match the partitions with the values of mappings, whose names are case-insensitive.
 
         Raises `InvalidOptionError` for a table without partitions, for a value that is not a non-empty mapping, and for
         a name that is not a partition column; `SchemaMismatchError` for a value that does not fit its column.
         """
-        columns = _validate_partition(partition, partition_by, table)
-        partition_schema = TableSchema(tuple(schema.column(name) for name in columns))
-        row = convert_to_schema([columns], partition_schema, table=table)
-        return cls(tuple((name, row.column(name)[0]) for name in partition_schema.names))
+        matches = []
+        for partition in partitions:
+            columns = _validate_partition(partition, partition_by, table)
+            partition_schema = TableSchema(tuple(schema.column(name) for name in columns))
+            row = convert_to_schema([columns], partition_schema, table=table)
+            matches.append(tuple((name, row.column(name)[0]) for name in partition_schema.names))
+        return cls(tuple(matches))
 
     @classmethod
     def of_texts(
         cls, partition: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str], table: str
-    ) -> PartitionMatch:
-        """Match as `of` does, with values as texts; `NULL_NAME` is null."""
+    ) -> PartitionMatches:
+        """Match one partition as `of` does, with values as texts; `NULL_NAME` is null."""
         columns = _validate_partition(partition, partition_by, table)
         typed = {name: _cast_scalar(table, name, text, schema.column(name).type) for name, text in columns.items()}
-        return cls.of(typed, schema, partition_by, table)
-
-    def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return which of the rows are in these partitions. The rows have at least the columns of the match."""
-        matches = np.ones(rows.num_rows, np.bool_)
-        for name, value in self.values:
-            matches &= _equality_mask(rows.column(name), value).to_numpy()
-        return matches
-
-    def holds(self, partition: Mapping[str, Any]) -> bool:
-        """Return whether a partition matches, given its columns' plain values (days and microseconds as integers)."""
-        return all(_are_equal(partition[name], scalar_to_ticks(value)) for name, value in self.values)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} = {_format_value(to_python(value))}" for name, value in self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionMatches:
-    """The union of several `PartitionMatch`."""
-
-    matches: tuple[PartitionMatch, ...]
+        return cls.of([typed], schema, partition_by, table)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The partition columns that the matches use."""
-        return tuple(dict.fromkeys(name for match in self.matches for name, _ in match.values))
+        return tuple(dict.fromkeys(name for match in self.matches for name, _ in match))
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        matches = np.zeros(rows.num_rows, np.bool_)
+        """Return which of the rows are in these partitions. The rows have at least `columns`."""
+        is_match = np.zeros(rows.num_rows, np.bool_)
         for match in self.matches:
-            matches |= match.mask(rows)
-        return matches
+            masks = [_equality_mask(rows.column(name), value).to_numpy() for name, value in match]
+            is_match |= np.logical_and.reduce(masks)
+        return is_match
 
     def holds(self, partition: Mapping[str, Any]) -> bool:
-        return any(match.holds(partition) for match in self.matches)
+        """Return whether a partition matches, given its columns' plain values (days and microseconds as integers)."""
+        return any(
+            all(_are_equal(partition[name], scalar_to_ticks(value)) for name, value in match) for match in self.matches
+        )
 
     def renamed(self, names: Mapping[str, str]) -> PartitionMatches:
         """Return the same partitions with other column names."""
-        return PartitionMatches(
-            tuple(replace(m, values=tuple((names[name], value) for name, value in m.values)) for m in self.matches)
-        )
+        return PartitionMatches(tuple(tuple((names[name], value) for name, value in match) for match in self.matches))
 
     def __str__(self) -> str:
-        return " or ".join(f"({match})" for match in self.matches)
+        texts = (
+            ", ".join(f"{name} = {_format_value(to_python(value))}" for name, value in match) for match in self.matches
+        )
+        return " or ".join(f"({text})" for text in texts)
 
 
 def _validate_partition(partition: object, partition_by: Sequence[str], table: str) -> dict[str, Any]:

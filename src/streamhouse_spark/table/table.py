@@ -289,12 +289,12 @@ class Table(TableHandle, Scannable):
         >>> orders.drop_partition({"day": "mon"}).rows
         1
         """
-        from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+        from streamhouse_spark.expressions.partition_filter import PartitionMatches
         from streamhouse_spark.table.drop_partition import drop_partitions
 
         state = self.refresh()
-        match = PartitionMatch.of(partition, state.schema, state.partition_by, self.name)
-        return drop_partitions(self, PartitionMatches((match,)), dry_run=dry_run)
+        chosen = PartitionMatches.of([partition], state.schema, state.partition_by, self.name)
+        return drop_partitions(self, chosen, dry_run=dry_run)
 
     def stager(self, state: TableState | None = None) -> RowStager:
         """Return a stager for the schema and properties of ``state``, by default the latest cached one."""

@@ -19,6 +19,7 @@ from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 
 T = TypeVar("T")
+FROZEN_SLOTS = {"frozen": True, "slots": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +233,12 @@ def test_a_method_in_the_body_stays():
 @pytest.mark.parametrize(
     ("body", "options", "text"),
     [
-        ("a: dataclasses.InitVar[int]", {}, "InitVar"),
-        ("_: dataclasses.KW_ONLY", {}, "KW_ONLY"),
-        ("a: int", {"kw_only": True}, "kw_only"),
-        ("a: int\n    def __lt__(self, other): return True", {"order": True}, "__lt__"),
-        ("a: int\n    def __setattr__(self, name, value): pass", {"frozen": True}, "__setattr__"),
-        ("__slots__ = ()\n    a: int", {"slots": True}, "__slots__"),
+        ("a: dataclasses.InitVar[int]", FROZEN_SLOTS, "InitVar"),
+        ("_: dataclasses.KW_ONLY", FROZEN_SLOTS, "KW_ONLY"),
+        ("a: int", FROZEN_SLOTS | {"kw_only": True}, "kw_only"),
+        ("a: int\n    def __lt__(self, other): return True", FROZEN_SLOTS | {"order": True}, "__lt__"),
+        ("a: int\n    def __setattr__(self, name, value): pass", FROZEN_SLOTS, "__setattr__"),
+        ("__slots__ = ()\n    a: int", FROZEN_SLOTS, "__slots__"),
     ],
 )
 def test_it_refuses_what_it_cannot_do(body, options, text):

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Operation
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, LakeMismatchError, LakeRolledBackError, OffsetRange
-from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
 from streamhouse_spark.lake.parquet import copy_on_write as partition_drop
@@ -31,7 +31,7 @@ only_iceberg = pytest.mark.parametrize("lake_format", ["iceberg"])
 
 def chosen(lake, *values: dict) -> PartitionMatches:
     spec = lake.place.spec
-    return PartitionMatches(tuple(PartitionMatch.of(v, spec.schema, spec.partition_by, "t") for v in values))
+    return PartitionMatches.of(values, spec.schema, spec.partition_by, "t")
 
 
 def drop(lake, *values: dict, below: int = 1000, **options):

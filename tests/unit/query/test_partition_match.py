@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.expressions.partition_filter import NULL_NAME, PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import NULL_NAME, PartitionMatches
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of(
@@ -21,8 +21,8 @@ DAY = dt.date(2026, 1, 31)
 MOMENT = dt.datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=dt.UTC)
 
 
-def match(given: object) -> PartitionMatch:
-    return PartitionMatch.of(given, SCHEMA, ALL, "a.t")
+def match(*partitions: object) -> PartitionMatches:
+    return PartitionMatches.of(partitions, SCHEMA, ALL, "a.t")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_some_columns_mean_all_partitions_below_them():
     found = match({"DAY": DAY, "c": "x"})
     rows = pa.table({"day": [DAY, DAY, None], "c": ["x", "y", "x"], "n": [1, 2, 3]})
     assert found.mask(rows).tolist() == [True, False, False]
-    both = PartitionMatches((found, match({"c": "y"})))
+    both = match({"DAY": DAY, "c": "x"}, {"c": "y"})
     assert both.columns == ("day", "c")
     assert both.mask(rows).tolist() == [True, True, False]
     assert both.renamed({"day": "Day", "c": "c"}).holds({"Day": 20484, "c": "x"})
@@ -67,7 +67,7 @@ def test_some_columns_mean_all_partitions_below_them():
 
 def test_texts_as_people_write_them():
     texts = {"day": "2026-01-31", "d": "1.5", "n": "7", "c": NULL_NAME, "f": "true", "at": "2026-01-31 12:00:00Z"}
-    assert PartitionMatch.of_texts(texts, SCHEMA, ALL, "a.t") == match(
+    assert PartitionMatches.of_texts(texts, SCHEMA, ALL, "a.t") == match(
         {
             "day": DAY,
             "d": decimal.Decimal("1.50"),
@@ -78,9 +78,9 @@ def test_texts_as_people_write_them():
         }
     )
     with pytest.raises(SchemaMismatchError, match=r"'day'.*'tomorrow'"):
-        PartitionMatch.of_texts({"day": "tomorrow"}, SCHEMA, ALL, "a.t")
+        PartitionMatches.of_texts({"day": "tomorrow"}, SCHEMA, ALL, "a.t")
     with pytest.raises(SchemaMismatchError, match=r"type timestamp, .*write it with its zone, such as 2026"):
-        PartitionMatch.of_texts({"at": "2026-01-31 12:00:00"}, SCHEMA, ALL, "a.t")
+        PartitionMatches.of_texts({"at": "2026-01-31 12:00:00"}, SCHEMA, ALL, "a.t")
 
 
 @pytest.mark.parametrize("given", [{}, None, "day=1", [("day", 1)], {"id": 1}, {"nowhere": 1}, {1: 2}])
@@ -96,4 +96,4 @@ def test_a_column_twice_and_values_that_do_not_fit():
         with pytest.raises(SchemaMismatchError):
             match(given)
     with pytest.raises(InvalidOptionError, match="not partitioned"):
-        PartitionMatch.of({"day": DAY}, SCHEMA, [], "a.t")
+        PartitionMatches.of([{"day": DAY}], SCHEMA, [], "a.t")

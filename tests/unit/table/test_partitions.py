@@ -20,7 +20,7 @@ from streamhouse_spark.errors import (
     StorageError,
     TableNotFoundError,
 )
-from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.kv import partition_overwrite
 from streamhouse_spark.kv.tablet import Tablet, close_tablets
 from streamhouse_spark.lake.tiering import record_snapshot
@@ -82,7 +82,7 @@ def tier(table):
 
 def chosen(table, **values) -> PartitionMatches:
     state = table.refresh()
-    return PartitionMatches((PartitionMatch.of(values, state.schema, state.partition_by, table.name),))
+    return PartitionMatches.of([values], state.schema, state.partition_by, table.name)
 
 
 # -- log tables -------------------------------------------------------------------------------------------------------

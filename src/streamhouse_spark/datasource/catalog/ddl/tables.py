@@ -28,7 +28,7 @@ from streamhouse_spark.dml.overwrite import truncate_partitions as truncate_matc
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.expressions.generated_columns import GENERATED
-from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_planning import ScanRequest, scan_tiered_snapshot
@@ -243,7 +243,7 @@ def _partition_matches(table: TableHandle, state: TableState, partitions: Sequen
         {column.name: parse_cell(cell, column.type) for column, cell in zip(columns, cells, strict=True)}
         for cells in partitions
     ]
-    return PartitionMatches(tuple(PartitionMatch.of(row, state.schema, state.partition_by, table.name) for row in rows))
+    return PartitionMatches.of(rows, state.schema, state.partition_by, table.name)
 
 
 def _partition_index(state: TableState, name: str) -> int:

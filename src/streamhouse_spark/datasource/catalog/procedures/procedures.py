@@ -26,7 +26,7 @@ from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.catalog.procedures.spark_jobs import SparkJobs, make_group_runner, make_round_runner
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.expressions.filters import parse_filter
-from streamhouse_spark.expressions.partition_filter import NULL_NAME, PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import NULL_NAME, PartitionMatches
 from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.snapshot_history import newest_snapshot
@@ -415,8 +415,8 @@ def drop_partition(call: Call) -> Rows:
     table = call.table
     state = table.refresh()
     texts = _parse_partition(call["partition"])
-    match = PartitionMatch.of_texts(texts, state.schema, state.partition_by, table.name)
-    report = drop_partitions(table, PartitionMatches((match,)), dry_run=call["dry_run"])
+    chosen = PartitionMatches.of_texts(texts, state.schema, state.partition_by, table.name)
+    report = drop_partitions(table, chosen, dry_run=call["dry_run"])
     return [(table.name, report.rows, report.files, report.snapshot_id, call["dry_run"])]
 
 
