@@ -52,6 +52,37 @@ from streamhouse_spark.table.system_views import BINLOG, CHANGELOG
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
+SEGMENTS_MAX: Final = 1_000
+"""Maximum segments per batch. A batch with fewer segments than exist ends after them."""
+IGNORED_ACTIONS: Final = (
+    "append",
+    "append-parts",
+    "replace",
+    "replace-parts",
+    "lake",
+    "properties",
+    "properties-checked",
+    "rename",
+    "trim",
+    "condemn",
+    "purge",
+    "kv",
+    "kv-parts",
+    "forget",
+    "expire",
+    "consumer",
+    "tag",
+    "untag",
+    "archive",
+    DROPPED_ROWS,
+    DROPPED_FILE_ROWS,
+)
+"""Actions that change neither columns nor existing rows: readers skip them."""
+CATCH_UP_ADVICE: Final = (
+    "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
+)
+_PLACES: Final = frozenset(field.name for field in (CHANGE_TYPE, BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP, ROW_ID))
+
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
@@ -171,37 +202,6 @@ def _num_tasks(stream: _Stream, initial_backlog: InitialBacklog, slots: int, num
             "query first"
         )
     return num_tasks
-
-
-SEGMENTS_MAX: Final = 1_000
-"""Maximum segments per batch. A batch with fewer segments than exist ends after them."""
-IGNORED_ACTIONS: Final = (
-    "append",
-    "append-parts",
-    "replace",
-    "replace-parts",
-    "lake",
-    "properties",
-    "properties-checked",
-    "rename",
-    "trim",
-    "condemn",
-    "purge",
-    "kv",
-    "kv-parts",
-    "forget",
-    "expire",
-    "consumer",
-    "tag",
-    "untag",
-    "archive",
-    DROPPED_ROWS,
-    DROPPED_FILE_ROWS,
-)
-"""Actions that change neither columns nor existing rows: readers skip them."""
-CATCH_UP_ADVICE: Final = (
-    "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +366,3 @@ def _describe_layouts(
         arrow = base64.b64encode(written.arrow.serialize().to_pybytes()).decode()
         layouts[str(schema_id)] = {"arrow": arrow, "columns": chosen}
     return layouts
-
-
-_PLACES: Final = frozenset(field.name for field in (CHANGE_TYPE, BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP, ROW_ID))

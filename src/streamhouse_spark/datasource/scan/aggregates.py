@@ -32,6 +32,8 @@ READ_BYTES_MAX = 4 << 20
 """Maximum bytes of log segments without statistics, such as small appends, that are read."""
 _EXACT_IN_LAKE = ("number", "date", "timestamp", "timestamp_ntz", "boolean")
 """Type families whose bounds in lake files are exact: text bounds may be truncated, and NaN is not counted."""
+_EXACT = decimal.Context(prec=38)
+"""Exact context for decimals: Python's default rounds to 28 digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,6 @@ class Summary:
     value_count: int
     low: Any = None
     high: Any = None
-
-
-_EXACT = decimal.Context(prec=38)
-"""Exact context for decimals: Python's default rounds to 28 digits."""
 
 
 def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -38,6 +38,9 @@ _ALONE_BYTES_MAX = 16 << 20
 """Bytes of the requested columns that one core reads in some tenths of a second. Below this, a second task costs more
 than it saves.
 """
+BUCKET_SPREAD_MAX = 4
+"""Maximum cores per bucket at which groups of single buckets are accepted."""
+SplitT = TypeVar("SplitT", bound="Split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,12 +297,7 @@ def _width_bytes(data_type: pa.DataType) -> int:
         return _TEXT_BYTES
 
 
-BUCKET_SPREAD_MAX = 4
-"""Maximum cores per bucket at which groups of single buckets are accepted."""
-
-
 Split: TypeAlias = ParquetSplit | ArrowSplit
-SplitT = TypeVar("SplitT", bound=Split)
 
 
 @dataclass(frozen=True, slots=True)

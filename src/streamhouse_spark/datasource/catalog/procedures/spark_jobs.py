@@ -48,6 +48,15 @@ logger = logging.getLogger(__name__)
 
 JOB_BYTES_MIN: Final = 64 << 20
 """Bytes of files, or of rows in memory, that make a job worth its start of about a second."""
+CONFLICT_ERRORS: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
+"""Errors that a retry of the task would hit again and that the planner handles."""
+_REWRITING: Final = {
+    "iceberg": ("iceberg.compaction", "RewriteTask", "CompactGroup"),
+    "iceberg by key": ("iceberg.compaction", "KeyedRewriteTask", "KeyedGroup"),
+    "paimon": ("paimon.compaction", "RewriteTask", "CompactGroup"),
+    "paimon by key": ("paimon.compaction", "KeyedRewriteTask", "GroupFiles"),
+}
+"""Lake modules that rewrite groups of files, each with its writer and group class."""
 
 
 class SparkJobs:
@@ -170,19 +179,6 @@ def make_round_runner(jobs: SparkJobs, table: TableHandle, *, spark_job: bool | 
         return run_in_groups(tasks, run_groups)
 
     return run
-
-
-CONFLICT_ERRORS: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
-"""Errors that a retry of the task would hit again and that the planner handles."""
-
-
-_REWRITING: Final = {
-    "iceberg": ("iceberg.compaction", "RewriteTask", "CompactGroup"),
-    "iceberg by key": ("iceberg.compaction", "KeyedRewriteTask", "KeyedGroup"),
-    "paimon": ("paimon.compaction", "RewriteTask", "CompactGroup"),
-    "paimon by key": ("paimon.compaction", "KeyedRewriteTask", "GroupFiles"),
-}
-"""Lake modules that rewrite groups of files, each with its writer and group class."""
 
 
 def encode_group_task(writer: GroupWriter, group: Any) -> str:
