@@ -127,9 +127,6 @@ class LogRewriteWriter(DataSourceArrowWriter):
         )
         commit_rewrite(table, of_old, staged, self._read, of_updated)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing, as in `StreamhouseWriter.abort`."""
-
 
 _NOTHING: Final = ReadRows({}, {})
 
