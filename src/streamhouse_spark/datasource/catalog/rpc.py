@@ -28,7 +28,7 @@ Operation: TypeAlias = Callable[[Connection, Mapping[str, Any]], Mapping[str, An
 _OPERATIONS_BY_MODULE: Final = {
     "catalog.ddl.databases": "databases database create_database alter_database drop_database",
     "catalog.ddl.tables": (
-        "tables create_table describe drop_table truncate_table partition_values drop_partitions truncate_partitions"
+        "tables create_table drop_table truncate_table partition_values drop_partitions truncate_partitions"
     ),
     "catalog.ddl.replace_table": "replace_table publish_table abandon_table",
     "catalog.ddl.alter": "alter_table can_alter rename_table merge_columns",
