@@ -28,14 +28,10 @@ from streamhouse_spark.datasource.scan.cache_validators import (
 from streamhouse_spark.datasource.scan.catalog_options import parse_scan_options
 from streamhouse_spark.datasource.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.scan.input_splits import (
-    Groups,
     SplitPlan,
-    can_be_keyed,
+    group_splits,
     groups_to_json,
-    limit_splits,
     narrowest_column,
-    pack,
-    pack_by_bucket,
     plan_splits,
 )
 from streamhouse_spark.datasource.scan.pushed_filters import METADATA_TYPES, column_types, parse_filters
@@ -236,7 +232,12 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         drops_rows=bool(args.get("drops_rows")),
         parallelism=cores,
     )
-    groups = _pack_groups(request, splits, args, cores)
+    groups = group_splits(
+        splits,
+        num_buckets=_num_groupable_buckets(request, splits, stays_keyed=bool(args.get("stays_keyed"))),
+        limit=None if request.filters else args.get("limit"),
+        parallelism=cores,
+    )
     hot = PythonPlan(
         request.pin.name,
         tuple(request.schema.names),
@@ -290,17 +291,12 @@ def _metadata_names(request: SparkScanRequest) -> tuple[str, ...]:
     return tuple(name for name in METADATA_TYPES if name in request.schema.names and name != COMMIT_VERSION.name)
 
 
-def _pack_groups(request: SparkScanRequest, splits: SplitPlan, args: Mapping[str, Any], parallelism: int) -> Groups:
-    """Pack the splits into groups, by bucket if Spark can use that: the query must read the bucket key."""
-    limit, filters = args.get("limit"), request.filters
-    if limit is not None and not filters:
-        return pack(limit_splits(splits, limit))
+def _num_groupable_buckets(request: SparkScanRequest, splits: SplitPlan, *, stays_keyed: bool) -> int | None:
+    """Return the number of buckets if Spark can use groups of one bucket each: it must read the bucket key."""
     key, num_buckets = _spark_bucket_key(request.state), request.state.num_buckets
-    has_key = (
-        len(key) == 1 and num_buckets > 1 and request.pin.suffix in (None, LAKE) and key[0] in request.schema.names
-    )
-    if filters and not args.get("stays_keyed") and len({split.bucket for split in splits.all}) <= 1:
-        has_key = False  # groups of empty buckets would be tasks without work
-    if has_key and can_be_keyed(splits, num_buckets=num_buckets, parallelism=parallelism):
-        return pack_by_bucket(splits, num_buckets)
-    return pack(splits)
+    has_key = len(key) == 1 and key[0] in request.schema.names and request.pin.suffix in (None, LAKE)
+    if not has_key or num_buckets == 1:
+        return None
+    if request.filters and not stays_keyed and len({split.bucket for split in splits.all}) <= 1:
+        return None  # groups of empty buckets would be tasks without work
+    return num_buckets
