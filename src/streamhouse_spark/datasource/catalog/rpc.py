@@ -25,54 +25,28 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 Operation: TypeAlias = Callable[[Connection, Mapping[str, Any]], Mapping[str, Any]]
 
-OPERATIONS: Final = {
-    "databases": "catalog.ddl.databases",
-    "database": "catalog.ddl.databases",
-    "create_database": "catalog.ddl.databases",
-    "alter_database": "catalog.ddl.databases",
-    "drop_database": "catalog.ddl.databases",
-    "tables": "catalog.ddl.tables",
-    "create_table": "catalog.ddl.tables",
-    "describe": "catalog.ddl.tables",
-    "replace_table": "catalog.ddl.replace_table",
-    "publish_table": "catalog.ddl.replace_table",
-    "abandon_table": "catalog.ddl.replace_table",
-    "alter_table": "catalog.ddl.alter",
-    "can_alter": "catalog.ddl.alter",
-    "rename_table": "catalog.ddl.alter",
-    "merge_columns": "catalog.ddl.alter",
-    "drop_table": "catalog.ddl.tables",
-    "truncate_table": "catalog.ddl.tables",
-    "can_delete": "dml.pushed_conditions",
-    "delete_where": "dml.pushed_conditions",
-    "partition_values": "catalog.ddl.tables",
-    "drop_partitions": "catalog.ddl.tables",
-    "truncate_partitions": "catalog.ddl.tables",
-    "views": "catalog.ddl.views",
-    "load_view": "catalog.ddl.views",
-    "create_view": "catalog.ddl.views",
-    "replace_view": "catalog.ddl.views",
-    "rename_view": "catalog.ddl.views",
-    "drop_view": "catalog.ddl.views",
-    "begin": "scan.scan",
-    "load": "scan.scan",
-    "load_changes": "scan.changes_scan",
-    "end_of_changes": "scan.changes_scan",
-    "plan_batch_of_changes": "scan.changes_scan",
-    "begin_real_time": "realtime.log_following",
-    "follow_log": "realtime.log_following",
-    "finish_real_time": "realtime.log_following",
-    "begin_real_time_write": "realtime.sink_progress",
-    "end_real_time_write": "realtime.sink_progress",
-    "load_source": "scan.scan",
-    "plan": "scan.scan",
-    "aggregate": "scan.aggregates",
-    "row_level_operation": "dml.row_level_operation",
-    "check_options": "scan.catalog_options",
-    "procedures": "catalog.procedures.procedures",
-    "call_procedure": "catalog.procedures.procedures",
+_OPERATIONS_BY_MODULE: Final = {
+    "catalog.ddl.databases": "databases database create_database alter_database drop_database",
+    "catalog.ddl.tables": (
+        "tables create_table drop_table truncate_table partition_values drop_partitions truncate_partitions"
+    ),
+    "catalog.ddl.replace_table": "replace_table publish_table abandon_table",
+    "catalog.ddl.alter": "alter_table can_alter rename_table merge_columns",
+    "dml.pushed_conditions": "can_delete delete_where",
+    "catalog.ddl.views": "views load_view create_view replace_view rename_view drop_view",
+    "scan.scan": "begin load load_source plan",
+    "scan.changes_scan": "load_changes end_of_changes plan_batch_of_changes",
+    "realtime.log_following": "begin_real_time follow_log finish_real_time",
+    "realtime.sink_progress": "begin_real_time_write end_real_time_write",
+    "scan.aggregates": "aggregate",
+    "dml.row_level_operation": "row_level_operation",
+    "scan.catalog_options": "check_options",
+    "catalog.procedures.procedures": "procedures call_procedure",
 }
-"""Operation → its module below `datasource`. The function has the operation's name."""
+"""Module below `datasource` → the operations that it has as functions of the same name."""
+OPERATIONS: Final = {
+    operation: module for module, operations in _OPERATIONS_BY_MODULE.items() for operation in operations.split()
+}
 
 
 def operation_of(name: str) -> Operation:

@@ -31,10 +31,18 @@ from streamhouse_spark.errors import InvalidOptionError, StorageError, StorageRe
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 _CLASS: Final = "io.streamhouse.spark.cdc.AvroEvents"
 _ASKED_MAX: Final = 1_000
 """Maximum ids that one batch fetches. Damaged bytes may contain any id."""
+Auth = Sequence[str] | str
+"""A user and password, or a token."""
+_ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
+_TIMEOUT_S: Final = 10
+_PATIENCE_MS: Final = 30_000
+"""How long the registry may be unavailable before the query fails."""
+_ANSWER_BYTES_MAX: Final = 8 << 20
+_NOT_FOUND: Final = range(40_400, 40_500)
+"""Error codes in the body of a 404: no such schema, subject or version. Any other 404 comes from another server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +103,6 @@ def _java_class(session: SparkSession) -> Any:
             'streamhouse_spark.configure, or start Spark with --jars "$(streamhouse jar)"'
         )
     return java_class
-
-
-Auth = Sequence[str] | str
-"""A user and password, or a token."""
-
-_ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
-_TIMEOUT_S: Final = 10
-_PATIENCE_MS: Final = 30_000
-"""How long the registry may be unavailable before the query fails."""
-_ANSWER_BYTES_MAX: Final = 8 << 20
-_NOT_FOUND: Final = range(40_400, 40_500)
-"""Error codes in the body of a 404: no such schema, subject or version. Any other 404 comes from another server."""
 
 
 @dataclass(frozen=True, slots=True)

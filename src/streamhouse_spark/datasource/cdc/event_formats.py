@@ -24,7 +24,6 @@ from streamhouse_spark.errors import InvalidOptionError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 EventFormat = Literal["debezium-json", "debezium-avro", "maxwell-json", "canal-json"]
 FORMATS: Final = get_args(EventFormat)
 AVRO: Final = "debezium-avro"
@@ -33,6 +32,8 @@ AVRO: Final = "debezium-avro"
 UPSERT: Final = "update_after"
 DELETE: Final = "delete"
 _CLASS: Final = "io.streamhouse.spark.cdc.JsonEvents"
+TimeUnit = Literal["millis", "micros", "nanos", "schema"]
+DecimalForm = Literal["text", "base64", "schema"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,6 @@ class EventReader:
     def read(self, session: SparkSession, text: Column) -> Column:
         """Return the parsed event of each text."""
         return f.call_function(self.register(session), text, f.lit(self.spec))
-
-
-TimeUnit = Literal["millis", "micros", "nanos", "schema"]
-DecimalForm = Literal["text", "base64", "schema"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from streamhouse_spark.datasource.write.staging_writer import (
     require_planned,
 )
 from streamhouse_spark.dml.delete import commit_rewrite
-from streamhouse_spark.log.delete_vectors import FileRows
 from streamhouse_spark.log.read_version import READING, ReadVersion
 from streamhouse_spark.log.segments.metadata_columns import (
     NO_PLACE,
@@ -91,7 +90,7 @@ class LogRewriteWriter(DataSourceArrowWriter):
         first = next(iterator, None)
         if first is None or KIND not in first.schema.names:
             batches = chain([] if first is None else [first], iterator)
-            staged = self._plan.message(self._require_no_identity_values(batch) for batch in batches)
+            staged = self._plan.message(self._require_no_identity_values(batches))
             return RewriteCommitMessage(staged, _NOTHING, _NOTHING)
         rows = pa.Table.from_batches([first, *iterator])  # parts are bounded in size
         kinds = rows[KIND]
@@ -103,9 +102,10 @@ class LogRewriteWriter(DataSourceArrowWriter):
         require_row_ids(self._plan.table, old)
         return RewriteCommitMessage(staged, ReadRows.of(old), ReadRows.of(_read_ids(updated)))
 
-    def _require_no_identity_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        reject_identity_values(self._plan.identity, batch, self._plan.table)
-        return batch
+    def _require_no_identity_values(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            reject_identity_values(self._plan.identity, batch, self._plan.table)
+            yield batch
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -123,12 +123,10 @@ class LogRewriteWriter(DataSourceArrowWriter):
         table.log.require_history([self._read.history], READING)
         names = file_names_at(table, table.state, self._read, old.of_files)
         of_old, of_updated = (
-            RowLocations(part.rows, _positions_by_file(part.of_files, names)) for part in (old, updated)
+            RowLocations(part.rows, {names[place]: positions for place, positions in part.of_files.items()})
+            for part in (old, updated)
         )
         commit_rewrite(table, of_old, staged, self._read, of_updated)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing, as in `StreamhouseWriter.abort`."""
 
 
 _NOTHING: Final = ReadRows({}, {})
@@ -138,10 +136,6 @@ def _read_ids(rows: pa.Table) -> Int64Array:
     """Return the row ids of the rows that were read; `NO_PLACE` for rows without one."""
     ids: Int64Array = pc.fill_null(rows[_READ_ID], NO_PLACE).to_numpy()
     return ids
-
-
-def _positions_by_file(places: Mapping[int, OffsetSet], names: Mapping[int, str]) -> FileRows:
-    return {names[place]: positions for place, positions in places.items()}
 
 
 def _merge_ranges(parts: Iterable[Mapping[int, OffsetSet]]) -> dict[int, OffsetSet]:

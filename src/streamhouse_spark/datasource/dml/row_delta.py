@@ -24,6 +24,8 @@ from streamhouse_spark.schema.table_schema import INTERNAL, TableSchema, require
 
 KIND: Final = f"{INTERNAL}kind"
 """Operation column, set by Java: ``insert``, ``update`` or ``delete``."""
+_PARTS: Final = 64
+"""Number of slices of sorted rows, each with its own bounds."""
 
 
 def read_name(column: str) -> str:
@@ -42,10 +44,6 @@ def make_row_delta_schema(schema: TableSchema, identity: Iterable[pa.Field]) -> 
     )
     columns = [pa.field(column.name, column.type) for column in schema.columns]
     return pa.schema([pa.field(KIND, pa.string(), nullable=False), *read, *columns])
-
-
-_PARTS: Final = 64
-"""Number of slices of sorted rows, each with its own bounds."""
 
 
 @dataclass(frozen=True, slots=True)

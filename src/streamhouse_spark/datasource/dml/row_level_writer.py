@@ -83,9 +83,6 @@ class RowLevelWriter(DataSourceArrowWriter):
             table.log.require_history([self._read.history], READING)
             commit_intents(table, staging, staged_messages, transaction=None, read=self._read)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing, as in `StreamhouseWriter.abort`."""
-
 
 def set_key_columns(batch: pa.RecordBatch, key: Sequence[str], table: str) -> pa.RecordBatch:
     """Return the rows with the key that they apply to in the key columns.

@@ -20,6 +20,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource.read.read_target import resolve_stream_target
 from streamhouse_spark.datasource.scan.catalog_options import parse_catalog_stream_options
 from streamhouse_spark.datasource.scan.file_systems import MICRO_BATCH_ADVICE, LogFolder, log_folder
+from streamhouse_spark.datasource.scan.pushed_filters import METADATA_TYPES
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open_at_snapshot
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
 from streamhouse_spark.datasource.stream.stream_offset import (
@@ -34,14 +35,7 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.consumers import move_consumer
 from streamhouse_spark.log.delete_vectors import DROPPED_FILE_ROWS, DROPPED_ROWS
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segments.metadata_columns import (
-    BUCKET,
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    LOG_OFFSET,
-    ROW_ID,
-    first_row_id,
-)
+from streamhouse_spark.log.segments.metadata_columns import COMMIT_VERSION, first_row_id
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.offset_scan import partition_drops_as_of, plan_range_tasks, require_undeleted
@@ -51,6 +45,38 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.system_views import BINLOG, CHANGELOG
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
+
+SEGMENTS_MAX: Final = 1_000
+"""Maximum segments per batch. A batch with fewer segments than exist ends after them."""
+IGNORED_ACTIONS: Final = (
+    "append",
+    "append-parts",
+    "replace",
+    "replace-parts",
+    "lake",
+    "properties",
+    "properties-checked",
+    "rename",
+    "trim",
+    "condemn",
+    "purge",
+    "kv",
+    "kv-parts",
+    "forget",
+    "expire",
+    "consumer",
+    "tag",
+    "untag",
+    "archive",
+    DROPPED_ROWS,
+    DROPPED_FILE_ROWS,
+)
+"""Actions that change neither columns nor existing rows: readers skip them."""
+CATCH_UP_ADVICE: Final = (
+    "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
+)
+_PLACES: Final = METADATA_TYPES.keys() - {COMMIT_VERSION.name}
+"""Hidden columns, which have no position in the log's rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,37 +197,6 @@ def _num_tasks(stream: _Stream, initial_backlog: InitialBacklog, slots: int, num
             "query first"
         )
     return num_tasks
-
-
-SEGMENTS_MAX: Final = 1_000
-"""Maximum segments per batch. A batch with fewer segments than exist ends after them."""
-IGNORED_ACTIONS: Final = (
-    "append",
-    "append-parts",
-    "replace",
-    "replace-parts",
-    "lake",
-    "properties",
-    "properties-checked",
-    "rename",
-    "trim",
-    "condemn",
-    "purge",
-    "kv",
-    "kv-parts",
-    "forget",
-    "expire",
-    "consumer",
-    "tag",
-    "untag",
-    "archive",
-    DROPPED_ROWS,
-    DROPPED_FILE_ROWS,
-)
-"""Actions that change neither columns nor existing rows: readers skip them."""
-CATCH_UP_ADVICE: Final = (
-    "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +361,3 @@ def _describe_layouts(
         arrow = base64.b64encode(written.arrow.serialize().to_pybytes()).decode()
         layouts[str(schema_id)] = {"arrow": arrow, "columns": chosen}
     return layouts
-
-
-_PLACES: Final = frozenset(field.name for field in (CHANGE_TYPE, BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP, ROW_ID))

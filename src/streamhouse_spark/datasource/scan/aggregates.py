@@ -22,9 +22,9 @@ from streamhouse_spark.lake.types import ScanFile
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
 from streamhouse_spark.log.segments.statistics import decode_stored_value
-from streamhouse_spark.read.scan_planning import ScanRequest, ScanSources
+from streamhouse_spark.read.scan_planning import ScanRequest
 from streamhouse_spark.read.scan_tasks import LogScanTask
-from streamhouse_spark.schema.table_schema import Column
+from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -32,6 +32,8 @@ READ_BYTES_MAX = 4 << 20
 """Maximum bytes of log segments without statistics, such as small appends, that are read."""
 _EXACT_IN_LAKE = ("number", "date", "timestamp", "timestamp_ntz", "boolean")
 """Type families whose bounds in lake files are exact: text bounds may be truncated, and NaN is not counted."""
+_EXACT = decimal.Context(prec=38)
+"""Exact context for decimals: Python's default rounds to 28 digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,6 @@ class Summary:
     value_count: int
     low: Any = None
     high: Any = None
-
-
-_EXACT = decimal.Context(prec=38)
-"""Exact context for decimals: Python's default rounds to 28 digits."""
 
 
 def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -69,36 +67,36 @@ def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, A
         return None
     read = tuple(column.name for column in supported_columns) or schema.names[:1]
     sources = plan_sources(replace(request, scan=ScanRequest(read, statistics_of=read)))
-    if sources.count_rows() is None:
+    files = sources.lake.files if sources.lake is not None else ()
+    splits = [piece.split for piece in sources.pieces if isinstance(piece, LogScanTask)]
+    num_rows = sources.count_rows()
+    if num_rows is None:
         return None
-    summaries = _summarise_columns(request.table, sources, supported_columns)
-    cells = [_aggregate_value(sources, function, supported_columns, summaries) for function in functions]
-    return None if any(cell is None for cell in cells) else [cell[0] for cell in cells if cell is not None]
+    summaries = _summarise_columns(request.table, sources.state.schema, files, splits, supported_columns)
+    by_folded_name = {c.name.casefold(): (c, s) for c, s in zip(supported_columns, summaries, strict=True)}
+    row = []
+    for function in functions:
+        if function["function"] == "count_star":
+            row.append(num_rows)
+            continue
+        column, summary = by_folded_name[function["column"].casefold()]
+        cell = None if summary is None else _aggregate_value(function["function"], column, summary)
+        if cell is None:
+            return None
+        row.append(cell[0])
+    return row
 
 
-def _log_splits(sources: ScanSources) -> list[LogSplit]:
-    return [piece.split for piece in sources.pieces if isinstance(piece, LogScanTask)]
-
-
-def _aggregate_value(
-    sources: ScanSources, function: Mapping[str, Any], columns: Sequence[Column], summaries: Sequence[Summary | None]
-) -> tuple[Any] | None:
+def _aggregate_value(function: str, column: Column, summary: Summary) -> tuple[Any] | None:
     """Return the function's value in a tuple, or None if it is unknown."""
-    if function["function"] == "count_star":
-        return (sources.count_rows(),)
-    position = next(i for i, column in enumerate(columns) if column.name.casefold() == function["column"].casefold())
-    summary = summaries[position]
-    if summary is None:
+    if function == "count":
+        return (summary.value_count,)
+    if function not in ("min", "max"):
         return None
-    match function["function"]:
-        case "count":
-            return (summary.value_count,)
-        case "min" | "max" as name:
-            if not summary.value_count:
-                return (None,)
-            value = summary.low if name == "min" else summary.high
-            return None if value is None else (_to_spark_json(value, columns[position].type),)
-    return None
+    if not summary.value_count:
+        return (None,)
+    value = summary.low if function == "min" else summary.high
+    return None if value is None else (_to_spark_json(value, column.type),)
 
 
 def _to_spark_json(value: Any, data_type: pa.DataType) -> Any:
@@ -113,24 +111,31 @@ def _to_spark_json(value: Any, data_type: pa.DataType) -> Any:
 # -- summaries --------------------------------------------------------------------------------------------------------
 
 
-def _summarise_columns(table: TableHandle, sources: ScanSources, columns: Sequence[Column]) -> list[Summary | None]:
+def _summarise_columns(
+    table: TableHandle,
+    schema: TableSchema,
+    files: Sequence[ScanFile],
+    splits: Sequence[LogSplit],
+    columns: Sequence[Column],
+) -> list[Summary | None]:
     parts: list[list[Summary | None]] = [[] for _ in columns]
     splits_to_read: list[LogSplit] = []
-    for file in sources.lake.files if sources.lake is not None else ():
+    for file in files:
         for column, summary in zip(columns, parts, strict=True):
             summary.append(_summarise_file(file, column))
-    for split in _log_splits(sources):
+    for split in splits:
         for segment in split.segments:
             of_columns = [_summarise_segment(split, segment, column) for column in columns]
             if None in of_columns:
-                splits_to_read.append(_single_segment_split(split, segment))
+                schemas = {segment.schema_id: split.schemas[segment.schema_id]}
+                splits_to_read.append(replace(split, segments=(segment,), schemas=schemas))
                 continue
             for summary, summary_of_segment in zip(parts, of_columns, strict=True):
                 summary.append(summary_of_segment)
     if sum(split.size_bytes for split in splits_to_read) > READ_BYTES_MAX:
         return [None] * len(columns)
     for split in splits_to_read:
-        for summary, counted in zip(parts, _summarise_rows(table, sources, split, columns), strict=True):
+        for summary, counted in zip(parts, _summarise_rows(table, schema, split, columns), strict=True):
             summary.append(counted)
     return [_merge_summaries(summary) for summary in parts]
 
@@ -178,16 +183,11 @@ def _summarise_segment(split: LogSplit, segment: Segment, column: Column) -> Sum
     return Summary(segment.num_rows - nulls, *bounds)
 
 
-def _single_segment_split(split: LogSplit, segment: Segment) -> LogSplit:
-    schemas = {segment.schema_id: split.schemas[segment.schema_id]}
-    return LogSplit(split.table_uuid, split.bucket, split.offsets, (segment,), schemas, split.deleted)
-
-
 def _summarise_rows(
-    table: TableHandle, sources: ScanSources, split: LogSplit, columns: Sequence[Column]
+    table: TableHandle, schema: TableSchema, split: LogSplit, columns: Sequence[Column]
 ) -> Iterator[Summary]:
     """Summarise the columns by reading the rows of a split."""
-    batches = [b.batch for b in read_split(table.storage, split, sources.state.schema, [c.name for c in columns])]
+    batches = [b.batch for b in read_split(table.storage, split, schema, [c.name for c in columns])]
     rows = pa.Table.from_batches(batches)
     for column in columns:
         values = rows[column.name].drop_null()

@@ -48,6 +48,32 @@ _SETTINGS: Final = {S3A: "s3.", _GS: "gcs.", _ABFS: "adls.", "hdfs": "hdfs."}
 REMOTE: Final = tuple(_SETTINGS)
 """Remote file systems with known settings."""
 _READER_SETTING: Final = "lake.spark-reader"
+MICRO_BATCH_ADVICE: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
+_OF_LAKES: Final = "lake."
+_LOOKS: Final = {
+    "input.stream.type": "classic",  # other types request an object's size first
+    "retry.limit": "2",
+    "retry.throttle.limit": "2",
+}
+"""S3A settings for a log. They limit retries, because the reader retries itself and may be told to stop."""
+_GIVEN_KEYS: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+_SESSION_KEYS: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+USUAL_CHAIN: Final = f"{_SESSION_KEYS},{_GIVEN_KEYS},software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+_AMAZON: Final = ".amazonaws.com"
+_CLIENT_SECRETS: Final = "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
+_LOGINS: Final = {
+    "core.windows.net": "login.microsoftonline.com",
+    "core.chinacloudapi.cn": "login.chinacloudapi.cn",
+    "core.usgovcloudapi.net": "login.microsoftonline.us",
+}
+"""Domain of an account's host → the host that issues its tokens."""
+_HARMLESS: Final = frozenset({
+    "adls.account-host", "adls.account-name", "adls.connect-timeout", "adls.dfs-storage-authority",
+    "adls.dfs-storage-scheme", "adls.request-timeout", "gcs.access", "gcs.connect-timeout", "gcs.consistency",
+    "gcs.default-bucket-location", "gcs.oauth2.token-expires-at", "gcs.request-timeout", "hdfs.connect-timeout",
+    "hdfs.host", "hdfs.port", "hdfs.request-timeout", "hdfs.webhdfs.address",
+})  # fmt: skip
+"""Settings that do not affect the files, or only a protocol that Hadoop does not use."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -175,16 +201,6 @@ def _bucket_and_key(location: str) -> tuple[str, str]:
     return bucket, key
 
 
-MICRO_BATCH_ADVICE: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
-_OF_LAKES: Final = "lake."
-_LOOKS: Final = {
-    "input.stream.type": "classic",  # other types request an object's size first
-    "retry.limit": "2",
-    "retry.throttle.limit": "2",
-}
-"""S3A settings for a log. They limit retries, because the reader retries itself and may be told to stop."""
-
-
 @dataclass(frozen=True, slots=True)
 class LogFolder:
     """The folder of a log, and the settings of its file system."""
@@ -256,26 +272,6 @@ def _catalog_setting(setting: HadoopSetting, catalog_settings: Mapping[str, str]
     """Return a setting of the log's store under its name in the catalog."""
     own = f"{SETTINGS_PREFIX}{setting.setting}"
     return replace(setting, setting=own) if setting.setting is not None and own in catalog_settings else setting
-
-
-_GIVEN_KEYS: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
-_SESSION_KEYS: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
-USUAL_CHAIN: Final = f"{_SESSION_KEYS},{_GIVEN_KEYS},software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
-_AMAZON: Final = ".amazonaws.com"
-_CLIENT_SECRETS: Final = "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
-_LOGINS: Final = {
-    "core.windows.net": "login.microsoftonline.com",
-    "core.chinacloudapi.cn": "login.chinacloudapi.cn",
-    "core.usgovcloudapi.net": "login.microsoftonline.us",
-}
-"""Domain of an account's host → the host that issues its tokens."""
-_HARMLESS: Final = frozenset({
-    "adls.account-host", "adls.account-name", "adls.connect-timeout", "adls.dfs-storage-authority",
-    "adls.dfs-storage-scheme", "adls.request-timeout", "gcs.access", "gcs.connect-timeout", "gcs.consistency",
-    "gcs.default-bucket-location", "gcs.oauth2.token-expires-at", "gcs.request-timeout", "hdfs.connect-timeout",
-    "hdfs.host", "hdfs.port", "hdfs.request-timeout", "hdfs.webhdfs.address",
-})  # fmt: skip
-"""Settings that do not affect the files, or only a protocol that Hadoop does not use."""
 
 
 @dataclass(frozen=True, slots=True)

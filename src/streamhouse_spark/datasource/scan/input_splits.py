@@ -38,6 +38,9 @@ _ALONE_BYTES_MAX = 16 << 20
 """Bytes of the requested columns that one core reads in some tenths of a second. Below this, a second task costs more
 than it saves.
 """
+BUCKET_SPREAD_MAX = 4
+"""Maximum cores per bucket at which groups of single buckets are accepted."""
+SplitT = TypeVar("SplitT", bound="Split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,12 +297,7 @@ def _width_bytes(data_type: pa.DataType) -> int:
         return _TEXT_BYTES
 
 
-BUCKET_SPREAD_MAX = 4
-"""Maximum cores per bucket at which groups of single buckets are accepted."""
-
-
 Split: TypeAlias = ParquetSplit | ArrowSplit
-SplitT = TypeVar("SplitT", bound=Split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,15 +312,21 @@ class Groups:
     """
 
 
-def can_be_keyed(splits: SplitPlan, *, num_buckets: int, parallelism: int) -> bool:
-    """Return whether grouping by bucket is possible and uses enough of the cores."""
-    if any(split.bucket is None for split in splits.all):
-        return False
-    is_small = sum(split.size_bytes for split in splits.all) <= TARGET_BYTES_MAX
-    return is_small or num_buckets * BUCKET_SPREAD_MAX >= parallelism
+def group_splits(splits: SplitPlan, *, num_buckets: int | None, limit: int | None, parallelism: int) -> Groups:
+    """Pack the splits into groups: by bucket if Spark can use groups of one of ``num_buckets`` each, else by size.
+
+    With a ``limit``, the groups hold that many rows if possible.
+    """
+    if limit is not None:
+        return _pack(_limit_splits(splits, limit))
+    if num_buckets is not None and all(split.bucket is not None for split in splits.all):
+        is_small = sum(split.size_bytes for split in splits.all) <= TARGET_BYTES_MAX
+        if is_small or num_buckets * BUCKET_SPREAD_MAX >= parallelism:
+            return pack_by_bucket(splits, num_buckets)
+    return _pack(splits)
 
 
-def pack(splits: SplitPlan) -> Groups:
+def _pack(splits: SplitPlan) -> Groups:
     """Pack neighbouring splits into groups of about equal size."""
     native = pack_neighbours(splits.native, splits.native_target_bytes) if splits.native else []
     hot = _pack_arrow_splits(splits.hot, splits.target_bytes)
@@ -349,7 +353,7 @@ def _pack_arrow_splits(splits: Sequence[ArrowSplit], target_bytes: int) -> list[
     return align_to_changes(pack_neighbours(splits, target_bytes), lambda split: split.piece) if splits else []
 
 
-def limit_splits(splits: SplitPlan, limit: int) -> SplitPlan:
+def _limit_splits(splits: SplitPlan, limit: int) -> SplitPlan:
     """Return the first splits that are certain to hold ``limit`` rows, or all. Splits with an inexact row count do not
     count.
     """

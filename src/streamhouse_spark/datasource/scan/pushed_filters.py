@@ -41,6 +41,11 @@ METADATA_TYPES: Mapping[str, pa.DataType] = {
 }
 _FLIPPED = {"=": "=", "<=>": "<=>", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _TEXT_OPERATORS = ("STARTS_WITH", "ENDS_WITH", "CONTAINS")
+_FAMILIES = {
+    **dict.fromkeys(("byte", "short", "integer", "long", "decimal"), "number"),
+    **dict.fromkeys(("float", "double"), "float"),
+    **{name: name for name in ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")},
+}
 
 
 def column_types(schema: TableSchema) -> dict[str, pa.DataType]:
@@ -161,10 +166,3 @@ def _decode_value(value: Any, family: str) -> Any:
     except (ValueError, ArithmeticError, binascii.Error):
         return None
     return None
-
-
-_FAMILIES = {
-    **dict.fromkeys(("byte", "short", "integer", "long", "decimal"), "number"),
-    **dict.fromkeys(("float", "double"), "float"),
-    **{name: name for name in ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")},
-}

@@ -28,14 +28,10 @@ from streamhouse_spark.datasource.scan.cache_validators import (
 from streamhouse_spark.datasource.scan.catalog_options import parse_scan_options
 from streamhouse_spark.datasource.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.scan.input_splits import (
-    Groups,
     SplitPlan,
-    can_be_keyed,
+    group_splits,
     groups_to_json,
-    limit_splits,
     narrowest_column,
-    pack,
-    pack_by_bucket,
     plan_splits,
 )
 from streamhouse_spark.datasource.scan.pushed_filters import METADATA_TYPES, column_types, parse_filters
@@ -221,7 +217,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises as reads do, `InvalidOptionError` for options that the name does not support, and `CommitConflictError` if an
     UPDATE, DELETE or MERGE also reads its target elsewhere and the table changed since it was loaded.
     """
-    request, schema = _parse_request(connection, args)
+    request = _parse_request(connection, args)
     with observe_lake_once(request) as lake:
         sources = plan_sources(request)
     table, metadata = request.table, _metadata_names(request)
@@ -236,11 +232,16 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         drops_rows=bool(args.get("drops_rows")),
         parallelism=cores,
     )
-    groups = _pack_groups(request, splits, args, cores)
+    groups = group_splits(
+        splits,
+        num_buckets=_num_groupable_buckets(request, splits, stays_keyed=bool(args.get("stays_keyed"))),
+        limit=None if request.filters else args.get("limit"),
+        parallelism=cores,
+    )
     hot = PythonPlan(
         request.pin.name,
-        request.columns,
-        json.loads(read_schema(schema, request.state.schema).json()),
+        tuple(request.schema.names),
+        json.loads(read_schema(request.schema, request.state.schema).json()),
         metadata,
         request.options.fail_on_data_loss,
         request.filters,
@@ -259,8 +260,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _parse_request(connection: Connection, args: Mapping[str, Any]) -> tuple[SparkScanRequest, pa.Schema]:
-    """Return the request of a scan, and the columns in Spark's order."""
+def _parse_request(connection: Connection, args: Mapping[str, Any]) -> SparkScanRequest:
     pin = QuerySnapshot.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = open_at_snapshot(connection, pin)
@@ -279,27 +279,24 @@ def _parse_request(connection: Connection, args: Mapping[str, Any]) -> tuple[Spa
     # CHANGES shows other change types and times than segment statistics hold
     prunable = {c.name: c.type for c in state.schema.columns} if pin.suffix == CHANGES else column_types(state.schema)
     scan = ScanRequest(read, Pruning(parse_filters(filters, prunable)), names_rows=ROW_ID.name in schema.names)
-    return SparkScanRequest(table, state, pin, options, scan, tuple(schema.names), filters), schema
+    return SparkScanRequest(table, state, pin, options, scan, schema, filters)
 
 
 def _metadata_names(request: SparkScanRequest) -> tuple[str, ...]:
     """Return the requested columns that are metadata columns, in read order."""
     if request.pin.suffix == CHANGES:
-        return tuple(field.name for field in CHANGES_FIELDS if field.name in request.columns)
+        return tuple(field.name for field in CHANGES_FIELDS if field.name in request.schema.names)
     if request.pin.suffix not in (None, CHANGELOG):
         return ()
-    return tuple(name for name in METADATA_TYPES if name in request.columns and name != COMMIT_VERSION.name)
+    return tuple(name for name in METADATA_TYPES if name in request.schema.names and name != COMMIT_VERSION.name)
 
 
-def _pack_groups(request: SparkScanRequest, splits: SplitPlan, args: Mapping[str, Any], parallelism: int) -> Groups:
-    """Pack the splits into groups, by bucket if Spark can use that: the query must read the bucket key."""
-    limit, filters = args.get("limit"), request.filters
-    if limit is not None and not filters:
-        return pack(limit_splits(splits, limit))
+def _num_groupable_buckets(request: SparkScanRequest, splits: SplitPlan, *, stays_keyed: bool) -> int | None:
+    """Return the number of buckets if Spark can use groups of one bucket each: it must read the bucket key."""
     key, num_buckets = _spark_bucket_key(request.state), request.state.num_buckets
-    has_key = len(key) == 1 and num_buckets > 1 and request.pin.suffix in (None, LAKE) and key[0] in request.columns
-    if filters and not args.get("stays_keyed") and len({split.bucket for split in splits.all}) <= 1:
-        has_key = False  # groups of empty buckets would be tasks without work
-    if has_key and can_be_keyed(splits, num_buckets=num_buckets, parallelism=parallelism):
-        return pack_by_bucket(splits, num_buckets)
-    return pack(splits)
+    has_key = len(key) == 1 and key[0] in request.schema.names and request.pin.suffix in (None, LAKE)
+    if not has_key or num_buckets == 1:
+        return None
+    if request.filters and not stays_keyed and len({split.bucket for split in splits.all}) <= 1:
+        return None  # groups of empty buckets would be tasks without work
+    return num_buckets

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
+
+import pyarrow as pa
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
@@ -32,6 +34,8 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE
 from streamhouse_spark.table_handle import TableHandle
 
+_NO_COLUMNS: Final = pa.schema([])
+
 
 @dataclass(frozen=True, slots=True)
 class SparkScanRequest:
@@ -43,7 +47,7 @@ class SparkScanRequest:
     options: ReadOptions
     scan: ScanRequest
     """The table columns and the filter; at least one column."""
-    columns: tuple[str, ...] = ()
+    schema: pa.Schema = _NO_COLUMNS
     """The columns in Spark's order, hidden ones included; empty if Spark only counts rows."""
     filters: tuple[dict[str, Any], ...] = ()
     """Spark's filters as JSON, of which ``scan`` has those that prune."""

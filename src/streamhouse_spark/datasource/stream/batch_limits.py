@@ -22,6 +22,7 @@ BATCH_BYTES_MIN = 1 << 20
 """Minimum rows or bytes, whichever is less, that a byte limit admits: with single-row batches a stream would never
 catch up.
 """
+CONDITION: Final = "COLUMNS_ADDED"
 
 
 def limit_ends(
@@ -126,9 +127,6 @@ def _count_rows_within(state: TableState, bucket: int, offsets: OffsetRange, sha
         if fitting < len(part):
             break
     return rows
-
-
-CONDITION: Final = "COLUMNS_ADDED"
 
 
 def first_offsets_with(state: TableState, added: AbstractSet[int], lower_bounds: Mapping[int, int]) -> dict[int, int]:

@@ -296,9 +296,6 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         rows = read_plan(self._connection, partition.plan(), self._metadata, fail_on_data_loss=self._is_strict)
         return self._spark_columns.batches(rows)
 
-    def stop(self) -> None:
-        """Do nothing: no resources are held."""
-
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _poll_table(self) -> tuple[TableHandle, TableState]:

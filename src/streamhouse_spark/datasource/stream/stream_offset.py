@@ -30,6 +30,7 @@ from streamhouse_spark.table_handle import TableHandle
 VERSION = 1
 ROWS_VERSION = 2
 """Version of an offset with a `BootstrapPosition`, which older versions of this package would ignore."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +166,6 @@ class StreamOffset:
                 f"means {table_uuid}: start the query with a new checkpointLocation to read that one",
             )
         return offset
-
-
-logger = logging.getLogger(__name__)
 
 
 class StreamHistory:

@@ -116,9 +116,6 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
         elif staged.segments or is_recorded:
             table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: nothing is visible, and the staged files may belong to a commit that succeeded."""
-
 
 class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
     """Exactly-once sink: a batch of a query is stored at most once across replays and restarts.
@@ -180,9 +177,6 @@ class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
         from streamhouse_spark.datasource.write.upsert_staging import commit_intents
 
         commit_intents(table, self._plan, staged_messages, transaction=transaction)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing, as in `StreamhouseWriter.abort`."""
 
 
 def _plan_staging(

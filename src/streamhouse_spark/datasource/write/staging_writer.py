@@ -211,6 +211,15 @@ def require_planned(table: Table, messages: Sequence[StagedCommitMessage]) -> No
     table.log.require_history(own, f"a write to {table.name} was planned")
 
 
+def require_same_table(table: Table, staged: StagedRows) -> None:
+    """Raise `CommitConflictError` if the rows were staged for an earlier table of the same name."""
+    if staged.table_uuid != table.uuid:
+        raise CommitConflictError(
+            f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
+            "created again; nothing was written, write them again",
+        )
+
+
 def merge_staged_messages(messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
     """Return the staged files of all tasks in order, or None if no task had a row."""
     parts = [message.staged for message in messages if message.staged is not None]
@@ -228,11 +237,7 @@ def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -
     if not parts:
         return None
     staged = merge_staged_rows(parts)
-    if staged.table_uuid != table.uuid:
-        raise CommitConflictError(
-            f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
-            "created again; nothing was written, write them again",
-        )
+    require_same_table(table, staged)
     inline: dict[int, list[StagedSegment]] = defaultdict(list)
     for segment in staged.segments:
         if segment.inline_rows is not None:

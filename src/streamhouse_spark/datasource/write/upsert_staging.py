@@ -40,6 +40,7 @@ from streamhouse_spark.datasource.write.staging_writer import (
     make_stager,
     merge_staged_messages,
     require_planned,
+    require_same_table,
 )
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
 from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
@@ -308,11 +309,8 @@ def commit_intents(
     """
     require_planned(table, messages)
     staged = merge_staged_messages(messages)
-    if staged is not None and staged.table_uuid != table.uuid:
-        raise CommitConflictError(
-            f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
-            "created again; nothing was written, write them again",
-        )
+    if staged is not None:
+        require_same_table(table, staged)
     if staged is not None and table.storage.now_ms() - staged.staged_ms > STAGED_AGE_MS_MAX:
         raise CommitConflictError(
             f"{table.name}: rows were staged so long ago that cleaning may have removed them; nothing was written, "

@@ -33,8 +33,6 @@ from unit.datasource.catalog.calls import struct
 from unit.datasource.catalog.procedures.job_driver import JobDriver
 
 PROTOCOL = json.loads((Path(__file__).parents[4] / "jvm" / "protocol.json").read_text())
-ONLY_IN_PYTHON = {"describe"}
-"""Operations that Java does not ask."""
 
 
 class Read(dict[str, Any]):
@@ -88,7 +86,7 @@ def ask(connection):
 
 
 def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, connection):
-    assert set(PROTOCOL["operations"]) == set(OPERATIONS) - ONLY_IN_PYTHON
+    assert set(PROTOCOL["operations"]) == set(OPERATIONS)
     sales, orders = {"database": "sales"}, {"database": "sales", "table": "orders"}
     declared = {"schema": struct("id BIGINT, dt DATE"), "time_zone": "UTC", "properties": {}, "as_select": False}
     partitioning = [shown("dt"), {"transform": "bucket", "columns": [["id"]], "arguments": [4]}]

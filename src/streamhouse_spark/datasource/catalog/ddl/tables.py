@@ -21,7 +21,6 @@ from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split
 from streamhouse_spark.datasource.table_definition import (
     PROVIDER,
     SHOWN_PREFIXES,
-    describe_properties,
     parse_partitioning,
 )
 from streamhouse_spark.dml.overwrite import truncate_partitions as truncate_matching
@@ -171,11 +170,6 @@ def _refuse_column_clauses(path: TablePath, schema: str) -> None:
         for key, why in _REFUSED_METADATA.items():
             if key in (field.get("metadata") or {}):
                 raise SchemaMismatchError(f"table {path}: column '{field['name']}': {why}")
-
-
-def describe(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the properties for SHOW TBLPROPERTIES and DESCRIBE EXTENDED."""
-    return {"properties": describe_properties(connection.table(str(rows_path_of(args, "describe"))))}
 
 
 def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -39,10 +40,9 @@ def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     """Create a view: CREATE VIEW; with ``replace`` CREATE OR REPLACE VIEW."""
     path = path_of(args, "create the view")
     warehouse = connection.warehouse()
-    _ensure_database(warehouse, path)
     view = ViewEntry.from_header(args["view"])
-    renaming.create_view(warehouse.storage, warehouse.world, path, view, replace=bool(args["replace"]))
-    _restore_database(warehouse, path)
+    with _existing_database(warehouse, path):
+        renaming.create_view(warehouse.storage, warehouse.world, path, view, replace=bool(args["replace"]))
     return {}
 
 
@@ -59,9 +59,8 @@ def rename_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     path = path_of(args, "rename the view")
     target = table_path(args["to_database"], args["to_table"], "rename the view to")
     warehouse = connection.warehouse()
-    _ensure_database(warehouse, target)
-    renaming.rename_view(warehouse.storage, warehouse.world, path, target)
-    _restore_database(warehouse, target)
+    with _existing_database(warehouse, target):
+        renaming.rename_view(warehouse.storage, warehouse.world, path, target)
     return {}
 
 
@@ -74,16 +73,14 @@ def drop_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     return {"dropped": renaming.drop_view(warehouse.storage, warehouse.world, path)}
 
 
-def _ensure_database(warehouse: Warehouse, path: TablePath) -> None:
-    """Create the database ``default``, which Spark assumes to exist. Raises `TableNotFoundError` if any other is
-    missing.
+@contextmanager
+def _existing_database(warehouse: Warehouse, path: TablePath) -> Iterator[None]:
+    """Create the database ``default``, which Spark assumes to exist, and recreate the database of a committed name if
+    it was dropped concurrently. Raises `TableNotFoundError` if any other is missing.
     """
     require_database(warehouse, path.database)
     if path.database == DEFAULT_DATABASE:
         warehouse.create_database(DEFAULT_DATABASE)
-
-
-def _restore_database(warehouse: Warehouse, path: TablePath) -> None:
-    """Recreate the database of a committed name if it was dropped concurrently."""
+    yield
     with log_post_commit_errors(logger, "keeping the database", path):
         names.create_database(warehouse.storage, path.database, warehouse.world)

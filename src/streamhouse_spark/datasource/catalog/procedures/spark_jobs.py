@@ -15,10 +15,9 @@ import json
 import logging
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from io import BufferedIOBase
-from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -48,6 +47,15 @@ logger = logging.getLogger(__name__)
 
 JOB_BYTES_MIN: Final = 64 << 20
 """Bytes of files, or of rows in memory, that make a job worth its start of about a second."""
+CONFLICT_ERRORS: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
+"""Errors that a retry of the task would hit again and that the planner handles."""
+_REWRITING: Final = {
+    "iceberg": ("iceberg.compaction", "RewriteTask", "CompactGroup"),
+    "iceberg by key": ("iceberg.compaction", "KeyedRewriteTask", "KeyedGroup"),
+    "paimon": ("paimon.compaction", "RewriteTask", "CompactGroup"),
+    "paimon by key": ("paimon.compaction", "KeyedRewriteTask", "GroupFiles"),
+}
+"""Lake modules that rewrite groups of files, each with its writer and group class."""
 
 
 class SparkJobs:
@@ -55,19 +63,15 @@ class SparkJobs:
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address
-        self._socket: socket.socket | None = None
+        self._opened = ExitStack()
         self._stream: BufferedIOBase | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for opened in (self._stream, self._socket):
-            if opened is not None:
-                with suppress(OSError):  # the driver or the job has ended
-                    opened.close()
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # the driver or the job has ended
+            self._opened.close()
 
     @property
     def is_available(self) -> bool:
@@ -129,9 +133,9 @@ class SparkJobs:
     def _connect(self) -> BufferedIOBase:
         if self._stream is None:
             assert self._address is not None
-            self._socket = socket.socket(socket.AF_UNIX)
-            self._socket.connect(self._address)
-            self._stream = self._socket.makefile("rwb")
+            driver = self._opened.enter_context(socket.socket(socket.AF_UNIX))
+            driver.connect(self._address)
+            self._stream = self._opened.enter_context(driver.makefile("rwb"))
         return self._stream
 
 
@@ -172,19 +176,6 @@ def make_round_runner(jobs: SparkJobs, table: TableHandle, *, spark_job: bool | 
     return run
 
 
-CONFLICT_ERRORS: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
-"""Errors that a retry of the task would hit again and that the planner handles."""
-
-
-_REWRITING: Final = {
-    "iceberg": ("iceberg.compaction", "RewriteTask", "CompactGroup"),
-    "iceberg by key": ("iceberg.compaction", "KeyedRewriteTask", "KeyedGroup"),
-    "paimon": ("paimon.compaction", "RewriteTask", "CompactGroup"),
-    "paimon by key": ("paimon.compaction", "KeyedRewriteTask", "GroupFiles"),
-}
-"""Lake modules that rewrite groups of files, each with its writer and group class."""
-
-
 def encode_group_task(writer: GroupWriter, group: Any) -> str:
     """Encode a task that rewrites a group of lake files."""
     module, name = type(writer).__module__, type(writer).__name__
@@ -199,7 +190,7 @@ def run_encoded_task(connection: Connection, text: str) -> dict[str, Any]:
     except CONFLICT_ERRORS as error:
         described = {"class": type(error).__name__, "message": str(error), "condition": error.condition}
         return {"result": None, "error": described, "rows": 0, "bytes": 0}
-    files = list(_files_in(result))
+    files = result["files"] if isinstance(result, dict) else [file for files in result for file in files]
     rows, size = (sum(file[name] for file in files) for name in ("num_rows", "size_bytes"))
     return {"result": result, "error": None, "rows": rows, "bytes": size}
 
@@ -207,7 +198,7 @@ def run_encoded_task(connection: Connection, text: str) -> dict[str, Any]:
 def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
     """Write files. Returns a list per task of a round, or a `Rewritten`, as JSON."""
     if "round" in task:
-        return json.loads(run_on_executor(connection, json.dumps(task["round"])))
+        return run_on_executor(connection, task["round"])
     path, writer_name, group_name = _REWRITING[task["rewrite"]]
     with lake_library(task["rewrite"].split()[0], "the files to be written anew"):
         module = import_module(f"streamhouse_spark.lake.{path}")
@@ -227,16 +218,6 @@ def decode_outcome(text: str) -> Any:
         if described is not None and kind.__name__ == described["class"]:
             raise kind(described["message"], condition=described["condition"])
     return outcome["result"]
-
-
-def _files_in(result: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(result, list):
-        for part in result:
-            yield from _files_in(part)
-    elif "files" in result:
-        yield from result["files"]
-    else:
-        yield result
 
 
 class TaskReader(DataSourceReader):

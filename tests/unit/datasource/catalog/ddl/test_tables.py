@@ -38,7 +38,7 @@ def test_a_table_is_created_listed_described_and_dropped(catalog):
     assert table.properties.comment == "it's `all`"
     assert table.state.schema.columns[0].comment == "key"
     assert format_partitioning(table.state) == [identity("dt"), bucket(4, "id")]
-    shown = catalog.call("describe", database="sales", table="orders")["properties"]
+    shown = catalog.call("load", database="sales", table="orders")["properties"]
     assert shown["comment"] == "it's `all`"
     assert shown["provider"] == "streamhouse"
     assert shown["table.log.ttl"] == "1d"
@@ -137,7 +137,7 @@ def test_an_expression_is_a_property(catalog):
     for name, is_query in (("t", False), ("u", True)):
         given = {"table": name, "schema": json.dumps(schema), "as_select": is_query}
         catalog.call("create_table", database="sales", **given)
-        found = catalog.call("describe", database="sales", table=name)["properties"]
+        found = catalog.call("load", database="sales", table=name)["properties"]
         assert found.get("table.generated.next") == (None if is_query else "id * 2")
 
 
@@ -145,7 +145,7 @@ def test_a_table_like_another_hands_out_numbers_of_its_own(catalog):
     like = {"table.identity.id": "ALWAYS START WITH 5 INCREMENT BY 1", "primary.key": "name"}
     given = {"schema": struct("id bigint, name string not null"), "like": like}
     catalog.call("create_table", database="sales", table="t", **given)
-    found = catalog.call("describe", database="sales", table="t")["properties"]
+    found = catalog.call("load", database="sales", table="t")["properties"]
     assert found["table.identity.id"] == like["table.identity.id"]
 
 
@@ -188,7 +188,7 @@ def test_names_neither_break_nor_escape(catalog, name):
     for database, table in (("sales", name), (name, "orders")):
         with pytest.raises(InvalidNameError):
             catalog.create(database, table)
-        for operation in ("describe", "drop_table", "partition_values"):
+        for operation in ("drop_table", "partition_values"):
             with pytest.raises(InvalidNameError):
                 catalog.call(operation, database=database, table=table)
     assert catalog.call("tables", database="sales") == {"tables": ["orders"]}
@@ -197,9 +197,8 @@ def test_names_neither_break_nor_escape(catalog, name):
 
 def test_names_with_a_suffix_are_read_only(catalog):
     catalog.create("sales", "orders")
-    for operation in ("drop_table", "describe"):
-        with pytest.raises(InvalidNameError, match="read-only"):
-            catalog.call(operation, database="sales", table="orders$lake")
+    with pytest.raises(InvalidNameError, match="read-only"):
+        catalog.call("drop_table", database="sales", table="orders$lake")
     with pytest.raises(InvalidNameError, match="read-only"):
         catalog.create("sales", "new$lake")
     assert catalog.call("tables", database="sales") == {"tables": ["orders"]}

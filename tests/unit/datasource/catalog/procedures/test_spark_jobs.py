@@ -219,7 +219,7 @@ def test_a_conflict_in_a_task_is_the_conflict_of_the_call(call, in_iceberg, monk
 def test_an_outcome_says_how_much_was_written(connection, monkeypatch):
     file = {"num_rows": 2, "size_bytes": 30}
     for result, rows in (([[file, file], [file]], 6), ({"files": [file], "num_read": 5}, 2), ([[], []], 0)):
-        monkeypatch.setattr(tasks_module, "run_on_executor", lambda *_, r=result: json.dumps(r))
+        monkeypatch.setattr(tasks_module, "run_on_executor", lambda *_, r=result: r)
         found = tasks_module.run_encoded_task(connection, json.dumps({"round": []}))
         assert (found["rows"], found["bytes"], found["result"]) == (rows, 15 * rows, result)
         assert tasks_module.decode_outcome(json.dumps(found)) == result
