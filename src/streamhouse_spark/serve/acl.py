@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
-
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock, try_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
@@ -109,21 +107,6 @@ ANONYMOUS: Final = Client("anybody", writable=(ALL_TABLES,))
 """The client of a server without tokens."""
 
 
-def client_of(request: Request) -> Client:
-    """Return the client that `Guard` authenticated; without one, a client without rights."""
-    client = request.scope.get("state", {}).get("client")
-    return client if isinstance(client, Client) else Client("unknown")
-
-
-def require(request: Request, right: Right, table: str) -> None:
-    """Raise like `require_right` if the client of a request lacks a right on a table."""
-    path = parse_table_name(table).path
-    state = request.scope.setdefault("state", {})
-    state.update(right=right, table=str(path), denied=True)
-    require_right(client_of(request), right, path)
-    state["denied"] = False
-
-
 def require_right(client: Client, right: Right, path: TablePath) -> None:
     """Raise `NotAuthorizedError` for a table that the client may read but not write, else `TableNotFoundError`.
 
@@ -168,12 +151,6 @@ def hide_names(
         return error if exists(table) else table_not_found(client, parse_table_name(table).path)
     except StreamhouseError as failure:
         return failure
-
-
-def requested_table(request: Request) -> str | None:
-    """Return the table for which a request needs a right."""
-    table = request.scope.get("state", {}).get("table")
-    return table if isinstance(table, str) else None
 
 
 def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:
@@ -385,6 +362,10 @@ class Access:
         if match is None and self.issuer is not None:
             match = self.issuer.client_of(token)
         return match
+
+
+AccessOf = Callable[[], Access]
+"""Returns the current access rights."""
 
 
 def digest_of(token: str) -> bytes:

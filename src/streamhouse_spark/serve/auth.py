@@ -1,22 +1,28 @@
-"""Admission of requests: authentication, rate limits, same-site checks, and the audit log."""
+"""The way of an HTTP request to its handler: same-site check, authentication, rate limit, right, and audit log.
+
+`Guard` identifies the client of every request, and the routes of `make_route` check its right on the requested table.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock
+from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.serve.acl import Access, Client
+from streamhouse_spark.serve.acl import Access, AccessOf, Client, Right, hide_names, require_right
 from streamhouse_spark.serve.audit import AuditLog
-from streamhouse_spark.serve.options import AccessOf
 from streamhouse_spark.serve.responses import error_response, iceberg_error, iceberg_error_response
 from streamhouse_spark.serve.same_site import AllowedSites, Refusal
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -203,3 +209,57 @@ def _refusal_response(request: Request, refusal: Refusal) -> Response:
     if refusal.wait_s:
         answer.headers["Retry-After"] = str(refusal.wait_s)
     return answer
+
+
+# -- rights -----------------------------------------------------------------------------------------------------------
+
+
+def client_of(request: Request) -> Client:
+    """Return the client that `Guard` authenticated; without one, a client without rights."""
+    client = request.scope.get("state", {}).get("client")
+    return client if isinstance(client, Client) else Client("unknown")
+
+
+def require(request: Request, right: Right, table: str) -> None:
+    """Raise like `require_right` if the client of a request lacks a right on a table."""
+    path = parse_table_name(table).path
+    state = request.scope.setdefault("state", {})
+    state.update(right=right, table=str(path), denied=True)
+    require_right(client_of(request), right, path)
+    state["denied"] = False
+
+
+def _path_table(request: Request) -> str:
+    return str(request.path_params["table"])
+
+
+def make_route(
+    path: str,
+    handler: Callable[[Request], Any],
+    exists: Callable[[str], bool],
+    *,
+    right: Right | None = None,
+    table_of: Callable[[Request], str] = _path_table,
+    to_response: Callable[[StreamhouseError], Response] = error_response,
+    methods: Sequence[str] = ("GET",),
+) -> Route:
+    """Return a route that checks the client's right on a table, if any, runs the handler, and answers its errors.
+
+    A handler that is no coroutine runs in a thread. ``exists`` returns whether a table exists: errors about tables that
+    the client may not see reveal nothing.
+    """
+
+    async def answer(request: Request) -> Response:
+        try:
+            if right is not None:
+                require(request, right, table_of(request))
+            if iscoroutinefunction(handler):
+                response: Response = await handler(request)
+            else:
+                response = await to_thread.run_sync(handler, request)
+            return response
+        except StreamhouseError as error:
+            table = request.scope.get("state", {}).get("table")
+            return to_response(await to_thread.run_sync(hide_names, error, client_of(request), table, exists))
+
+    return Route(path, answer, methods=list(methods))
