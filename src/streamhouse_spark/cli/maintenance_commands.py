@@ -256,9 +256,10 @@ def relocate(session: Session, *, copy: bool, dry_run: bool) -> None:
         task = progress.add_task("relocate", total=None)
 
         def show(done: int, total: int, name: str) -> None:
-            progress.update(task, description=f"relocate {name}", fill_generated=done, total=total)
+            progress.update(task, description=f"relocate {name}", completed=done, total=total)
 
         report = relocated(session.warehouse, copy=copy, dry_run=dry_run, progress=show)
+        progress.update(task, completed=len(report.tables), total=len(report.tables))
     rows = [
         {
             "table": table.table,
