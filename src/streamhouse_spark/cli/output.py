@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -64,6 +64,14 @@ class Output:
             click.echo(json_text(value))
         else:
             render(self.console)
+
+    def sentence(self, value: Mapping[str, Any], text: str) -> None:
+        """Print one JSON document, or a text."""
+        self.document(value, lambda console: console.print(text, markup=False))
+
+    def records(self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+        """Print rows of a schema, in which missing values are null."""
+        self.rows(pa.Table.from_pylist(list(rows), schema=schema))
 
     def remark(self, text: str) -> None:
         """Print a message on stderr, only on a terminal."""
