@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
 from streamhouse_spark.metrics.metrics import Metric, MetricSource, export_until_exit, process_metrics
@@ -163,7 +163,10 @@ def _answer(status: HTTPStatus, word: str, health: ServiceHealth) -> Answer:
     return status, "application/json", json.dumps({**document, "error": health.listing_error}).encode() + b"\n"
 
 
-GAUGES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
+S = TypeVar("S")
+Definitions = Mapping[str, tuple[str, Callable[[S], float]]]
+"""Name of a metric, without the ``_total`` that the format adds to counters → its help, and its value by status."""
+GAUGES: Final[Definitions[TableStatus]] = {
     "streamhouse_table_lag_rows": ("Rows that the lake does not hold yet.", lambda s: s.lag_rows),
     "streamhouse_table_lag_seconds": ("Age of the oldest row that the lake does not hold.", lambda s: s.lag_ms / 1000),
     "streamhouse_table_freshness_seconds": (
@@ -180,7 +183,7 @@ GAUGES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
         lambda s: s.upkeep.failures,
     ),
 }
-COUNTERS: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
+COUNTERS: Final[Definitions[TableStatus]] = {
     "streamhouse_tiering_rounds": ("Rounds that moved rows.", lambda s: s.rounds),
     "streamhouse_tiering_rows": ("Rows moved into the lake.", lambda s: s.rows),
     "streamhouse_healed_rows": ("Duplicates of other engines removed from the lake.", lambda s: s.healed_rows),
@@ -190,7 +193,6 @@ COUNTERS: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
     "streamhouse_deleted_lake_files": ("Lake files that were deleted.", lambda s: s.upkeep.deleted_files),
     "streamhouse_maintenance_conflicts": ("Steps of maintenance that lost a race.", lambda s: s.upkeep.conflicts),
 }
-"""Names without ``_total``, which the format adds."""
 
 
 def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> list[Metric]:
@@ -200,19 +202,20 @@ def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> li
     return [
         Metric("streamhouse_service_turned_seconds", "Time since the loop's last turn.", "gauge", (), turned),
         Metric("streamhouse_service_ready", "1 while the tables can be listed.", "gauge", (), [((), up)]),
-        *(
-            Metric(name, text, "gauge", ("table",), [((status.table,), value(status)) for status in tables])
-            for name, (text, value) in GAUGES.items()
-        ),
-        *(
-            Metric(name, text, "counter", ("table",), [((status.table,), value(status)) for status in tables])
-            for name, (text, value) in COUNTERS.items()
-        ),
-        Metric(
-            "streamhouse_table_doing",
-            "1 for what is done with it.",
-            "gauge",
-            ("table", "doing"),
-            [((status.table, status.doing), 1) for status in tables],
-        ),
+        *table_metrics(GAUGES, COUNTERS, {status.table: status for status in tables}),
+        doing_metric("streamhouse_table_doing", [(status.table, status.doing) for status in tables]),
     ]
+
+
+def table_metrics(gauges: Definitions[S], counters: Definitions[S], statuses: Mapping[str, S]) -> list[Metric]:
+    """Return the metrics of tables by name."""
+    kinds: tuple[tuple[Literal["gauge", "counter"], Definitions[S]], ...] = (("gauge", gauges), ("counter", counters))
+    return [
+        Metric(name, text, kind, ("table",), [((table,), float(value(status))) for table, status in statuses.items()])
+        for kind, definitions in kinds
+        for name, (text, value) in definitions.items()
+    ]
+
+
+def doing_metric(name: str, doing: Sequence[tuple[str, str]]) -> Metric:
+    return Metric(name, "1 for what is done with it.", "gauge", ("table", "doing"), [(labels, 1) for labels in doing])

@@ -30,6 +30,7 @@ from streamhouse_spark.log.catalog.claims import CLAIM_MS, claim_work
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import REFRESHES, Lineage
 from streamhouse_spark.metrics.metrics import Metric
+from streamhouse_spark.service.endpoint import Definitions, doing_metric, table_metrics
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING_MS
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
@@ -482,7 +483,7 @@ def _enter_pool(spark: SparkSession) -> None:
         context.setLocalProperty("spark.scheduler.pool", POOL)
 
 
-GAUGES: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
+GAUGES: Final[Definitions[ViewStatus]] = {
     "streamhouse_view_commits_behind": ("Commits of its sources that it has not seen.", lambda v: v.commits_behind),
     "streamhouse_view_rows_behind": ("Rows or changes of its sources that it lacks.", lambda v: v.rows_behind),
     "streamhouse_view_lag_seconds": ("Age of the oldest change that it lacks.", lambda v: v.lag_ms / 1000),
@@ -498,31 +499,17 @@ GAUGES: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
     ),
     "streamhouse_view_paused": ("1 while it is paused.", lambda v: v.doing == "paused"),
 }
-COUNTERS: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
+COUNTERS: Final[Definitions[ViewStatus]] = {
     "streamhouse_view_refreshes": ("Refreshes that made a commit.", lambda v: v.refreshes),
     "streamhouse_view_rows_written": ("Rows that refreshes wrote.", lambda v: v.rows_written),
     "streamhouse_view_rows_deleted": ("Rows that refreshes deleted.", lambda v: v.rows_deleted),
     "streamhouse_view_whole_computations": ("Refreshes that computed the whole query.", lambda v: v.whole),
 }
-"""Names without ``_total``, which the format adds."""
 
 
 def view_measures(views: Sequence[ViewStatus]) -> list[Metric]:
     """Return the metrics of views. Counters start with the service."""
     return [
-        *(
-            Metric(name, text, "gauge", ("table",), [((view.name,), float(value(view))) for view in views])
-            for name, (text, value) in GAUGES.items()
-        ),
-        *(
-            Metric(name, text, "counter", ("table",), [((view.name,), float(value(view))) for view in views])
-            for name, (text, value) in COUNTERS.items()
-        ),
-        Metric(
-            "streamhouse_view_doing",
-            "1 for what is done with it.",
-            "gauge",
-            ("table", "doing"),
-            [((view.name, view.doing), 1) for view in views],
-        ),
+        *table_metrics(GAUGES, COUNTERS, {view.name: view for view in views}),
+        doing_metric("streamhouse_view_doing", [(view.name, view.doing) for view in views]),
     ]
