@@ -33,6 +33,9 @@ from streamhouse_spark.schema.json_values import encode_row_texts, encode_rows, 
 _PIPE_COLUMNS: Final = 100_000
 """Width of text that does not go to a terminal, so that nothing is cut."""
 _LEFT_ALIGNED: Final = (pa.types.is_string, pa.types.is_nested, pa.types.is_boolean, pa.types.is_binary)
+LOG_VARIABLE: Final = "STREAMHOUSE_LOG"
+_OWN: Final = "streamhouse_"
+"""Prefix of the extra attributes of our log records."""
 
 
 class Output:
@@ -146,11 +149,6 @@ def format_value(value: Any) -> str:
         case float() | int():
             return str(plain)
     return json.dumps(plain, ensure_ascii=False)
-
-
-LOG_VARIABLE: Final = "STREAMHOUSE_LOG"
-_OWN: Final = "streamhouse_"
-"""Prefix of the extra attributes of our log records."""
 
 
 def log_to_stderr() -> None:

@@ -25,8 +25,11 @@ from streamhouse_spark.table.table import Table
 if TYPE_CHECKING:
     from streamhouse_spark.views.refresh import RefreshReport
 
-
 _VIEWS: Final = click.argument("views", nargs=-1, required=True)
+DEFAULT_LOCATION: Final = "demo-warehouse"
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options against JIT optimisation, which costs more than it gains in a JVM that lives for a minute."""
+_NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
 
 
 @click.command(
@@ -150,12 +153,6 @@ def _print_refresh(session: Session, name: str, report: RefreshReport) -> None:
 
 def _print(text: str, console: Console) -> None:
     console.print(text, markup=False)
-
-
-DEFAULT_LOCATION: Final = "demo-warehouse"
-_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options against JIT optimisation, which costs more than it gains in a JVM that lives for a minute."""
-_NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
 
 
 @click.command(

@@ -41,9 +41,31 @@ from streamhouse_spark.errors import (
 if TYPE_CHECKING:
     from jwt import PyJWK
 
-
 Right = Literal["read", "write"]
 _ALL: Final = "*"
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Public-key algorithms. With a shared secret, the server itself could issue tokens."""
+OIDC_PREFIX: Final = "oidc:"
+"""Prefix of client names that come from a provider, so that they never equal the name of a token's client."""
+_LEEWAY_S: Final = 60
+_REFRESH_MS: Final = 60_000
+_AGE_MS_MAX: Final = 3_600_000
+"""Age at which keys are fetched again: the provider may have revoked one."""
+_ANSWER_BYTES_MAX: Final = 1 << 20
+_TIMEOUT_S: Final = 5
+_MALFORMED_TOKEN_ERRORS: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of malformed tokens in addition to the library's own, such as times that are not numbers."""
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+Fetch = Callable[[str], bytes]
+logger = logging.getLogger(__name__)
+_RIGHTS: Final = ("read", "write")
+_TOKEN_CHARS_MIN: Final = 16
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
+_CHECK_MS: Final = 2_000
+_SECTIONS: Final = ("requests_per_second", "clients", "groups", "oidc")
+_CLIENT: Final = ("token_sha256", "requests_per_second", *_RIGHTS)
+_GROUP: Final = ("requests_per_second", *_RIGHTS)
+_OIDC: Final = ("issuer", "audience", "jwks_url", "groups_claim", "name_claim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,23 +185,6 @@ def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) ->
         max(rates) if rates else None,
         ends_s,
     )
-
-
-ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Public-key algorithms. With a shared secret, the server itself could issue tokens."""
-OIDC_PREFIX: Final = "oidc:"
-"""Prefix of client names that come from a provider, so that they never equal the name of a token's client."""
-_LEEWAY_S: Final = 60
-_REFRESH_MS: Final = 60_000
-_AGE_MS_MAX: Final = 3_600_000
-"""Age at which keys are fetched again: the provider may have revoked one."""
-_ANSWER_BYTES_MAX: Final = 1 << 20
-_TIMEOUT_S: Final = 5
-_MALFORMED_TOKEN_ERRORS: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of malformed tokens in addition to the library's own, such as times that are not numbers."""
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
-
-Fetch = Callable[[str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,18 +375,6 @@ AccessOf = Callable[[], Access]
 
 def digest_of(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
-
-
-logger = logging.getLogger(__name__)
-
-_RIGHTS: Final = ("read", "write")
-_TOKEN_CHARS_MIN: Final = 16
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
-_CHECK_MS: Final = 2_000
-_SECTIONS: Final = ("requests_per_second", "clients", "groups", "oidc")
-_CLIENT: Final = ("token_sha256", "requests_per_second", *_RIGHTS)
-_GROUP: Final = ("requests_per_second", *_RIGHTS)
-_OIDC: Final = ("issuer", "audience", "jwks_url", "groups_claim", "name_claim")
 
 
 def parse_tokens(path: str) -> Access:

@@ -35,6 +35,11 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 REFRESH_MS: Final = 2_000
 """Time for which all clients share one description of the tables."""
+logger = logging.getLogger(__name__)
+API: Final = "/api/v1"
+_PUBLIC_PATHS: Final = ("/", HEALTH, f"{ICEBERG}/v1/config", f"{API}/openapi.json")
+"""Paths that need no token: they reveal nothing about the warehouse."""
+_AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
 
 
 class Overview:
@@ -99,14 +104,6 @@ class Overview:
         process = process_metrics() if sees_all else store_metrics(RequestCounts())
         kind, text = as_prometheus([*server_measures(self._readable_tables(client), counts), *process])
         return Response(text, media_type=kind)
-
-
-logger = logging.getLogger(__name__)
-
-API: Final = "/api/v1"
-_PUBLIC_PATHS: Final = ("/", HEALTH, f"{ICEBERG}/v1/config", f"{API}/openapi.json")
-"""Paths that need no token: they reveal nothing about the warehouse."""
-_AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
 
 
 def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starlette:

@@ -31,6 +31,18 @@ _BURST_S: Final = 2.0
 """Seconds' worth of requests that a client may send at once after a pause."""
 _CLIENTS_MAX: Final = 10_000
 """Number of clients that are remembered. A forgotten client starts with a full bucket."""
+_WRONG_TOKENS_PER_S: Final = 5.0
+"""Requests without a valid token that an address may send per second; more get status 429."""
+ICEBERG: Final = "/iceberg"
+HEALTH: Final = "/health"
+_DENIED: Final = (401, 403, 421, 429)
+_CONDITIONS: Final = {
+    401: ("NOT_AUTHENTICATED", "NotAuthorizedException"),
+    403: ("FOREIGN_ORIGIN", "ForbiddenException"),
+    421: ("UNKNOWN_HOST", "BadRequestException"),
+    429: ("TOO_MANY_REQUESTS", "TooManyRequestsException"),
+}
+"""Status → the condition of our own API, and the exception of Iceberg clients."""
 
 
 class RateLimit:
@@ -56,10 +68,6 @@ class RateLimit:
             if len(self._buckets) > _CLIENTS_MAX:
                 self._buckets.popitem(last=False)
         return 0 if is_free else max(1, math.ceil((1 - tokens) / requests_per_s))
-
-
-_WRONG_TOKENS_PER_S: Final = 5.0
-"""Requests without a valid token that an address may send per second; more get status 429."""
 
 
 class Admission:
@@ -94,18 +102,6 @@ class Admission:
         if rate and wait_s:
             return Refusal(429, f"the client {client.name} sends more than {rate:g} requests/s", wait_s)
         return client
-
-
-ICEBERG: Final = "/iceberg"
-HEALTH: Final = "/health"
-_DENIED: Final = (401, 403, 421, 429)
-_CONDITIONS: Final = {
-    401: ("NOT_AUTHENTICATED", "NotAuthorizedException"),
-    403: ("FOREIGN_ORIGIN", "ForbiddenException"),
-    421: ("UNKNOWN_HOST", "BadRequestException"),
-    429: ("TOO_MANY_REQUESTS", "TooManyRequestsException"),
-}
-"""Status → the condition of our own API, and the exception of Iceberg clients."""
 
 
 class Guard:

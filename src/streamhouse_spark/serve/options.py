@@ -18,6 +18,8 @@ from streamhouse_spark.storage.s3.sts import parse_partition
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8181
+GRACE_MS: Final = 3_600_000
+_SCHEMES: Final = ("s3", "s3a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-GRACE_MS: Final = 3_600_000
-_SCHEMES: Final = ("s3", "s3a")
 
 
 @dataclass(frozen=True, slots=True)

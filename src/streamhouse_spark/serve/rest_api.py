@@ -85,6 +85,26 @@ _IN_FLIGHT_FULL: Final = "too many rows of other requests are in flight; retry l
 _MODES: Final = ("append", "upsert", "delete")
 _READ_PARAMETERS: Final = ("where", "columns", "limit")
 _WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
+FOLLOWERS_MAX: Final = 200
+FOLLOWERS_OF_CLIENT_MAX: Final = 100
+"""Followers per client, so that one client cannot keep others out."""
+EVENT_ROWS_MAX: Final = 1_000
+EVENT_BYTES_MAX: Final = 64 << 10
+"""Approximate Arrow bytes of an event's rows; a larger row is an event of its own."""
+_HEARTBEAT_S: Final = 10.0
+_TABLE: Final = {
+    "name": "table",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "example": "sales.orders",
+}
+_ROWS: Final = {
+    JSON: {"schema": {"type": "array", "items": {"type": "object"}}},
+    JSON_LINES: {"schema": {"type": "string"}},
+    CSV: {"schema": {"type": "string"}},
+    ARROW: {"schema": {"type": "string", "format": "binary"}},
+}
 
 
 def rows_routes(tables: OpenTables, counts: ServerCounters) -> list[Route]:
@@ -404,15 +424,6 @@ def _busy_response(text: str) -> Response:
     return JSONResponse(body, 429, {"Retry-After": str(RETRY_AFTER_S)})
 
 
-FOLLOWERS_MAX: Final = 200
-FOLLOWERS_OF_CLIENT_MAX: Final = 100
-"""Followers per client, so that one client cannot keep others out."""
-EVENT_ROWS_MAX: Final = 1_000
-EVENT_BYTES_MAX: Final = 64 << 10
-"""Approximate Arrow bytes of an event's rows; a larger row is an event of its own."""
-_HEARTBEAT_S: Final = 10.0
-
-
 class Followers:
     """Counts the followers of a server. Use it only in the server's event loop."""
 
@@ -576,21 +587,6 @@ def _describe_writers(state: TableState) -> list[dict[str, Any]]:
 
 def _format_time(time_ms: int) -> str:
     return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-_TABLE: Final = {
-    "name": "table",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string"},
-    "example": "sales.orders",
-}
-_ROWS: Final = {
-    JSON: {"schema": {"type": "array", "items": {"type": "object"}}},
-    JSON_LINES: {"schema": {"type": "string"}},
-    CSV: {"schema": {"type": "string"}},
-    ARROW: {"schema": {"type": "string", "format": "binary"}},
-}
 
 
 def openapi() -> dict[str, Any]:

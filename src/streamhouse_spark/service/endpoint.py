@@ -25,12 +25,40 @@ from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 STUCK_MS: Final = 300_000
 """The loop may wait for storage, whose timeouts are much shorter."""
 TEXT: Final = "text/plain; charset=utf-8"
-
-
 Address = tuple[str, int]
 """Host and port."""
 Answer = tuple[HTTPStatus, str, bytes]
 """Status, content type, content."""
+S = TypeVar("S")
+Definitions = Mapping[str, tuple[str, Callable[[S], float]]]
+"""Name of a metric, without the ``_total`` that the format adds to counters → its help, and its value by status."""
+GAUGES: Final[Definitions[TableStatus]] = {
+    "streamhouse_table_lag_rows": ("Rows that the lake does not hold yet.", lambda s: s.lag_rows),
+    "streamhouse_table_lag_seconds": ("Age of the oldest row that the lake does not hold.", lambda s: s.lag_ms / 1000),
+    "streamhouse_table_freshness_seconds": (
+        "Age that no row outside the lake should reach: table.datalake.freshness.",
+        lambda s: s.freshness_ms / 1000,
+    ),
+    "streamhouse_tiering_failures": ("Failures since the last round that succeeded.", lambda s: s.failures),
+    "streamhouse_tiering_last_round_seconds": (
+        "Duration of the last round.",
+        lambda s: s.last_report.duration_ms / 1000 if s.last_report is not None else 0,
+    ),
+    "streamhouse_maintenance_failures": (
+        "Failures since the last maintenance that succeeded.",
+        lambda s: s.upkeep.failures,
+    ),
+}
+COUNTERS: Final[Definitions[TableStatus]] = {
+    "streamhouse_tiering_rounds": ("Rounds that moved rows.", lambda s: s.rounds),
+    "streamhouse_tiering_rows": ("Rows moved into the lake.", lambda s: s.rows),
+    "streamhouse_healed_rows": ("Duplicates of other engines removed from the lake.", lambda s: s.healed_rows),
+    "streamhouse_compactions": ("Lake snapshots by compaction.", lambda s: s.upkeep.compactions),
+    "streamhouse_compacted_files": ("Lake files that compaction replaced.", lambda s: s.upkeep.compacted_files),
+    "streamhouse_expired_snapshots": ("Lake snapshots that were expired.", lambda s: s.upkeep.expired_snapshots),
+    "streamhouse_deleted_lake_files": ("Lake files that were deleted.", lambda s: s.upkeep.deleted_files),
+    "streamhouse_maintenance_conflicts": ("Steps of maintenance that lost a race.", lambda s: s.upkeep.conflicts),
+}
 
 
 class ServiceSnapshot(Protocol):
@@ -161,38 +189,6 @@ def _check_readiness(health: ServiceHealth) -> Answer:
 def _answer(status: HTTPStatus, word: str, health: ServiceHealth) -> Answer:
     document = {"status": word, "tables": health.tables, "turned_ms_ago": health.turned_ms_ago}
     return status, "application/json", json.dumps({**document, "error": health.listing_error}).encode() + b"\n"
-
-
-S = TypeVar("S")
-Definitions = Mapping[str, tuple[str, Callable[[S], float]]]
-"""Name of a metric, without the ``_total`` that the format adds to counters → its help, and its value by status."""
-GAUGES: Final[Definitions[TableStatus]] = {
-    "streamhouse_table_lag_rows": ("Rows that the lake does not hold yet.", lambda s: s.lag_rows),
-    "streamhouse_table_lag_seconds": ("Age of the oldest row that the lake does not hold.", lambda s: s.lag_ms / 1000),
-    "streamhouse_table_freshness_seconds": (
-        "Age that no row outside the lake should reach: table.datalake.freshness.",
-        lambda s: s.freshness_ms / 1000,
-    ),
-    "streamhouse_tiering_failures": ("Failures since the last round that succeeded.", lambda s: s.failures),
-    "streamhouse_tiering_last_round_seconds": (
-        "Duration of the last round.",
-        lambda s: s.last_report.duration_ms / 1000 if s.last_report is not None else 0,
-    ),
-    "streamhouse_maintenance_failures": (
-        "Failures since the last maintenance that succeeded.",
-        lambda s: s.upkeep.failures,
-    ),
-}
-COUNTERS: Final[Definitions[TableStatus]] = {
-    "streamhouse_tiering_rounds": ("Rounds that moved rows.", lambda s: s.rounds),
-    "streamhouse_tiering_rows": ("Rows moved into the lake.", lambda s: s.rows),
-    "streamhouse_healed_rows": ("Duplicates of other engines removed from the lake.", lambda s: s.healed_rows),
-    "streamhouse_compactions": ("Lake snapshots by compaction.", lambda s: s.upkeep.compactions),
-    "streamhouse_compacted_files": ("Lake files that compaction replaced.", lambda s: s.upkeep.compacted_files),
-    "streamhouse_expired_snapshots": ("Lake snapshots that were expired.", lambda s: s.upkeep.expired_snapshots),
-    "streamhouse_deleted_lake_files": ("Lake files that were deleted.", lambda s: s.upkeep.deleted_files),
-    "streamhouse_maintenance_conflicts": ("Steps of maintenance that lost a race.", lambda s: s.upkeep.conflicts),
-}
 
 
 def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> list[Metric]:

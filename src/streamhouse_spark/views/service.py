@@ -42,7 +42,6 @@ from streamhouse_spark.warehouse.process_cache import Connection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 POLL_MS: Final = 200
 ELSEWHERE_MS: Final = 5_000
 """Time until a view that another service refreshes is checked again, unless its freshness is shorter."""
@@ -55,6 +54,31 @@ _Marks: TypeAlias = Mapping[str, tuple[str, int, str | None]]
 """Source → its table uuid, version and commit attempt."""
 
 logger = logging.getLogger(__name__)
+_NO_REFRESH: Final = RefreshReport(changed=False)
+POOL: Final = "streamhouse-views"
+"""Pool of Spark's scheduler for refreshes, so that they run next to tiering rounds in FAIR mode."""
+GAUGES: Final[Definitions[ViewStatus]] = {
+    "streamhouse_view_commits_behind": ("Commits of its sources that it has not seen.", lambda v: v.commits_behind),
+    "streamhouse_view_rows_behind": ("Rows or changes of its sources that it lacks.", lambda v: v.rows_behind),
+    "streamhouse_view_lag_seconds": ("Age of the oldest change that it lacks.", lambda v: v.lag_ms / 1000),
+    "streamhouse_view_freshness_seconds": ("Time between two refreshes: freshness.", lambda v: v.freshness_ms / 1000),
+    "streamhouse_view_failures": ("Failures since the last refresh that succeeded.", lambda v: v.failures),
+    "streamhouse_view_last_refresh_seconds": (
+        "Duration of the last refresh that succeeded.",
+        lambda v: v.last_duration_ms / 1000,
+    ),
+    "streamhouse_view_refreshing_seconds": (
+        "Time since the step under way began; 0 without one.",
+        lambda v: v.refreshing_ms / 1000,
+    ),
+    "streamhouse_view_paused": ("1 while it is paused.", lambda v: v.doing == "paused"),
+}
+COUNTERS: Final[Definitions[ViewStatus]] = {
+    "streamhouse_view_refreshes": ("Refreshes that made a commit.", lambda v: v.refreshes),
+    "streamhouse_view_rows_written": ("Rows that refreshes wrote.", lambda v: v.rows_written),
+    "streamhouse_view_rows_deleted": ("Rows that refreshes deleted.", lambda v: v.rows_deleted),
+    "streamhouse_view_whole_computations": ("Refreshes that computed the whole query.", lambda v: v.whole),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +119,6 @@ class ViewStatus:
     """Source rows missing from the view at the last check; changes for primary-key tables."""
     lag_ms: int = 0
     """Age of the oldest missing change at the last check."""
-
-
-_NO_REFRESH: Final = RefreshReport(changed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,10 +472,6 @@ def _last_refresh_ms(state: TableState) -> int:
     return 0 if last is None else last.time_ms
 
 
-POOL: Final = "streamhouse-views"
-"""Pool of Spark's scheduler for refreshes, so that they run next to tiering rounds in FAIR mode."""
-
-
 def session_views(
     spark: SparkSession,
     warehouse: str,
@@ -481,30 +498,6 @@ def _enter_pool(spark: SparkSession) -> None:
     context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     if context is not None:
         context.setLocalProperty("spark.scheduler.pool", POOL)
-
-
-GAUGES: Final[Definitions[ViewStatus]] = {
-    "streamhouse_view_commits_behind": ("Commits of its sources that it has not seen.", lambda v: v.commits_behind),
-    "streamhouse_view_rows_behind": ("Rows or changes of its sources that it lacks.", lambda v: v.rows_behind),
-    "streamhouse_view_lag_seconds": ("Age of the oldest change that it lacks.", lambda v: v.lag_ms / 1000),
-    "streamhouse_view_freshness_seconds": ("Time between two refreshes: freshness.", lambda v: v.freshness_ms / 1000),
-    "streamhouse_view_failures": ("Failures since the last refresh that succeeded.", lambda v: v.failures),
-    "streamhouse_view_last_refresh_seconds": (
-        "Duration of the last refresh that succeeded.",
-        lambda v: v.last_duration_ms / 1000,
-    ),
-    "streamhouse_view_refreshing_seconds": (
-        "Time since the step under way began; 0 without one.",
-        lambda v: v.refreshing_ms / 1000,
-    ),
-    "streamhouse_view_paused": ("1 while it is paused.", lambda v: v.doing == "paused"),
-}
-COUNTERS: Final[Definitions[ViewStatus]] = {
-    "streamhouse_view_refreshes": ("Refreshes that made a commit.", lambda v: v.refreshes),
-    "streamhouse_view_rows_written": ("Rows that refreshes wrote.", lambda v: v.rows_written),
-    "streamhouse_view_rows_deleted": ("Rows that refreshes deleted.", lambda v: v.rows_deleted),
-    "streamhouse_view_whole_computations": ("Refreshes that computed the whole query.", lambda v: v.whole),
-}
 
 
 def view_measures(views: Sequence[ViewStatus]) -> list[Metric]:

@@ -32,6 +32,10 @@ _KINDS: Final = {
     500: flight.FlightInternalError,
 }
 _CONDITIONS: Final = {401: "NOT_AUTHENTICATED", 429: "TOO_MANY_REQUESTS", 503: "BUSY"}
+logger = logging.getLogger(__name__)
+AREA: Final = "flight"
+_HEADERS: Final = "headers"
+T = TypeVar("T")
 
 
 def flight_error(error: StreamhouseError) -> flight.FlightError:
@@ -64,13 +68,6 @@ def _fit_header(text: str) -> str:
     if len(text) <= _TEXT_BYTES_MAX:
         return text
     return f"{text[: _TEXT_BYTES_MAX // 2]} ... {text[-_TEXT_BYTES_MAX // 2 :]}"
-
-
-logger = logging.getLogger(__name__)
-
-AREA: Final = "flight"
-_HEADERS: Final = "headers"
-T = TypeVar("T")
 
 
 class CallRefusedError(Exception):

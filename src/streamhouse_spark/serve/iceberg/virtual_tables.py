@@ -65,6 +65,7 @@ silently read an older one, or fail."""
 _ATTEMPTS_MAX: Final = 20
 """Attempts to read a lake that gets new snapshots meanwhile. With continuous rounds, four in a row were lost once in
 some thousand requests."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +369,6 @@ class VirtualTables:
             for info in storage.list(f"{folder}/"):
                 storage.delete(info.key)
         return expired
-
-
-logger = logging.getLogger(__name__)
 
 
 class StaleFallback:

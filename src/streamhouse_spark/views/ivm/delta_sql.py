@@ -19,6 +19,19 @@ from sqlglot import exp
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, Union, print_sql
 
+WEIGHT: Final = "__streamhouse_weight"
+ONE: Final = "__streamhouse_one"
+"""The column of rows that have no columns."""
+At = str
+"""``old`` or ``new``; followed by ``_by_`` and the `scan_name` for a source whose rows are looked up."""
+_KINDS: Final = {
+    "inner": "JOIN",
+    "left": "LEFT JOIN",
+    "full": "FULL JOIN",
+    "semi": "LEFT SEMI JOIN",
+    "anti": "LEFT ANTI JOIN",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class IndexedSide:
@@ -136,13 +149,6 @@ def _resolve_origin(node: Node, name: str) -> tuple[Scan, str] | None:
             return _resolve_origin(node.left if name in node.left.columns else node.right, name)
         case _:
             return None
-
-
-WEIGHT: Final = "__streamhouse_weight"
-ONE: Final = "__streamhouse_one"
-"""The column of rows that have no columns."""
-At = str
-"""``old`` or ``new``; followed by ``_by_`` and the `scan_name` for a source whose rows are looked up."""
 
 
 def list_columns(columns: Sequence[str], of: str = "") -> str:
@@ -298,15 +304,6 @@ class Writer:
             terms.append(f"SELECT {cols}, 1 AS {WEIGHT} FROM ({rows}) l {word} ({new}) r ON {on}")
             terms.append(f"SELECT {cols}, -1 AS {WEIGHT} FROM ({rows}) l {word} ({old}) r ON {on}")
         return terms
-
-
-_KINDS: Final = {
-    "inner": "JOIN",
-    "left": "LEFT JOIN",
-    "full": "FULL JOIN",
-    "semi": "LEFT SEMI JOIN",
-    "anti": "LEFT ANTI JOIN",
-}
 
 
 def _union_all(terms: Sequence[str]) -> str | None:

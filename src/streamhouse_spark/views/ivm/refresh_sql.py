@@ -42,6 +42,8 @@ _JSON_OPTIONS: Final = (
     "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSSXXX', "
     "'timestampNTZFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
 )
+VALUES_MAX: Final = 1_000
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
 def choose_identity(root: Node, types: Mapping[str, str]) -> Identity:
@@ -238,10 +240,6 @@ class Statements:
 
     def _select_list(self) -> str:
         return ", ".join(f"{c} AS {quote_name(n)}" for c, n in zip(self.root.columns, self.names, strict=True))
-
-
-VALUES_MAX: Final = 1_000
-_PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
 def build_filter(rows: pa.Table) -> str:
