@@ -35,7 +35,6 @@ _WRONG_TOKENS_PER_S: Final = 5.0
 """Requests without a valid token that an address may send per second; more get status 429."""
 ICEBERG: Final = "/iceberg"
 HEALTH: Final = "/health"
-_DENIED: Final = (401, 403, 421, 429)
 _CONDITIONS: Final = {
     401: ("NOT_AUTHENTICATED", "NotAuthorizedException"),
     403: ("FOREIGN_ORIGIN", "ForbiddenException"),
@@ -169,25 +168,21 @@ class Guard:
         return _refusal_response(request, admitted) if isinstance(admitted, Refusal) else None
 
     def _write_audit(self, request: Request, state: dict[str, Any], status: int) -> None:
-        """Write the audit line of a request that needs a right or was rejected."""
-        if self._audit is None or ("right" not in state and status not in _DENIED):
+        if self._audit is None:
             return
         client = state.get("client")
-        credentials = {name: state[name] for name in ("credentials_until",) if name in state}
-        self._audit.write(
-            {
-                "request": state["request_id"],
-                "client": client.name if client else None,
-                "address": request.client.host if request.client else None,
-                "method": request.method,
-                "path": request.scope["path"],
-                "right": state.get("right"),
-                "table": state.get("table"),
-                "rows": state.get("rows"),
-                "status": status,
-                "allowed": status not in _DENIED and not state.get("denied"),
-                **credentials,
-            }
+        self._audit.write_request(
+            state["request_id"],
+            client=client.name if client else None,
+            address=request.client.host if request.client else None,
+            method=request.method,
+            path=request.scope["path"],
+            right=state.get("right"),
+            table=state.get("table"),
+            rows=state.get("rows"),
+            status=status,
+            is_denied=bool(state.get("denied")),
+            **{name: state[name] for name in ("credentials_until",) if name in state},
         )
 
 

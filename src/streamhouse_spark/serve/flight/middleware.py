@@ -167,22 +167,19 @@ class FlightCalls:
         of = {"method": call.method, "path": AREA, "status": status, "busy_s": busy_s}
         of |= {"request": call.request_id, "client": client}
         logger.info("answered a request", extra={f"streamhouse_{name}": value for name, value in of.items()})
-        if self._shared.audit is None or (call.table is None and status not in (401, 403, 429)):
-            return
-        self._shared.audit.write(
-            {
-                "request": call.request_id,
-                "client": client,
-                "address": call.address,
-                "method": call.method,
-                "path": AREA,
-                "right": "read" if call.table else None,
-                "table": call.table,
-                "rows": None,
-                "status": status,
-                "allowed": status not in (401, 403, 429) and not call.is_denied,
-            }
-        )
+        if self._shared.audit is not None:
+            self._shared.audit.write_request(
+                call.request_id,
+                client=client,
+                address=call.address,
+                method=call.method,
+                path=AREA,
+                right="read" if call.table else None,
+                table=call.table,
+                rows=None,
+                status=status,
+                is_denied=call.is_denied,
+            )
 
 
 def address_of(peer: str) -> str:
