@@ -269,7 +269,7 @@ def append(
     named = {"txnAppId": txn_app_id, "txnVersion": txn_version}
     transaction = parse_write_options({k: v for k, v in named.items() if v is not None}).transaction
     opened = session.warehouse.table(table)
-    is_duplicate = _is_stored(opened, transaction)
+    is_duplicate = find_stored_transaction(opened.refresh(), transaction) is not None
     formats = [file_format(path, format_) for path in files]
     with ExitStack() as stack:
         defaults = default_scalars(evaluate_defaults(opened.state.schema, StatementContext.of(opened.world)))
@@ -279,10 +279,6 @@ def append(
         )
         offsets = _append_all(opened, opened_files, transaction, session.output)
     _print_offsets(session.output, opened, offsets, duplicate=is_duplicate)
-
-
-def _is_stored(table: Table, transaction: Transaction | None) -> bool:
-    return find_stored_transaction(table.refresh(), transaction) is not None
 
 
 def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | None, output: Output) -> BucketOffsets:

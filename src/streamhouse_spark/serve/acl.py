@@ -393,14 +393,11 @@ def parse_tokens(path: str) -> Access:
                 f"--token-file {path}, line {number}: expected 'read TOKEN' or 'write TOKEN' with a token of at least "
                 f"{_TOKEN_CHARS_MIN} characters; make one with: openssl rand -hex 32"
             )
-        clients[digest_of(words[1])] = _line_client(f"line {number}", words[0])
+        grants = ((ALL_TABLES,), ()) if words[0] == "read" else ((), (ALL_TABLES,))
+        clients[digest_of(words[1])] = Client(f"line {number}", *grants)
     if not clients:
         raise InvalidOptionError(f"--token-file {path} has no token; write a line 'read TOKEN' or 'write TOKEN'")
     return Access(clients)
-
-
-def _line_client(name: str, right: str) -> Client:
-    return Client(name, writable=(ALL_TABLES,)) if right == "write" else Client(name, readable=(ALL_TABLES,))
 
 
 def parse_access(path: str, clock: Clock) -> Access:

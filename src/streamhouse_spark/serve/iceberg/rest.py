@@ -144,10 +144,8 @@ class _Catalog:
             text = f"there is no warehouse {warehouse!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
             return iceberg_error(404, "NoSuchWarehouseException", text)
         overrides = {"prefix": LAKE_ONLY} if warehouse == LAKE_ONLY else {}
-        return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": self._endpoints()})
-
-    def _endpoints(self) -> list[str]:
-        return [*_ENDPOINTS, *_REJECTED_ENDPOINTS, *([_CREDENTIALS] if self._vending is not None else [])]
+        endpoints = [*_ENDPOINTS, *_REJECTED_ENDPOINTS, *([_CREDENTIALS] if self._vending is not None else [])]
+        return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": endpoints})
 
     def _namespaces(self, request: Request) -> Response:
         client, parent = client_of(request), request.query_params.get("parent")
