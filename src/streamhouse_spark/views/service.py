@@ -32,7 +32,6 @@ from streamhouse_spark.log.transactions import REFRESHES, Lineage
 from streamhouse_spark.metrics.metrics import Metric
 from streamhouse_spark.service.endpoint import Definitions, doing_metric, table_metrics
 from streamhouse_spark.service.table_discovery import TableDiscovery
-from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING_MS
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh
 from streamhouse_spark.table.table import Table
@@ -231,7 +230,7 @@ class ViewService:
     def turn(self) -> bool:
         """Check the longest overdue view and run a step of its refresh. Returns whether a view was due."""
         now_ms = self._clock.boot_ms()
-        if self._listed_ms is None or now_ms - self._listed_ms >= self._list_interval_ms():
+        if self._listed_ms is None or now_ms - self._listed_ms >= self._discovery.interval_ms:
             self._listed_ms = now_ms
             self._discover_views(now_ms)
         due = [entry for entry in self._entries.values() if entry.status.due_ms <= now_ms]
@@ -375,10 +374,6 @@ class ViewService:
             entry.status = replace(entry.status, **changed)  # type: ignore[arg-type]
 
     # -- all views ------------------------------------------------------------------------------------------------
-
-    def _list_interval_ms(self) -> int:
-        is_local = self._connection.warehouse().storage.local_path("") is not None
-        return LISTING_MS if is_local else REMOTE_LISTING_MS
 
     def _discover_views(self, now_ms: int) -> None:
         """Discover new, dropped, paused and resumed views."""
