@@ -6,8 +6,6 @@ services refresh the same view anyway, one of them loses the commit race.
 
 A turn runs at most one step. If more steps remain, the view is due again after the views that are due already, so a
 long refresh delays other views by one step at most.
-
-Metrics of the views that a service refreshes, labelled by the view's table like the service's other metrics.
 """
 
 from __future__ import annotations

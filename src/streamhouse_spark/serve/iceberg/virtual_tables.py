@@ -5,10 +5,9 @@ in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). It is r
 new commits, starting from the previous one. A virtual table is used for an epoch of at most half the grace period, and
 deleted after it: a slower reader finds a missing file, never a wrong row.
 
-Fallback to the lake alone if a document with hot rows takes too long or cannot be built.
-
-It is off by default: an engine that prefers old rows to none cannot see the difference, except for the `Warning` header
-of the response.
+A server may fall back to the lake alone if a document with hot rows takes too long or cannot be built
+(`StaleFallback`). That is off by default: an engine that prefers old rows to none cannot see the difference, except for
+the `Warning` header of the response.
 """
 
 from __future__ import annotations
