@@ -374,9 +374,12 @@ def materialize(
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("properties", properties)
     from streamhouse_spark.datasource.session import connect_catalog
-    from streamhouse_spark.views.create import create_and_refresh
+    from streamhouse_spark.views.create import create_view_table
 
-    return create_and_refresh(spark, connect_catalog(spark), name, query, freshness, mode, properties or {}, step_rows)
+    connection = connect_catalog(spark)
+    view = create_view_table(spark, connection, name, query, freshness, mode, properties or {}, step_rows)
+    view.refresh()
+    return view
 
 
 class TieringService:

@@ -15,8 +15,7 @@ from faults.sequential import one_thing_at_a_time
 from faults.share import Share
 from streamhouse_spark import StorageError
 from streamhouse_spark.table.refresh_commit import last_refresh
-from streamhouse_spark.views.create import create_and_refresh
-from view_histories.house import House
+from view_histories.house import House, create_and_refresh
 
 READS = frozenset({"read", "read_ranges", "size_bytes", "list", "list_names", "ensure_durable"})
 HOT = {"table.datalake.enabled": "false"}

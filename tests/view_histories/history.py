@@ -25,12 +25,11 @@ from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table import refresh_commit
 from streamhouse_spark.table.refresh_commit import last_refresh
 from streamhouse_spark.views import local_executor, local_reads, refresh
-from streamhouse_spark.views.create import create_and_refresh
 from streamhouse_spark.views.ivm import aggregates
 from view_histories import tables
 from view_histories.duck import in_duckdb, reference
 from view_histories.grammar import Grammar, Kinds, Query
-from view_histories.house import DATABASE, House
+from view_histories.house import DATABASE, House, create_and_refresh
 from view_histories.tables import Source
 
 STEPS = 6

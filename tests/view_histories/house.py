@@ -19,6 +19,7 @@ from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.views.create import MaterializedTable, create_view_table
 from streamhouse_spark.views.refresh import Refresher
 from streamhouse_spark.warehouse import process_cache as connections
 from streamhouse_spark.warehouse.process_cache import Connection, OpenTables
@@ -142,3 +143,9 @@ class House:
 
     def table(self, name: str) -> Table:
         return self.others.table(name)
+
+
+def create_and_refresh(*given: Any) -> MaterializedTable:
+    view = create_view_table(*given)
+    view.refresh()
+    return view

@@ -62,6 +62,7 @@ from streamhouse_spark.table.versioning.tags import list_pinned_segments
 
 Advance = Callable[[int], None]
 """A callback with the number of segments or lake rows that were checked since the last call."""
+REWRITTEN = "reads go on without it, and the next checkpoint writes it again"
 
 
 @dataclass(slots=True)
@@ -296,9 +297,6 @@ class _OffsetRows:
             outside = np.count_nonzero((offsets < state.first_offset(bucket)) | (offsets >= state.lake_offset(bucket)))
             if outside:
                 yield f"{where} has {outside} offsets that it should not hold yet, or no longer"
-
-
-REWRITTEN = "reads go on without it, and the next checkpoint writes it again"
 
 
 def metadata_problems(table: Table, state: TableState) -> Iterator[str]:

@@ -8,19 +8,27 @@ from typing import Any, Final, TypeVar
 
 import click
 import pyarrow as pa
-from rich.console import Console
 
-from streamhouse_spark.cli.session import Command, Session, take_duration_ms, take_names, take_pairs, take_values
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.cli.session import (
+    DRY_RUN,
+    TABLE,
+    YES,
+    Command,
+    Session,
+    confirm,
+    take_duration_ms,
+    take_names,
+    take_pairs,
+    take_values,
+)
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.where import parse_where
+from streamhouse_spark.lake.types import CompactReport
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.schema.partitioning import split_fields
 from streamhouse_spark.table.drop_partition import DropPartitionReport, drop_partitions
 from streamhouse_spark.table.maintenance.lake import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
-from streamhouse_spark.table.maintenance.tiering import RetierReport
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.adoption import AdoptReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,8 +63,6 @@ _MANIFESTS: Final = pa.schema([
     ("dry_run", pa.bool_()),
 ])  # fmt: skip
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-
 
 def _older_than(default: str, text: str) -> Callable[[F], F]:
     return click.option(
@@ -79,9 +85,9 @@ streamhouse -w ./warehouse compact sales.orders --output json
 streamhouse -w ./warehouse compact sales.orders --purge
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option("--purge", is_flag=True, help="Rewrite every file that has a deleted row.")
-@_dry_run
+@DRY_RUN
 @click.pass_obj
 def compact(session: Session, table: str, *, purge: bool, dry_run: bool) -> None:
     """Merge small lake files, and remove deleted rows from them.
@@ -93,16 +99,12 @@ def compact(session: Session, table: str, *, purge: bool, dry_run: bool) -> None
     opened = session.warehouse.table(table)
     with session.output.working(f"compact the lake of {opened.name}"):
         report = opened.lake.compact(purge=purge, dry_run=dry_run)
-    row = {
-        "table": opened.name,
-        "files_removed": report.files_removed,
-        "files_added": report.files_added,
-        "rows": report.rows,
-        "healed_rows": report.healed_rows,
-        "purged_rows": report.purged_rows,
-        "dry_run": dry_run,
-    }
-    session.output.rows(pa.Table.from_pylist([row], schema=_COMPACTED))
+    session.output.records([_to_row(opened, report, _COMPACTED, dry_run=dry_run)], _COMPACTED)
+
+
+def _to_row(table: Table, report: CompactReport, schema: pa.Schema, *, dry_run: bool) -> dict[str, Any]:
+    facts = {"table": table.name, "dry_run": dry_run}
+    return facts | {name: getattr(report, name) for name in schema.names if name not in facts}
 
 
 @click.command(
@@ -114,12 +116,12 @@ streamhouse -w ./warehouse optimize sales.orders --order-by "zorder(customer_id,
 streamhouse -w ./warehouse optimize sales.orders --order-by "region, amount" --where "day >= '2026-01-31'"
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option("--order-by", required=True, metavar="COLUMNS", help='Columns: "a, b", or interleaved: "zorder(a, b)".')
 @click.option(
     "--where", default=None, metavar="CONDITION", help="Only files that may have matching rows; use partition columns."
 )
-@_dry_run
+@DRY_RUN
 @click.pass_obj
 def optimize(session: Session, table: str, *, order_by: str, where: str | None, dry_run: bool) -> None:
     """Cluster the rows of the lake by columns, so that queries skip files.
@@ -133,15 +135,7 @@ def optimize(session: Session, table: str, *, order_by: str, where: str | None, 
     condition = None if where is None else parse_where(where, opened.refresh().schema.arrow)
     with session.output.working(f"optimize the lake of {opened.name}"):
         report = opened.lake.optimize(order_by, filter=condition, dry_run=dry_run)
-    row = {
-        "table": opened.name,
-        "files_removed": report.files_removed,
-        "files_added": report.files_added,
-        "rows": report.rows,
-        "purged_rows": report.purged_rows,
-        "dry_run": dry_run,
-    }
-    session.output.rows(pa.Table.from_pylist([row], schema=_OPTIMIZED))
+    session.output.records([_to_row(opened, report, _OPTIMIZED, dry_run=dry_run)], _OPTIMIZED)
 
 
 @click.command(
@@ -152,10 +146,10 @@ streamhouse -w ./warehouse expire-snapshots sales.orders --dry-run
 streamhouse -w ./warehouse expire-snapshots sales.orders --older-than 2h --retain-last 5
 """,
 )
-@click.argument("table")
+@TABLE
 @_older_than("24h", "Keep younger snapshots.")
 @click.option("--retain-last", type=int, default=SNAPSHOTS_KEPT, show_default=True, help="Keep at least this many.")
-@_dry_run
+@DRY_RUN
 @click.pass_obj
 def expire_snapshots(
     session: Session, table: str, *, older_than_ms: int | None, retain_last: int, dry_run: bool
@@ -175,7 +169,7 @@ def expire_snapshots(
         "files": len(report.files),
         "dry_run": dry_run,
     }
-    session.output.rows(pa.Table.from_pylist([row], schema=_EXPIRED))
+    session.output.records([row], _EXPIRED)
 
 
 @click.command(
@@ -186,9 +180,9 @@ streamhouse -w ./warehouse remove-orphan-files sales.orders --dry-run
 streamhouse -w ./warehouse remove-orphan-files sales.orders --older-than 48h
 """,
 )
-@click.argument("table")
+@TABLE
 @_older_than("24h", "Keep younger files; at least ten minutes.")
-@_dry_run
+@DRY_RUN
 @click.pass_obj
 def remove_orphan_files(session: Session, table: str, *, older_than_ms: int | None, dry_run: bool) -> None:
     """Delete lake files that no snapshot references.
@@ -199,7 +193,7 @@ def remove_orphan_files(session: Session, table: str, *, older_than_ms: int | No
     grace_ms = GRACE_MS if older_than_ms is None else older_than_ms
     with session.output.working(f"find orphan files of {table}"):
         keys = lake.remove_orphan_files(grace_ms=grace_ms, dry_run=dry_run)
-    session.output.rows(pa.Table.from_pylist([{"file": key, "dry_run": dry_run} for key in keys], schema=_ORPHANS))
+    session.output.records([{"file": key, "dry_run": dry_run} for key in keys], _ORPHANS)
 
 
 @click.command(
@@ -210,8 +204,8 @@ streamhouse -w ./warehouse rewrite-manifests sales.orders --dry-run
 streamhouse -w ./warehouse rewrite-manifests sales.orders
 """,
 )
-@click.argument("table")
-@_dry_run
+@TABLE
+@DRY_RUN
 @click.pass_obj
 def rewrite_manifests(session: Session, table: str, *, dry_run: bool) -> None:
     """Merge the manifests of an Iceberg lake into few large ones.
@@ -227,7 +221,7 @@ def rewrite_manifests(session: Session, table: str, *, dry_run: bool) -> None:
         "manifests_added": report.added,
         "dry_run": dry_run,
     }
-    session.output.rows(pa.Table.from_pylist([row], schema=_MANIFESTS))
+    session.output.records([row], _MANIFESTS)
 
 
 @click.command(
@@ -239,7 +233,7 @@ streamhouse -w ./warehouse retier sales.orders
 streamhouse -w ./warehouse tier --once sales.orders
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option("--dry-run", is_flag=True, help="Only show what would be tiered again, and what would be lost.")
 @click.option(
     "--allow-loss",
@@ -257,18 +251,12 @@ def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> 
     opened = session.warehouse.table(table)
     with session.output.working(f"retier {opened.name}"):
         report = opened.retier(allow_loss=allow_loss, dry_run=dry_run)
-    session.output.document(asdict(report), lambda console: _render_retier(report, console))
-
-
-def _render_retier(report: RetierReport, console: Console) -> None:
-    verb = "would be" if report.dry_run else "is"
-    console.print(
-        f"the lake of {report.table} {verb} built anew at {report.lake_location}: {report.rows:,} offsets to tier, "
-        f"{report.lost_rows:,} lost; {report.former_location} is left as it is",
-        markup=False,
+    session.output.sentence(
+        asdict(report),
+        f"the lake of {report.table} {'would be' if dry_run else 'is'} built anew at {report.lake_location}: "
+        f"{report.rows:,} offsets to tier, {report.lost_rows:,} lost; {report.former_location} is left as it is"
+        + ("" if dry_run else f"\nnext: streamhouse tier --once {report.table}"),
     )
-    if not report.dry_run:
-        console.print(f"next: streamhouse tier --once {report.table}", markup=False)
 
 
 @click.command(
@@ -280,7 +268,7 @@ streamhouse -w ./warehouse adopt sales.orders --lake legacy.orders
 streamhouse -w ./warehouse adopt sales.people --primary-key id
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option("--lake", metavar="DATABASE.TABLE", help="The lake table; by default it has the table's own name.")
 @click.option(
     "--primary-key",
@@ -312,16 +300,10 @@ def adopt(
     warehouse = session.warehouse
     with session.output.working(f"adopt {lake or table}"):
         report = warehouse.adopt_table(table, lake, primary_key=primary_key, properties=properties, dry_run=dry_run)
-    document = {**asdict(report), "dry_run": dry_run}
-    session.output.document(document, lambda console: _render_adoption(report, console, dry_run=dry_run))
-
-
-def _render_adoption(report: AdoptReport, console: Console, *, dry_run: bool) -> None:
-    done = "would adopt" if dry_run else "adopted"
-    console.print(
-        f"{done} {report.location} as {report.table}: {report.rows:,} rows in {report.files:,} files, "
-        f"columns {report.schema}",
-        markup=False,
+    session.output.sentence(
+        {**asdict(report), "dry_run": dry_run},
+        f"{'would adopt' if dry_run else 'adopted'} {report.location} as {report.table}: {report.rows:,} rows in "
+        f"{report.files:,} files, columns {report.schema}",
     )
 
 
@@ -333,9 +315,9 @@ streamhouse -w ./warehouse drop-partition sales.orders day=2026-01-31 --dry-run
 streamhouse -w ./warehouse drop-partition sales.orders day=2026-01-31 country=de --yes
 """,
 )
-@click.argument("table")
+@TABLE
 @click.argument("values", metavar="COLUMN=VALUE...", nargs=-1, required=True, callback=take_values)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@YES
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.pass_obj
 def drop_partition(session: Session, table: str, values: Mapping[str, str], *, yes: bool, dry_run: bool) -> None:
@@ -345,8 +327,7 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
     rows are deleted. Otherwise rows written before the call are tiered and removed from the lake in one snapshot; older
     lake snapshots contain them until they expire.
     """
-    parse_table_name(table).require_table("drop partitions of")
-    opened = session.warehouse.table(table)
+    opened = session.open_table(table, "drop partitions of")
     chosen = PartitionMatches.of_texts(values, opened.state.schema, opened.partition_by, opened.name)
     subject = f"partition {chosen} of {opened.name}"
     if dry_run:
@@ -354,8 +335,7 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
         return
     if not yes:
         preview = _drop_partition(session, opened, chosen, dry_run=True)
-        if not click.confirm(f"drop {subject} with {preview.rows:,} rows?", err=True):
-            raise click.Abort
+        confirm(f"drop {subject} with {preview.rows:,} rows?", yes=yes)
     _print_report(session, _drop_partition(session, opened, chosen, dry_run=False), f"dropped {subject}")
 
 
@@ -372,7 +352,7 @@ streamhouse -w ./warehouse set-partitioning sales.orders 'hours(at)' region
 streamhouse -w ./warehouse set-partitioning sales.orders --none
 """,
 )
-@click.argument("table")
+@TABLE
 @click.argument("fields", metavar="FIELD...", nargs=-1)
 @click.option("--none", "is_none", is_flag=True, help="Stop partitioning new rows.")
 @click.pass_obj
@@ -385,18 +365,15 @@ def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_
     """
     if bool(fields) == is_none:
         raise click.UsageError("give the fields to partition by, or --none")
-    parse_table_name(table).require_table("change the partitioning of")
-    opened = session.warehouse.table(table)
+    opened = session.open_table(table, "change the partitioning of")
     before = list(opened.state.parsed.partitioned_by)
     opened.set_partitioning([piece for text in fields for piece in split_fields(text)])
     now = list(opened.state.parsed.partitioned_by)
-    session.output.document(
+    session.output.sentence(
         {"table": opened.name, "partition_by": now, "former_partition_by": before},
-        lambda c: c.print(f"partitioned {opened.name} by {', '.join(now) or 'nothing'}", markup=False),
+        f"partitioned {opened.name} by {', '.join(now) or 'nothing'}",
     )
 
 
 def _print_report(session: Session, report: DropPartitionReport, text: str) -> None:
-    session.output.document(
-        asdict(report), lambda c: c.print(f"{text}: {report.rows:,} rows, {report.files} lake files", markup=False)
-    )
+    session.output.sentence(asdict(report), f"{text}: {report.rows:,} rows, {report.files} lake files")

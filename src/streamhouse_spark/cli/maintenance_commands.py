@@ -24,7 +24,7 @@ from streamhouse_spark.cli.fsck import (
     verify_log,
 )
 from streamhouse_spark.cli.output import Output
-from streamhouse_spark.cli.session import Command, Failure, Session, fail_for, take_duration_ms
+from streamhouse_spark.cli.session import TABLE, Command, Failure, Session, fail_for, take_duration_ms
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.table.maintenance.log import MaintainReport
@@ -98,7 +98,7 @@ def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms
             session.output.remark(f"{len(dropped.deleted)} files of dropped tables")
         for uuid, why in dropped.skipped.items():
             session.output.remark(f"tables/{uuid} is left as it is: {why}")
-    session.output.rows(pa.Table.from_pylist(rows, schema=_MAINTAINED))
+    session.output.records(rows, _MAINTAINED)
     fail_for(chosen)
 
 
@@ -125,7 +125,7 @@ streamhouse -w ./warehouse verify sales.orders
 streamhouse -w ./warehouse verify sales.orders --output json || echo damaged
 """,
 )
-@click.argument("table")
+@TABLE
 @click.pass_obj
 def verify(session: Session, table: str) -> None:
     """Verify all files of a table against their checksums.
@@ -256,22 +256,12 @@ def relocate(session: Session, *, copy: bool, dry_run: bool) -> None:
         task = progress.add_task("relocate", total=None)
 
         def show(done: int, total: int, name: str) -> None:
-            progress.update(task, description=f"relocate {name}", fill_generated=done, total=total)
+            progress.update(task, description=f"relocate {name}", completed=done, total=total)
 
         report = relocated(session.warehouse, copy=copy, dry_run=dry_run, progress=show)
-    rows = [
-        {
-            "table": table.table,
-            "uuid": table.uuid,
-            "former_uuid": table.former_uuid,
-            "lake": table.lake,
-            "moved_from": table.moved_from,
-            "files_written": table.files_written,
-            "dry_run": dry_run,
-        }
-        for table in report.tables
-    ]
-    session.output.rows(pa.Table.from_pylist(rows, schema=_RELOCATED))
+        progress.update(task, completed=len(report.tables), total=len(report.tables))
+    rows = [{**asdict(table), "dry_run": dry_run} for table in report.tables]
+    session.output.records(rows, _RELOCATED)
     if report.moved_from is None:
         session.output.remark(f"{report.warehouse} is at home")
     else:

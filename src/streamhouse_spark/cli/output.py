@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -33,6 +33,9 @@ from streamhouse_spark.schema.json_values import encode_row_texts, encode_rows, 
 _PIPE_COLUMNS: Final = 100_000
 """Width of text that does not go to a terminal, so that nothing is cut."""
 _LEFT_ALIGNED: Final = (pa.types.is_string, pa.types.is_nested, pa.types.is_boolean, pa.types.is_binary)
+LOG_VARIABLE: Final = "STREAMHOUSE_LOG"
+_OWN: Final = "streamhouse_"
+"""Prefix of the extra attributes of our log records."""
 
 
 class Output:
@@ -64,6 +67,14 @@ class Output:
             click.echo(json_text(value))
         else:
             render(self.console)
+
+    def sentence(self, value: Mapping[str, Any], text: str) -> None:
+        """Print one JSON document, or a text."""
+        self.document(value, lambda console: console.print(text, markup=False))
+
+    def records(self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+        """Print rows of a schema, in which missing values are null."""
+        self.rows(pa.Table.from_pylist(list(rows), schema=schema))
 
     def remark(self, text: str) -> None:
         """Print a message on stderr, only on a terminal."""
@@ -138,11 +149,6 @@ def format_value(value: Any) -> str:
         case float() | int():
             return str(plain)
     return json.dumps(plain, ensure_ascii=False)
-
-
-LOG_VARIABLE: Final = "STREAMHOUSE_LOG"
-_OWN: Final = "streamhouse_"
-"""Prefix of the extra attributes of our log records."""
 
 
 def log_to_stderr() -> None:

@@ -11,8 +11,8 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from streamhouse_spark.cli.output import Output, format_value
-from streamhouse_spark.cli.session import Command, Session, take_names
+from streamhouse_spark.cli.output import Output, format_value, rich_table
+from streamhouse_spark.cli.session import TABLE, Command, Session, take_names
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.core.option_parsing import parse_timestamp_ms
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
@@ -30,6 +30,13 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.preview import first_rows, schema_of
 from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, iter_tables, open_rows
 
+_COLUMNS: Final = click.option(
+    "--columns",
+    metavar="COLUMN",
+    multiple=True,
+    callback=take_names,
+    help="Only these columns, with commas between them.",
+)
 _FIELD_CHARS_MAX: Final = 40
 _ROWS_MAX: Final = 2**63 - 1
 
@@ -51,13 +58,7 @@ streamhouse -w ./warehouse head 'sales.orders$commits' -n 100
 @click.option(
     "-n", "--rows", "limit", type=click.IntRange(0, _ROWS_MAX), default=20, show_default=True, help="Number of rows."
 )
-@click.option(
-    "--columns",
-    metavar="COLUMN",
-    multiple=True,
-    callback=take_names,
-    help="Only these columns, with commas between them.",
-)
+@_COLUMNS
 @click.option("--where", metavar="CONDITION", help="""Only matching rows, such as "a > 5 AND b IN ('x', 'y')".""")
 @click.pass_obj
 def head(session: Session, name: str, limit: int, columns: list[str], where: str | None) -> None:
@@ -80,7 +81,7 @@ streamhouse -w ./warehouse snapshots sales.orders
 streamhouse -w ./warehouse snapshots sales.orders --output json | jq .snapshot_id
 """,
 )
-@click.argument("table")
+@TABLE
 @click.pass_obj
 def snapshots(session: Session, table: str) -> None:
     """List the snapshots of a table's lake, oldest first.
@@ -111,7 +112,7 @@ streamhouse -w ./warehouse segments sales.orders
 streamhouse -w ./warehouse segments sales.orders --output json | jq .size_bytes
 """,
 )
-@click.argument("table")
+@TABLE
 @click.pass_obj
 def segments(session: Session, table: str) -> None:
     """List the segments of a table's hot log.
@@ -131,7 +132,7 @@ streamhouse -w ./warehouse tail sales.orders --from earliest --no-follow
 streamhouse -w ./warehouse tail sales.orders --from 2026-01-31T12:00:00Z --output json | jq .amount
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option(
     "--from",
     "start",
@@ -143,13 +144,7 @@ streamhouse -w ./warehouse tail sales.orders --from 2026-01-31T12:00:00Z --outpu
 )
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more, until Ctrl-C.")
 @click.option("-n", "--rows", "limit", type=click.IntRange(1, _ROWS_MAX), help="End after so many rows.")
-@click.option(
-    "--columns",
-    metavar="COLUMN",
-    multiple=True,
-    callback=take_names,
-    help="Only these columns, with commas between them.",
-)
+@_COLUMNS
 @click.pass_obj
 def tail(session: Session, table: str, *, start: str, follow: bool, limit: int | None, columns: list[str]) -> None:
     """Follow a table: print rows as they are written.
@@ -235,7 +230,7 @@ generate-orders | streamhouse -w ./warehouse append sales.orders - --format json
 streamhouse -w ./warehouse append sales.orders orders.csv --txn-app-id nightly --txn-version 20260131
 """,
 )
-@click.argument("table")
+@TABLE
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), help="Format of the files; by default their names determine it."
@@ -274,7 +269,7 @@ def append(
     named = {"txnAppId": txn_app_id, "txnVersion": txn_version}
     transaction = parse_write_options({k: v for k, v in named.items() if v is not None}).transaction
     opened = session.warehouse.table(table)
-    is_duplicate = _is_stored(opened, transaction)
+    is_duplicate = find_stored_transaction(opened.refresh(), transaction) is not None
     formats = [file_format(path, format_) for path in files]
     with ExitStack() as stack:
         defaults = default_scalars(evaluate_defaults(opened.state.schema, StatementContext.of(opened.world)))
@@ -284,10 +279,6 @@ def append(
         )
         offsets = _append_all(opened, opened_files, transaction, session.output)
     _print_offsets(session.output, opened, offsets, duplicate=is_duplicate)
-
-
-def _is_stored(table: Table, transaction: Transaction | None) -> bool:
-    return find_stored_transaction(table.refresh(), transaction) is not None
 
 
 def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | None, output: Output) -> BucketOffsets:
@@ -326,8 +317,6 @@ def _print_offsets(output: Output, table: Table, offsets: BucketOffsets, *, dupl
         rows = {"bucket": list(offsets), "offsets": [str(r) for r in offsets.values()]}
         rows["rows"] = [len(r) for r in offsets.values()]
         if offsets:
-            from streamhouse_spark.cli.output import rich_table
-
             console.print(rich_table(pa.table(rows)))
 
     output.document(value, render)

@@ -135,9 +135,9 @@ def serve(
     a page. Nothing depends on this server, and any number of them may run: all shared state is in the warehouse. Runs
     until Ctrl-C.
     """
-    from streamhouse_spark.serve.acl import Access, ReloadingAcl, parse_tokens
+    from streamhouse_spark.serve.acl import Access, AccessOf, ReloadingAcl, parse_tokens
     from streamhouse_spark.serve.audit import AuditLog, require_writable
-    from streamhouse_spark.serve.options import AccessOf, ListenAddress, ServeOptions, VendOptions
+    from streamhouse_spark.serve.options import ListenAddress, ServeOptions, VendOptions
     from streamhouse_spark.serve.same_site import AllowedSites
     from streamhouse_spark.serve.server import serve as serve_until_stopped
 

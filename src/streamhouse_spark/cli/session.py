@@ -9,16 +9,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, quote, truncate_message
 
 if TYPE_CHECKING:
     from streamhouse_spark.cli.output import Output
+    from streamhouse_spark.table.table import Table
     from streamhouse_spark.warehouse.table_batch import TableBatch
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -49,6 +51,11 @@ class Session:
             )
         return location
 
+    def open_table(self, name: str, action: str) -> Table:
+        """Return a table for an action, which is not for one of its system tables or branches."""
+        parse_table_name(name).require_table(action)
+        return self.warehouse.table(name)
+
     @property
     def warehouse(self) -> Warehouse:
         from streamhouse_spark.core.clock import World, system_author
@@ -66,14 +73,16 @@ class Failure(click.ClickException):
         click.secho(self.message, file=file, err=file is None, fg="red")
 
 
-def fail(message: str) -> NoReturn:
-    raise Failure(message)
-
-
 def fail_for(opened: TableBatch) -> None:
     """Exit with code 1 if a table failed, after all tables were processed."""
     if opened.failed:
-        fail("; ".join(f"{name}: {error}" for name, error in opened.failed.items()))
+        raise Failure("; ".join(f"{name}: {error}" for name, error in opened.failed.items()))
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on stderr unless the answer was given with ``--yes``. Raises `click.Abort`."""
+    if not yes and not click.confirm(question, err=True):
+        raise click.Abort
 
 
 class Command(click.Command):
@@ -190,6 +199,11 @@ def take_values(_ctx: click.Context, param: click.Parameter, value: Sequence[str
         if names.count(name) > 1:
             raise click.BadParameter(f"{name[:60]!r} is there twice; name it once", param=param)
     return dict(zip(parse_pairs(value, param), (text.partition("=")[2] for text in value), strict=True))
+
+
+TABLE: Final = click.argument("table")
+YES: Final = click.option("--yes", is_flag=True, help="Do not ask.")
+DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 
 
 def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
 
 from streamhouse_spark.cli.session import Command, Failure, Session
-from streamhouse_spark.cli.spark_session import open_spark, require_java
+from streamhouse_spark.cli.spark_session import open_spark, require_java, translate_spark_errors
 from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.paths import parse_table_name
@@ -25,8 +23,11 @@ from streamhouse_spark.table.table import Table
 if TYPE_CHECKING:
     from streamhouse_spark.views.refresh import RefreshReport
 
-
 _VIEWS: Final = click.argument("views", nargs=-1, required=True)
+DEFAULT_LOCATION: Final = "demo-warehouse"
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options against JIT optimisation, which costs more than it gains in a JVM that lives for a minute."""
+_NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
 
 
 @click.command(
@@ -53,8 +54,6 @@ def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: s
     if not (on_spark or master):
         raise InvalidOptionError("refresh needs Spark, which runs the queries: give --master 'local[*]', or --spark")
     names = [table.name for table in _open_views(session, views, "refresh")]
-    from streamhouse_spark.cli.spark_session import open_spark, translate_spark_errors
-
     catalog_of = session.warehouse_location, session.settings
     spark = open_spark("streamhouse refresh", master, catalog_of=catalog_of)
     try:
@@ -126,36 +125,18 @@ def _set_each(session: Session, names: Sequence[str], verb: str, change: Callabl
     for table in _open_views(session, names, verb):
         changed, is_paused = change(table), verb == "pause"
         state = "paused" if is_paused else "refreshed by services"
-        text = f"{table.name} is {state}{'' if changed else ' already'}"
         document = {"view": table.name, "paused": is_paused, "changed": changed}
-        session.output.document(document, partial(_print, text))
+        session.output.sentence(document, f"{table.name} is {state}{'' if changed else ' already'}")
 
 
 def _print_refresh(session: Session, name: str, report: RefreshReport) -> None:
-    document = {
-        "view": name,
-        "changed": report.changed,
-        "rows_written": report.rows_written,
-        "rows_deleted": report.rows_deleted,
-        "whole_because": report.whole_because,
-        "steps": report.steps,
-    }
+    fields = ("changed", "rows_written", "rows_deleted", "whole_because", "steps")
     steps = f" in {report.steps} steps" if report.steps > 1 else ""
     because = f"; the whole query was computed: {report.whole_because}" if report.whole_because else ""
     text = f"{name}: {report.rows_written:,} rows written, {report.rows_deleted:,} deleted{steps}{because}"
     if not report.changed:
         text = f"{name} has all rows of its sources"
-    session.output.document(document, partial(_print, text))
-
-
-def _print(text: str, console: Console) -> None:
-    console.print(text, markup=False)
-
-
-DEFAULT_LOCATION: Final = "demo-warehouse"
-_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options against JIT optimisation, which costs more than it gains in a JVM that lives for a minute."""
-_NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
+    session.output.sentence({"view": name, **{field: getattr(report, field) for field in fields}}, text)
 
 
 @click.command(

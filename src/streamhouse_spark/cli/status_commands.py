@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from streamhouse_spark.table.costs import TableCosts
     from streamhouse_spark.warehouse.costs import WarehouseCosts
 
-
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+RowsAt = Mapping[str, tuple[int, int]]
+"""Table → its rows, and the boot time in milliseconds of the reading."""
+_MIB = 1 << 20
 
 
 @click.command(
@@ -70,10 +72,6 @@ def watch(warehouse: Warehouse, interval_s: float, show: Callable[[RichTable], N
         show(draw_screen(warehouse.url, statuses, failed, compute_rates(before, now)))
         before = now
         warehouse.world.clock.sleep_ms(interval_s * 1000)
-
-
-RowsAt = Mapping[str, tuple[int, int]]
-"""Table → its rows, and the boot time in milliseconds of the reading."""
 
 
 def _collect_statuses(warehouse: Warehouse) -> tuple[list[TableOverview], Mapping[str, Exception]]:
@@ -129,9 +127,6 @@ def _size(num_bytes: int) -> str:
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:,.1f} {_UNITS[unit]}" if unit else f"{num_bytes} B"
-
-
-_MIB = 1 << 20
 
 
 @click.command(

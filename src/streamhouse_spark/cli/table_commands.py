@@ -12,7 +12,17 @@ import pyarrow as pa
 from rich.console import Console
 
 from streamhouse_spark.cli.output import rich_table
-from streamhouse_spark.cli.session import Command, Session, fail_for, take_fields, take_names, take_pairs
+from streamhouse_spark.cli.session import (
+    TABLE,
+    YES,
+    Command,
+    Session,
+    confirm,
+    fail_for,
+    take_fields,
+    take_names,
+    take_pairs,
+)
 from streamhouse_spark.cli.status_commands import parse_prices, render_costs
 from streamhouse_spark.config.table_properties import view_facts
 from streamhouse_spark.core.paths import parse_database, parse_table_name
@@ -57,11 +67,11 @@ def ls(session: Session, database: str | None, *, dropped: bool) -> None:
     """
     warehouse = session.warehouse
     if dropped:
-        list_dropped(session, database)
+        _list_dropped(session, database)
         return
     opened = open_all(warehouse, database)
     rows = [*opened.each(_describe_table), *({"table": name} for name in opened.failed)]
-    session.output.rows(pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["table"])), schema=_LISTED))
+    session.output.records(sorted(rows, key=lambda row: str(row["table"])), _LISTED)
     fail_for(opened)
     if not rows:
         session.output.remark(f"no tables in {warehouse.url}; `streamhouse create --help` shows how to make one")
@@ -90,7 +100,7 @@ streamhouse -w ./warehouse describe sales.orders --output json | jq .buckets
 streamhouse -w s3://lake/warehouse describe sales.orders --costs
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option("--costs", is_flag=True, help="Estimate requests and dollars on an object store instead.")
 @click.option(
     "--price",
@@ -223,7 +233,7 @@ streamhouse -w ./warehouse create sales.orders --like orders.parquet
 streamhouse -w ./warehouse append sales.orders orders.parquet
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option("--schema", metavar="DDL", help="The columns as Spark SQL writes them.")
 @click.option("--like", metavar="FILE", help="Take the columns of a Parquet, Arrow, CSV or JSON file.")
 @click.option(
@@ -280,13 +290,10 @@ def create(
         properties=properties,
         if_not_exists=if_not_exists,
     )
-    session.output.document(
+    session.output.sentence(
         build_description(created),
-        lambda console: console.print(
-            f"created {created.name} ({created.state.schema.ddl()}) with {created.num_buckets} "
-            f"bucket{'s' if created.num_buckets != 1 else ''}",
-            markup=False,
-        ),
+        f"created {created.name} ({created.state.schema.ddl()}) with {created.num_buckets} "
+        f"bucket{'s' if created.num_buckets != 1 else ''}",
     )
 
 
@@ -306,7 +313,7 @@ streamhouse -w ./warehouse alter sales.orders --default country="'CH'" --default
 streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop-column day --widen-column qty=bigint
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option(
     "--add-column",
     "added",
@@ -404,10 +411,7 @@ def alter(
         defaults={name: SqlText(sql) for name, sql in defaults.items()},
     )
     if are_columns:
-        ddl = opened.state.schema.ddl()
-        session.output.document(
-            build_description(opened), lambda c: c.print(f"altered {opened.name} ({ddl})", markup=False)
-        )
+        session.output.sentence(build_description(opened), f"altered {opened.name} ({opened.state.schema.ddl()})")
     else:
         session.output.rows(opened.inspect.options())
 
@@ -420,7 +424,7 @@ streamhouse -w ./warehouse rename sales.orders sales.sold
 streamhouse -w ./warehouse rename sales.orders archive.orders
 """,
 )
-@click.argument("table")
+@TABLE
 @click.argument("new_name")
 @click.pass_obj
 def rename(session: Session, table: str, new_name: str) -> None:
@@ -431,9 +435,7 @@ def rename(session: Session, table: str, new_name: str) -> None:
     """
     session.warehouse.rename_table(table, new_name)
     renamed = session.warehouse.table(new_name)
-    session.output.document(
-        build_description(renamed), lambda console: console.print(f"renamed {table} to {renamed.name}", markup=False)
-    )
+    session.output.sentence(build_description(renamed), f"renamed {table} to {renamed.name}")
 
 
 @click.command(
@@ -444,8 +446,8 @@ streamhouse -w ./warehouse drop sales.orders --dry-run
 streamhouse -w ./warehouse drop sales.orders --yes
 """,
 )
-@click.argument("table")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@TABLE
+@YES
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--if-exists", is_flag=True, help="Succeed if the table does not exist.")
 @click.pass_obj
@@ -458,7 +460,7 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
     warehouse = session.warehouse
     parse_table_name(table).require_table("drop")
     if if_exists and not warehouse.exists(table):
-        session.output.document({"table": table, "dropped": False}, lambda c: c.print(f"{table} does not exist"))
+        session.output.sentence({"table": table, "dropped": False}, f"{table} does not exist")
         return
     opened = warehouse.table(table)
     facts = build_description(opened)
@@ -468,12 +470,11 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
     if opened.properties.datalake_adopted is not None:
         subject += "; the lake table was adopted and stays, with all rows in it"
     if dry_run:
-        session.output.document({**facts, "dropped": False}, lambda c: c.print(f"would drop {subject}", markup=False))
+        session.output.sentence({**facts, "dropped": False}, f"would drop {subject}")
         return
-    if not yes and not click.confirm(f"drop {subject}?", err=True):
-        raise click.Abort
+    confirm(f"drop {subject}?", yes=yes)
     dropped = warehouse.drop_table(table, if_exists=if_exists)
-    session.output.document({**facts, "dropped": dropped}, lambda c: c.print(f"dropped {subject}", markup=False))
+    session.output.sentence({**facts, "dropped": dropped}, f"dropped {subject}")
 
 
 @click.command(
@@ -484,8 +485,8 @@ streamhouse -w ./warehouse truncate sales.orders --dry-run
 streamhouse -w ./warehouse truncate sales.orders --yes
 """,
 )
-@click.argument("table")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@TABLE
+@YES
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.pass_obj
 def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
@@ -494,19 +495,15 @@ def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
     Reads return no rows at once, and open streams fail with a message. The next tiering round empties the lake table,
     whose older snapshots stay readable until they expire.
     """
-    parse_table_name(table).require_table("truncate")
-    opened = session.warehouse.table(table)
+    opened = session.open_table(table, "truncate")
     facts = build_description(opened)
     subject = f"all {facts['rows']:,} rows of {opened.name} ({facts['lake']['rows']:,} of them in the lake)"
     if dry_run:
-        session.output.document(
-            {**facts, "truncated": False}, lambda c: c.print(f"would remove {subject}", markup=False)
-        )
+        session.output.sentence({**facts, "truncated": False}, f"would remove {subject}")
         return
-    if not yes and not click.confirm(f"remove {subject}?", err=True):
-        raise click.Abort
+    confirm(f"remove {subject}?", yes=yes)
     opened.truncate()
-    session.output.document({**facts, "truncated": True}, lambda c: c.print(f"removed {subject}", markup=False))
+    session.output.sentence({**facts, "truncated": True}, f"removed {subject}")
 
 
 _DROPPED: Final = pa.schema([
@@ -517,7 +514,7 @@ _DROPPED: Final = pa.schema([
 ])  # fmt: skip
 
 
-def list_dropped(session: Session, database: str | None) -> None:
+def _list_dropped(session: Session, database: str | None) -> None:
     """Print the dropped tables of a warehouse, or of one database."""
     database_name = None if database is None else parse_database(database)
     rows = [
@@ -525,7 +522,7 @@ def list_dropped(session: Session, database: str | None) -> None:
         for table in session.warehouse.dropped_tables()
         if database_name in (None, table.name.partition(".")[0])
     ]
-    session.output.rows(pa.Table.from_pylist(rows, schema=_DROPPED))
+    session.output.records(rows, _DROPPED)
     if not rows:
         session.output.remark(f"no dropped table in {session.warehouse.url} can be brought back")
 
@@ -539,7 +536,7 @@ streamhouse -w ./warehouse undrop sales.orders
 streamhouse -w ./warehouse undrop sales.orders --to sales.orders_before
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option("--uuid", help="Which one, if several tables were dropped under this name. Default: the last.")
 @click.option("--to", metavar="NAME", help="The name of the restored table. Default: its former name.")
 @click.pass_obj
@@ -551,6 +548,4 @@ def undrop(session: Session, table: str, *, uuid: str | None, to: str | None) ->
     opened = session.warehouse.undrop_table(table, uuid=uuid, to=to)
     unit = "changes" if opened.state.primary_key else "rows"
     facts = {"table": opened.name, "uuid": opened.uuid, "rows": opened.state.num_rows}
-    session.output.document(
-        facts, lambda console: console.print(f"{opened.name} is back, with {facts['rows']:,} {unit}", markup=False)
-    )
+    session.output.sentence(facts, f"{opened.name} is back, with {facts['rows']:,} {unit}")

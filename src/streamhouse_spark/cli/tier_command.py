@@ -103,18 +103,18 @@ def tier(
     With --views the service also refreshes the materialized tables of the warehouse, or those among TABLES, one at a
     time next to the rounds, the longest overdue first. Their queries run on Spark, so it needs --spark or --master.
     """
-    address = _parse_address(listen) if listen is not None else None
-    if address is not None and once:
-        raise InvalidOptionError("--listen is for the service: leave out --once to run the service until it is stopped")
-    if lineage is not None and once:
-        raise InvalidOptionError(
-            "--lineage is for the service: leave out --once to run the service until it is stopped"
-        )
-    if views and once:
-        raise InvalidOptionError("--views is for the service: leave out --once to run the service until it is stopped")
+    from streamhouse_spark.service.endpoint import parse_address
+    from streamhouse_spark.service.openlineage import create_listener
+
+    address = parse_address(listen) if listen is not None else None
+    for option, is_given in (("--listen", listen is not None), ("--lineage", lineage is not None), ("--views", views)):
+        if is_given and once:
+            raise InvalidOptionError(
+                f"{option} is for the service: leave out --once to run the service until it is stopped"
+            )
     if views and not (on_spark or master):
         raise InvalidOptionError("--views needs Spark, which runs the queries: give --master 'local[*]', or --spark")
-    listener = _create_listener(lineage) if lineage is not None else None
+    listener = create_listener(lineage, os.environ.get("OPENLINEAGE_API_KEY")) if lineage is not None else None
     chosen = _select_lake_tables(session, tables)
     if on_spark or master:
         with _open_session(session, master, has_catalog=views) as spark:
@@ -164,18 +164,6 @@ def _serve_here(
     output.remark(f"tiering {warehouse.url} until Ctrl-C")
     with _until_stopped() as stop, _serve_metrics(service, address), export_service_metrics(service):
         service.run(stop)
-
-
-def _create_listener(target: str) -> LineageListener:
-    from streamhouse_spark.service.openlineage import create_listener
-
-    return create_listener(target, os.environ.get("OPENLINEAGE_API_KEY"))
-
-
-def _parse_address(listen: str) -> Address:
-    from streamhouse_spark.service.endpoint import parse_address
-
-    return parse_address(listen)
 
 
 @contextmanager
@@ -294,18 +282,7 @@ def _select_lake_tables(session: Session, names: Sequence[str]) -> TableBatch:
 
 
 def _to_rows(reports: Sequence[TieringReport]) -> pa.Table:
-    rows = [
-        {
-            "table": r.table,
-            "rows": r.rows,
-            "files": r.files,
-            "size_bytes": r.size_bytes,
-            "snapshots": list(r.snapshots),
-            "duration_ms": r.duration_ms,
-            "healed_rows": r.healed_rows,
-        }
-        for r in reports
-    ]
+    rows = [{name: getattr(report, name) for name in _TIERED.names} for report in reports]
     return pa.Table.from_pylist(rows, schema=_TIERED)
 
 

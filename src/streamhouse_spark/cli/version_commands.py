@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from streamhouse_spark.cli.session import Command, Session
+from streamhouse_spark.cli.session import TABLE, YES, Command, Session, confirm
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.log.catalog.branches import base_version_of_clone
 from streamhouse_spark.table.table import Table
@@ -21,7 +21,7 @@ streamhouse -w ./warehouse history sales.orders
 streamhouse -w ./warehouse history sales.orders -n 5 --output json | jq .operation
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option(
     "-n", "--limit", type=click.IntRange(1, 2**63 - 1), default=20, show_default=True, help="Number of commits."
 )
@@ -44,9 +44,9 @@ streamhouse -w ./warehouse rollback sales.orders --to 41 --dry-run
 streamhouse -w ./warehouse rollback sales.orders --to 41 --yes
 """,
 )
-@click.argument("table")
+@TABLE
 @click.option("--to", "version", required=True, help="Commit number of the history, or a tag.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@YES
 @click.option("--dry-run", is_flag=True, help="Only show how many rows would be removed and restored.")
 @click.pass_obj
 def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: bool) -> None:
@@ -55,19 +55,14 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
     This is one new commit, so history continues and it can be rolled back as well. Columns and properties stay
     unchanged. A concurrent commit of rows ends it with a conflict. The lake follows in the next tiering round.
     """
-    parse_table_name(table).require_table("roll back")
-    opened = session.warehouse.table(table)
+    opened = session.open_table(table, "roll back")
     if dry_run:
         _print_report(session, _rollback(session, opened, version, dry_run=True), "would roll")
         return
     if not yes:
         preview = _rollback(session, opened, version, dry_run=True)
-        if not click.confirm(
-            f"roll {opened.name} back to commit {version}: {preview.rows_deleted:,} rows go, {preview.rows_added:,} "
-            "come back?",
-            err=True,
-        ):
-            raise click.Abort
+        rows = f"{preview.rows_deleted:,} rows go, {preview.rows_added:,} come back"
+        confirm(f"roll {opened.name} back to commit {version}: {rows}?", yes=yes)
     _print_report(session, _rollback(session, opened, version, dry_run=False), "rolled")
 
 
@@ -77,13 +72,10 @@ def _rollback(session: Session, table: Table, version: str, *, dry_run: bool) ->
 
 
 def _print_report(session: Session, report: RollbackReport, verb: str) -> None:
-    session.output.document(
+    session.output.sentence(
         asdict(report),
-        lambda console: console.print(
-            f"{verb} {report.table} back to commit {report.version}: {report.rows_deleted:,} rows go, "
-            f"{report.rows_added:,} come back",
-            markup=False,
-        ),
+        f"{verb} {report.table} back to commit {report.version}: {report.rows_deleted:,} rows go, "
+        f"{report.rows_added:,} come back",
     )
 
 
@@ -98,7 +90,7 @@ streamhouse -w ./warehouse tag sales.orders quarter-3
 streamhouse -w ./warehouse tag sales.orders before-backfill --version 41 --retain-days 30
 """,
 )
-@click.argument("table")
+@TABLE
 @click.argument("name")
 @click.option("--version", help="Commit number or another tag; the newest commit by default.")
 @click.option("--retain-days", type=click.IntRange(min=1), help="Drop it after so many days; never by default.")
@@ -109,39 +101,32 @@ def tag(session: Session, table: str, name: str, *, version: str | None, retain_
     VERSION AS OF and rollback accept the name. Log files and the lake snapshot are retained despite compaction,
     trimming, cleaning and expiry. Expiry by other engines does not know of it. `drop-tag` ends it.
     """
-    parse_table_name(table).require_table("tag")
     retain_ms = None if retain_days is None else retain_days * _DAY_MS
-    created = session.warehouse.table(table).create_tag(name, version, retain_ms=retain_ms)
-    session.output.document(
-        {"table": table, **asdict(created)},
-        lambda console: console.print(f"{created.name} is commit {created.version} of {table}", markup=False),
+    created = session.open_table(table, "tag").create_tag(name, version, retain_ms=retain_ms)
+    session.output.sentence(
+        {"table": table, **asdict(created)}, f"{created.name} is commit {created.version} of {table}"
     )
 
 
 @click.command("tags", cls=Command, examples="streamhouse -w ./warehouse tags sales.orders")
-@click.argument("table")
+@TABLE
 @click.pass_obj
 def tags(session: Session, table: str) -> None:
     """Show the tags of a table.
 
     The newest commit is shown as main.
     """
-    parse_table_name(table).require_table("show the tags of")
-    session.output.rows(session.warehouse.table(table).inspect.refs())
+    session.output.rows(session.open_table(table, "show the tags of").inspect.refs())
 
 
 @click.command("drop-tag", cls=Command, examples="streamhouse -w ./warehouse drop-tag sales.orders quarter-3")
-@click.argument("table")
+@TABLE
 @click.argument("name")
 @click.pass_obj
 def drop_tag(session: Session, table: str, name: str) -> None:
     """Drop a tag of a table. Cleaning deletes the files that only it retained, after the grace period."""
-    parse_table_name(table).require_table("drop a tag of")
-    session.warehouse.table(table).drop_tag(name)
-    session.output.document(
-        {"table": table, "dropped": name},
-        lambda console: console.print(f"dropped the tag {name} of {table}", markup=False),
-    )
+    session.open_table(table, "drop a tag of").drop_tag(name)
+    session.output.sentence({"table": table, "dropped": name}, f"dropped the tag {name} of {table}")
 
 
 @click.command(
@@ -169,9 +154,9 @@ def clone(session: Session, source: str, target: str, *, version: str | None) ->
     with session.output.working(f"clone {source}"):
         cloned = session.warehouse.clone_table(source, target, version=version)
     began = base_version_of_clone(session.warehouse.table(source).refresh(), cloned.uuid)
-    session.output.document(
+    session.output.sentence(
         {"source": source, "target": target, "version": began.version, "lake_snapshot": began.lake_snapshot},
-        lambda console: console.print(f"{target} is a clone of commit {began.version} of {source}", markup=False),
+        f"{target} is a clone of commit {began.version} of {source}",
     )
 
 
@@ -185,7 +170,7 @@ streamhouse -w ./warehouse head 'sales.orders$branch_audit'
 streamhouse -w ./warehouse publish-branch sales.orders audit
 """,
 )
-@click.argument("table")
+@TABLE
 @click.argument("name")
 @click.pass_obj
 def branch(session: Session, table: str, name: str) -> None:
@@ -195,20 +180,17 @@ def branch(session: Session, table: str, name: str) -> None:
     its changes to the table, `drop-branch` discards them; `tags` lists it. Rows of the hot log are copied, lake files
     are not.
     """
-    parse_table_name(table).require_table("make a branch of")
-    opened = session.warehouse.table(table)
+    opened = session.open_table(table, "make a branch of")
     with session.output.working(f"make the branch {name} of {table}"):
         created = opened.create_branch(name)
-    session.output.document(
+    session.output.sentence(
         {"table": table, **asdict(created)},
-        lambda console: console.print(
-            f"{table}$branch_{created.name} begins with commit {created.version} of {table}", markup=False
-        ),
+        f"{table}$branch_{created.name} begins with commit {created.version} of {table}",
     )
 
 
 @click.command("publish-branch", cls=Command, examples="streamhouse -w ./warehouse publish-branch sales.orders audit")
-@click.argument("table")
+@TABLE
 @click.argument("name")
 @click.pass_obj
 def publish_branch(session: Session, table: str, name: str) -> None:
@@ -217,27 +199,19 @@ def publish_branch(session: Session, table: str, name: str) -> None:
     If the table has changed since the branch began, the branch is published only if its changes are still correct after
     those; otherwise nothing is published. Idempotent.
     """
-    parse_table_name(table).require_table("publish a branch of")
-    opened = session.warehouse.table(table)
+    opened = session.open_table(table, "publish a branch of")
     with session.output.working(f"publish the branch {name} of {table}"):
         done = opened.fast_forward(name)
-    session.output.document(
-        asdict(done),
-        lambda console: console.print(
-            f"commit {done.version} of {table} has the changes of its branch {done.branch}", markup=False
-        ),
+    session.output.sentence(
+        asdict(done), f"commit {done.version} of {table} has the changes of its branch {done.branch}"
     )
 
 
 @click.command("drop-branch", cls=Command, examples="streamhouse -w ./warehouse drop-branch sales.orders audit")
-@click.argument("table")
+@TABLE
 @click.argument("name")
 @click.pass_obj
 def drop_branch(session: Session, table: str, name: str) -> None:
     """Drop a branch of a table and discard its changes. Cleaning deletes its files after the grace period."""
-    parse_table_name(table).require_table("drop a branch of")
-    session.warehouse.table(table).drop_branch(name)
-    session.output.document(
-        {"table": table, "dropped": name},
-        lambda console: console.print(f"dropped the branch {name} of {table}", markup=False),
-    )
+    session.open_table(table, "drop a branch of").drop_branch(name)
+    session.output.sentence({"table": table, "dropped": name}, f"dropped the branch {name} of {table}")

@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
-
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock, try_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
@@ -43,9 +41,31 @@ from streamhouse_spark.errors import (
 if TYPE_CHECKING:
     from jwt import PyJWK
 
-
 Right = Literal["read", "write"]
 _ALL: Final = "*"
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Public-key algorithms. With a shared secret, the server itself could issue tokens."""
+OIDC_PREFIX: Final = "oidc:"
+"""Prefix of client names that come from a provider, so that they never equal the name of a token's client."""
+_LEEWAY_S: Final = 60
+_REFRESH_MS: Final = 60_000
+_AGE_MS_MAX: Final = 3_600_000
+"""Age at which keys are fetched again: the provider may have revoked one."""
+_ANSWER_BYTES_MAX: Final = 1 << 20
+_TIMEOUT_S: Final = 5
+_MALFORMED_TOKEN_ERRORS: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of malformed tokens in addition to the library's own, such as times that are not numbers."""
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+Fetch = Callable[[str], bytes]
+logger = logging.getLogger(__name__)
+_RIGHTS: Final = ("read", "write")
+_TOKEN_CHARS_MIN: Final = 16
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
+_CHECK_MS: Final = 2_000
+_SECTIONS: Final = ("requests_per_second", "clients", "groups", "oidc")
+_CLIENT: Final = ("token_sha256", "requests_per_second", *_RIGHTS)
+_GROUP: Final = ("requests_per_second", *_RIGHTS)
+_OIDC: Final = ("issuer", "audience", "jwks_url", "groups_claim", "name_claim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +129,6 @@ ANONYMOUS: Final = Client("anybody", writable=(ALL_TABLES,))
 """The client of a server without tokens."""
 
 
-def client_of(request: Request) -> Client:
-    """Return the client that `Guard` authenticated; without one, a client without rights."""
-    client = request.scope.get("state", {}).get("client")
-    return client if isinstance(client, Client) else Client("unknown")
-
-
-def require(request: Request, right: Right, table: str) -> None:
-    """Raise like `require_right` if the client of a request lacks a right on a table."""
-    path = parse_table_name(table).path
-    state = request.scope.setdefault("state", {})
-    state.update(right=right, table=str(path), denied=True)
-    require_right(client_of(request), right, path)
-    state["denied"] = False
-
-
 def require_right(client: Client, right: Right, path: TablePath) -> None:
     """Raise `NotAuthorizedError` for a table that the client may read but not write, else `TableNotFoundError`.
 
@@ -170,12 +175,6 @@ def hide_names(
         return failure
 
 
-def requested_table(request: Request) -> str | None:
-    """Return the table for which a request needs a right."""
-    table = request.scope.get("state", {}).get("table")
-    return table if isinstance(table, str) else None
-
-
 def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:
     """Return one client with the rights of all, such as of the groups of a person."""
     rates = [client.requests_per_s for client in clients if client.requests_per_s is not None]
@@ -186,23 +185,6 @@ def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) ->
         max(rates) if rates else None,
         ends_s,
     )
-
-
-ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Public-key algorithms. With a shared secret, the server itself could issue tokens."""
-OIDC_PREFIX: Final = "oidc:"
-"""Prefix of client names that come from a provider, so that they never equal the name of a token's client."""
-_LEEWAY_S: Final = 60
-_REFRESH_MS: Final = 60_000
-_AGE_MS_MAX: Final = 3_600_000
-"""Age at which keys are fetched again: the provider may have revoked one."""
-_ANSWER_BYTES_MAX: Final = 1 << 20
-_TIMEOUT_S: Final = 5
-_MALFORMED_TOKEN_ERRORS: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of malformed tokens in addition to the library's own, such as times that are not numbers."""
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
-
-Fetch = Callable[[str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,20 +369,12 @@ class Access:
         return match
 
 
+AccessOf = Callable[[], Access]
+"""Returns the current access rights."""
+
+
 def digest_of(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
-
-
-logger = logging.getLogger(__name__)
-
-_RIGHTS: Final = ("read", "write")
-_TOKEN_CHARS_MIN: Final = 16
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
-_CHECK_MS: Final = 2_000
-_SECTIONS: Final = ("requests_per_second", "clients", "groups", "oidc")
-_CLIENT: Final = ("token_sha256", "requests_per_second", *_RIGHTS)
-_GROUP: Final = ("requests_per_second", *_RIGHTS)
-_OIDC: Final = ("issuer", "audience", "jwks_url", "groups_claim", "name_claim")
 
 
 def parse_tokens(path: str) -> Access:
@@ -419,14 +393,11 @@ def parse_tokens(path: str) -> Access:
                 f"--token-file {path}, line {number}: expected 'read TOKEN' or 'write TOKEN' with a token of at least "
                 f"{_TOKEN_CHARS_MIN} characters; make one with: openssl rand -hex 32"
             )
-        clients[digest_of(words[1])] = _line_client(f"line {number}", words[0])
+        grants = ((ALL_TABLES,), ()) if words[0] == "read" else ((), (ALL_TABLES,))
+        clients[digest_of(words[1])] = Client(f"line {number}", *grants)
     if not clients:
         raise InvalidOptionError(f"--token-file {path} has no token; write a line 'read TOKEN' or 'write TOKEN'")
     return Access(clients)
-
-
-def _line_client(name: str, right: str) -> Client:
-    return Client(name, writable=(ALL_TABLES,)) if right == "write" else Client(name, readable=(ALL_TABLES,))
 
 
 def parse_access(path: str, clock: Clock) -> Access:

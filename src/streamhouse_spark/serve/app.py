@@ -16,18 +16,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.metrics import Metric, as_prometheus, process_metrics, store_metrics
-from streamhouse_spark.serve.acl import Client, client_of
+from streamhouse_spark.serve.acl import Client
 from streamhouse_spark.serve.app_context import AppContext, OpenTables
-from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Admission, Guard
+from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Admission, Guard, client_of, make_route
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor
 from streamhouse_spark.serve.iceberg.virtual_tables import StaleFallback, VirtualTables
 from streamhouse_spark.serve.metrics import ServerCounters, server_measures
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.responses import error_response, parse_parameters
+from streamhouse_spark.serve.responses import parse_parameters
 from streamhouse_spark.serve.rest_api import openapi, rows_routes
 from streamhouse_spark.storage.request_metrics import RequestCounts
 from streamhouse_spark.table.status import TableOverview, read_overdue_failures
@@ -36,6 +35,11 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 REFRESH_MS: Final = 2_000
 """Time for which all clients share one description of the tables."""
+logger = logging.getLogger(__name__)
+API: Final = "/api/v1"
+_PUBLIC_PATHS: Final = ("/", HEALTH, f"{ICEBERG}/v1/config", f"{API}/openapi.json")
+"""Paths that need no token: they reveal nothing about the warehouse."""
+_AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
 
 
 class Overview:
@@ -49,10 +53,11 @@ class Overview:
         self._tables: list[dict[str, Any]] = []
 
     def routes(self) -> list[Route]:
+        exists = self._warehouse.exists
         return [
-            Route("/", self._page, methods=["GET"]),
-            Route("/metrics", self._metrics, methods=["GET"]),
-            Route("/api/v1/overview", self._json, methods=["GET"]),
+            make_route("/", self._page, exists),
+            make_route("/metrics", self._metrics, exists),
+            make_route("/api/v1/overview", self._json, exists),
         ]
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
@@ -81,11 +86,8 @@ class Overview:
         return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Frame-Options": "DENY"})
 
     def _json(self, request: Request) -> Response:
-        try:
-            parse_parameters(request, ())
-            return JSONResponse({"warehouse": self._warehouse.url, "tables": self._readable_tables(client_of(request))})
-        except StreamhouseError as error:
-            return error_response(error)
+        parse_parameters(request, ())
+        return JSONResponse({"warehouse": self._warehouse.url, "tables": self._readable_tables(client_of(request))})
 
     def _readable_tables(self, client: Client) -> list[Mapping[str, Any]]:
         return [description for description in self.tables() if client.filter_readable([str(description["table"])])]
@@ -100,14 +102,6 @@ class Overview:
         process = process_metrics() if sees_all else store_metrics(RequestCounts())
         kind, text = as_prometheus([*server_measures(self._readable_tables(client), counts), *process])
         return Response(text, media_type=kind)
-
-
-logger = logging.getLogger(__name__)
-
-API: Final = "/api/v1"
-_PUBLIC_PATHS: Final = ("/", HEALTH, f"{ICEBERG}/v1/config", f"{API}/openapi.json")
-"""Paths that need no token: they reveal nothing about the warehouse."""
-_AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
 
 
 def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starlette:

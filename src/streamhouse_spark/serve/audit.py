@@ -9,12 +9,14 @@ import os
 from collections.abc import Mapping
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.errors import InvalidOptionError
 
 logger = logging.getLogger(__name__)
+
+_REJECTED: Final = (401, 403, 421, 429)
 
 
 class AuditLog:
@@ -42,6 +44,35 @@ class AuditLog:
         line = {"time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
         text = json.dumps(line, ensure_ascii=True)
         self._file.handle(logging.LogRecord("audit", logging.INFO, "", 0, text, (), None))
+
+    def write_request(
+        self,
+        request_id: str,
+        *,
+        client: str | None,
+        address: str | None,
+        method: str,
+        path: str,
+        right: str | None,
+        table: str | None,
+        rows: int | None,
+        status: int,
+        is_denied: bool,
+        **more: object,
+    ) -> None:
+        """Append the line of a request that needs a right or was rejected; other requests have none."""
+        is_rejected = status in _REJECTED
+        if right is None and not is_rejected:
+            return
+        line: dict[str, object] = {
+            "request": request_id,
+            "client": client,
+            "address": address,
+            "method": method,
+            "path": path,
+        }
+        line |= {"right": right, "table": table, "rows": rows, "status": status}
+        self.write({**line, "allowed": not is_rejected and not is_denied, **more})
 
     def close(self) -> None:
         self._file.close()

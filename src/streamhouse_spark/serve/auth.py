@@ -1,22 +1,28 @@
-"""Admission of requests: authentication, rate limits, same-site checks, and the audit log."""
+"""The way of an HTTP request to its handler: same-site check, authentication, rate limit, right, and audit log.
+
+`Guard` identifies the client of every request, and the routes of `make_route` check its right on the requested table.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock
+from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.serve.acl import Access, Client
+from streamhouse_spark.serve.acl import Access, AccessOf, Client, Right, hide_names, require_right
 from streamhouse_spark.serve.audit import AuditLog
-from streamhouse_spark.serve.options import AccessOf
 from streamhouse_spark.serve.responses import error_response, iceberg_error, iceberg_error_response
 from streamhouse_spark.serve.same_site import AllowedSites, Refusal
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -25,6 +31,17 @@ _BURST_S: Final = 2.0
 """Seconds' worth of requests that a client may send at once after a pause."""
 _CLIENTS_MAX: Final = 10_000
 """Number of clients that are remembered. A forgotten client starts with a full bucket."""
+_WRONG_TOKENS_PER_S: Final = 5.0
+"""Requests without a valid token that an address may send per second; more get status 429."""
+ICEBERG: Final = "/iceberg"
+HEALTH: Final = "/health"
+_CONDITIONS: Final = {
+    401: ("NOT_AUTHENTICATED", "NotAuthorizedException"),
+    403: ("FOREIGN_ORIGIN", "ForbiddenException"),
+    421: ("UNKNOWN_HOST", "BadRequestException"),
+    429: ("TOO_MANY_REQUESTS", "TooManyRequestsException"),
+}
+"""Status → the condition of our own API, and the exception of Iceberg clients."""
 
 
 class RateLimit:
@@ -50,10 +67,6 @@ class RateLimit:
             if len(self._buckets) > _CLIENTS_MAX:
                 self._buckets.popitem(last=False)
         return 0 if is_free else max(1, math.ceil((1 - tokens) / requests_per_s))
-
-
-_WRONG_TOKENS_PER_S: Final = 5.0
-"""Requests without a valid token that an address may send per second; more get status 429."""
 
 
 class Admission:
@@ -88,18 +101,6 @@ class Admission:
         if rate and wait_s:
             return Refusal(429, f"the client {client.name} sends more than {rate:g} requests/s", wait_s)
         return client
-
-
-ICEBERG: Final = "/iceberg"
-HEALTH: Final = "/health"
-_DENIED: Final = (401, 403, 421, 429)
-_CONDITIONS: Final = {
-    401: ("NOT_AUTHENTICATED", "NotAuthorizedException"),
-    403: ("FOREIGN_ORIGIN", "ForbiddenException"),
-    421: ("UNKNOWN_HOST", "BadRequestException"),
-    429: ("TOO_MANY_REQUESTS", "TooManyRequestsException"),
-}
-"""Status → the condition of our own API, and the exception of Iceberg clients."""
 
 
 class Guard:
@@ -167,25 +168,21 @@ class Guard:
         return _refusal_response(request, admitted) if isinstance(admitted, Refusal) else None
 
     def _write_audit(self, request: Request, state: dict[str, Any], status: int) -> None:
-        """Write the audit line of a request that needs a right or was rejected."""
-        if self._audit is None or ("right" not in state and status not in _DENIED):
+        if self._audit is None:
             return
         client = state.get("client")
-        credentials = {name: state[name] for name in ("credentials_until",) if name in state}
-        self._audit.write(
-            {
-                "request": state["request_id"],
-                "client": client.name if client else None,
-                "address": request.client.host if request.client else None,
-                "method": request.method,
-                "path": request.scope["path"],
-                "right": state.get("right"),
-                "table": state.get("table"),
-                "rows": state.get("rows"),
-                "status": status,
-                "allowed": status not in _DENIED and not state.get("denied"),
-                **credentials,
-            }
+        self._audit.write_request(
+            state["request_id"],
+            client=client.name if client else None,
+            address=request.client.host if request.client else None,
+            method=request.method,
+            path=request.scope["path"],
+            right=state.get("right"),
+            table=state.get("table"),
+            rows=state.get("rows"),
+            status=status,
+            is_denied=bool(state.get("denied")),
+            **{name: state[name] for name in ("credentials_until",) if name in state},
         )
 
 
@@ -203,3 +200,57 @@ def _refusal_response(request: Request, refusal: Refusal) -> Response:
     if refusal.wait_s:
         answer.headers["Retry-After"] = str(refusal.wait_s)
     return answer
+
+
+# -- rights -----------------------------------------------------------------------------------------------------------
+
+
+def client_of(request: Request) -> Client:
+    """Return the client that `Guard` authenticated; without one, a client without rights."""
+    client = request.scope.get("state", {}).get("client")
+    return client if isinstance(client, Client) else Client("unknown")
+
+
+def require(request: Request, right: Right, table: str) -> None:
+    """Raise like `require_right` if the client of a request lacks a right on a table."""
+    path = parse_table_name(table).path
+    state = request.scope.setdefault("state", {})
+    state.update(right=right, table=str(path), denied=True)
+    require_right(client_of(request), right, path)
+    state["denied"] = False
+
+
+def _path_table(request: Request) -> str:
+    return str(request.path_params["table"])
+
+
+def make_route(
+    path: str,
+    handler: Callable[[Request], Any],
+    exists: Callable[[str], bool],
+    *,
+    right: Right | None = None,
+    table_of: Callable[[Request], str] = _path_table,
+    to_response: Callable[[StreamhouseError], Response] = error_response,
+    methods: Sequence[str] = ("GET",),
+) -> Route:
+    """Return a route that checks the client's right on a table, if any, runs the handler, and answers its errors.
+
+    A handler that is no coroutine runs in a thread. ``exists`` returns whether a table exists: errors about tables that
+    the client may not see reveal nothing.
+    """
+
+    async def answer(request: Request) -> Response:
+        try:
+            if right is not None:
+                require(request, right, table_of(request))
+            if iscoroutinefunction(handler):
+                response: Response = await handler(request)
+            else:
+                response = await to_thread.run_sync(handler, request)
+            return response
+        except StreamhouseError as error:
+            table = request.scope.get("state", {}).get("table")
+            return to_response(await to_thread.run_sync(hide_names, error, client_of(request), table, exists))
+
+    return Route(path, answer, methods=list(methods))

@@ -2,59 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.metrics import Metric
-
-
-class ServerCounters:
-    """Requests and rows by kind since the server's start. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._lock = new_lock()
-        self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._rows: Counter[tuple[str, str]] = Counter()
-        self._busy_s: Counter[tuple[str, str]] = Counter()
-        self._lake_only_answers: Counter[str] = Counter()
-
-    def count_request(self, method: str, area: str, status: int, busy_s: float) -> None:
-        """Count a request of an area, such as ``iceberg``, and the time until its response began."""
-        with self._lock:
-            self._requests[method, area, status] += 1
-            self._busy_s[method, area] += busy_s  # type: ignore[assignment]
-
-    def count_rows(self, table: str, mode: str, num_rows: int) -> None:
-        with self._lock:
-            self._rows[table, mode] += num_rows
-
-    def count_lake_only_answer(self, table: str) -> None:
-        """Count a response that fell back to the lake alone."""
-        with self._lock:
-            self._lake_only_answers[table] += 1
-
-    @property
-    def requests(self) -> Mapping[tuple[str, str, int], int]:
-        with self._lock:
-            return dict(self._requests)
-
-    @property
-    def rows(self) -> Mapping[tuple[str, str], int]:
-        with self._lock:
-            return dict(self._rows)
-
-    @property
-    def lake_only_answers(self) -> Mapping[str, int]:
-        with self._lock:
-            return dict(self._lake_only_answers)
-
-    @property
-    def busy_s(self) -> Mapping[tuple[str, str], float]:
-        with self._lock:
-            return dict(self._busy_s)
-
 
 _GAUGES: Final = {
     "streamhouse_table_rows": ("rows", "Rows of the table, hot and cold; with a primary key its changes."),
@@ -64,6 +17,45 @@ _GAUGES: Final = {
     "streamhouse_table_version": ("version", "Newest commit of the table."),
 }
 """Name of a metric → the field of a table's description, and the help text."""
+_COUNTERS: Final = {
+    "streamhouse_serve_requests": ("Requests that were answered.", ("method", "area", "status")),
+    "streamhouse_serve_busy_seconds": ("Time to answers.", ("method", "area")),
+    "streamhouse_serve_rows": ("Rows written over HTTP.", ("table", "mode")),
+    "streamhouse_serve_lake_alone": (
+        "Answers to Iceberg clients without the hot rows, which took too long or could not be made.",
+        ("table",),
+    ),
+}
+"""Name of a counter → the help text and the labels."""
+
+
+class ServerCounters:
+    """Requests and rows by kind since the server's start. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._values: dict[str, defaultdict[tuple[str, ...], float]] = {name: defaultdict(float) for name in _COUNTERS}
+
+    def count_request(self, method: str, area: str, status: int, busy_s: float) -> None:
+        """Count a request of an area, such as ``iceberg``, and the time until its response began."""
+        self._add("streamhouse_serve_requests", (method, area, str(status)), 1)
+        self._add("streamhouse_serve_busy_seconds", (method, area), busy_s)
+
+    def count_rows(self, table: str, mode: str, num_rows: int) -> None:
+        self._add("streamhouse_serve_rows", (table, mode), num_rows)
+
+    def count_lake_only_answer(self, table: str) -> None:
+        """Count a response that fell back to the lake alone."""
+        self._add("streamhouse_serve_lake_alone", (table,), 1)
+
+    def _add(self, name: str, labels: tuple[str, ...], value: float) -> None:
+        with self._lock:
+            self._values[name][labels] += value
+
+    def metrics(self) -> list[Metric]:
+        with self._lock:
+            points = {name: list(values.items()) for name, values in self._values.items()}
+        return [Metric(name, text, "counter", labels, points[name]) for name, (text, labels) in _COUNTERS.items()]
 
 
 def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Metric]:
@@ -80,28 +72,9 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters)
     ]
     failing = [((str(t["table"]),), float(t["failing"] is not None)) for t in tables if "failing" in t]
     failed = [((str(table["table"]),), float("error" in table)) for table in tables]
-    answered = [((method, area, str(status)), float(n)) for (method, area, status), n in counts.requests.items()]
-    busy = [(labels, seconds) for labels, seconds in counts.busy_s.items()]
-    rows = [(labels, float(n)) for labels, n in counts.rows.items()]
-    lake_alone = [((table,), float(n)) for table, n in counts.lake_only_answers.items()]
     return [
         *gauges,
         Metric("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),
         Metric("streamhouse_table_failing", "1 while rounds of the table fail.", "gauge", ("table",), failing),
-        Metric(
-            "streamhouse_serve_requests",
-            "Requests that were answered.",
-            "counter",
-            ("method", "area", "status"),
-            answered,
-        ),
-        Metric("streamhouse_serve_busy_seconds", "Time to answers.", "counter", ("method", "area"), busy),
-        Metric("streamhouse_serve_rows", "Rows written over HTTP.", "counter", ("table", "mode"), rows),
-        Metric(
-            "streamhouse_serve_lake_alone",
-            "Answers to Iceberg clients without the hot rows, which took too long or could not be made.",
-            "counter",
-            ("table",),
-            lake_alone,
-        ),
+        *counts.metrics(),
     ]

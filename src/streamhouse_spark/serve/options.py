@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
 from urllib.parse import urlsplit
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.serve.acl import Access
+from streamhouse_spark.serve.acl import Access, AccessOf
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.same_site import AllowedSites
 from streamhouse_spark.storage.s3.sts import parse_partition
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8181
+GRACE_MS: Final = 3_600_000
+_SCHEMES: Final = ("s3", "s3a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-AccessOf = Callable[[], Access]
-"""Returns the current access rights."""
-GRACE_MS: Final = 3_600_000
-_SCHEMES: Final = ("s3", "s3a")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,16 @@ from streamhouse_spark.errors import (
     quote,
 )
 
+_STATUS: Final = {
+    ErrorKind.CONFLICT: 409,
+    ErrorKind.FENCED: 409,
+    ErrorKind.UNAVAILABLE: 503,
+    ErrorKind.INVALID: 400,
+    ErrorKind.CORRUPT: 500,
+    ErrorKind.INTERNAL: 500,
+}
+RETRY_AFTER_S: Final = 1
+
 
 def parse_parameters(request: Request, allowed: Sequence[str]) -> Mapping[str, str]:
     """Return the parameters of a request.
@@ -41,17 +51,6 @@ def parse_parameters(request: Request, allowed: Sequence[str]) -> Mapping[str, s
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidOptionError(f"the parameter {quote(twice)} is given {names.count(twice)} times; give it once")
     return request.query_params
-
-
-_STATUS: Final = {
-    ErrorKind.CONFLICT: 409,
-    ErrorKind.FENCED: 409,
-    ErrorKind.UNAVAILABLE: 503,
-    ErrorKind.INVALID: 400,
-    ErrorKind.CORRUPT: 500,
-    ErrorKind.INTERNAL: 500,
-}
-RETRY_AFTER_S: Final = 1
 
 
 def status_of(error: StreamhouseError) -> int:

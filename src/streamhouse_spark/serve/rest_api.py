@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import field, replace
 from importlib.metadata import version
@@ -43,8 +43,9 @@ from streamhouse_spark.read.tail import Tail
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import encode_row_texts
-from streamhouse_spark.serve.acl import ANONYMOUS, client_of, hide_names, requested_table, require
+from streamhouse_spark.serve.acl import ANONYMOUS
 from streamhouse_spark.serve.app_context import OpenTables
+from streamhouse_spark.serve.auth import client_of, make_route, require
 from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.request_identity import (
     IDEMPOTENCY_KEY,
@@ -72,7 +73,6 @@ from streamhouse_spark.serve.row_bodies import (
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.creation import DEAD_LETTERS
 from streamhouse_spark.warehouse.preview import first_rows, schema_of
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.file_readers import CsvOptions, decode_field
 
 BODY_BYTES_MAX: Final = 64 << 20
@@ -85,32 +85,40 @@ _IN_FLIGHT_FULL: Final = "too many rows of other requests are in flight; retry l
 _MODES: Final = ("append", "upsert", "delete")
 _READ_PARAMETERS: Final = ("where", "columns", "limit")
 _WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
-
-Handler = Callable[[Request], Awaitable[Response]]
+FOLLOWERS_MAX: Final = 200
+FOLLOWERS_OF_CLIENT_MAX: Final = 100
+"""Followers per client, so that one client cannot keep others out."""
+EVENT_ROWS_MAX: Final = 1_000
+EVENT_BYTES_MAX: Final = 64 << 10
+"""Approximate Arrow bytes of an event's rows; a larger row is an event of its own."""
+_HEARTBEAT_S: Final = 10.0
+_TABLE: Final = {
+    "name": "table",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "example": "sales.orders",
+}
+_ROWS: Final = {
+    JSON: {"schema": {"type": "array", "items": {"type": "object"}}},
+    JSON_LINES: {"schema": {"type": "string"}},
+    CSV: {"schema": {"type": "string"}},
+    ARROW: {"schema": {"type": "string", "format": "binary"}},
+}
 
 
 def rows_routes(tables: OpenTables, counts: ServerCounters) -> list[Route]:
     """Return the routes below ``/api/v1/tables``."""
     api = _RowsApi(tables, counts)
+    exists = tables.warehouse.exists
     return [
-        Route("/tables", _handle_errors(api.list, tables.warehouse), methods=["GET"]),
-        Route("/tables/{table}", _handle_errors(api.describe, tables.warehouse), methods=["GET"]),
-        Route("/tables/{table}/rows", _handle_errors(api.read, tables.warehouse), methods=["GET"]),
-        Route("/tables/{table}/rows", _handle_errors(api.write, tables.warehouse), methods=["POST"]),
-        Route("/tables/{table}/lookup", _handle_errors(api.lookup, tables.warehouse), methods=["GET"]),
-        Route("/tables/{table}/changes", _handle_errors(api.changes, tables.warehouse), methods=["GET"]),
+        make_route("/tables", api.list, exists),
+        make_route("/tables/{table}", api.describe, exists, right="read"),
+        make_route("/tables/{table}/rows", api.read, exists, right="read"),
+        make_route("/tables/{table}/rows", api.write, exists, right="write", methods=["POST"]),
+        make_route("/tables/{table}/lookup", api.lookup, exists, right="read"),
+        make_route("/tables/{table}/changes", api.changes, exists, right="read"),
     ]
-
-
-def _handle_errors(handler: Handler, warehouse: Warehouse) -> Handler:
-    async def handle(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except StreamhouseError as error:
-            client, table = client_of(request), requested_table(request)
-            return error_response(await run_in_threadpool(hide_names, error, client, table, warehouse.exists))
-
-    return handle
 
 
 class _RowsApi:
@@ -122,17 +130,11 @@ class _RowsApi:
         self._requests = RequestsInFlight()
         self._followers = Followers()
 
-    async def list(self, request: Request) -> Response:
+    def list(self, request: Request) -> Response:
         parse_parameters(request, ())
-        return JSONResponse(
-            {"tables": client_of(request).filter_readable(await run_in_threadpool(self._warehouse.tables))}
-        )
+        return JSONResponse({"tables": client_of(request).filter_readable(self._warehouse.tables())})
 
-    async def describe(self, request: Request) -> Response:
-        require(request, "read", request.path_params["table"])
-        return await run_in_threadpool(self._describe, request)
-
-    def _describe(self, request: Request) -> Response:
+    def describe(self, request: Request) -> Response:
         table = self._open_table(request)
         costs = table.costs().to_json() if "costs" in parse_parameters(request, ("costs",)) else None
         return JSONResponse(
@@ -146,7 +148,6 @@ class _RowsApi:
 
         **Commit point:** one record of the table's log, which other requests may share.
         """
-        require(request, "write", request.path_params["table"])
         declared = _parse_content_length(request.headers.get("content-length"))
         if declared > BODY_BYTES_MAX:
             return _too_large_response()
@@ -173,11 +174,7 @@ class _RowsApi:
 
     def _write(self, request: Request, body: bytes) -> Response:
         table = self._open_table(request)
-        mode = parse_parameters(request, _WRITE_PARAMETERS).get("mode")
-        mode = mode or ("upsert" if table.state.primary_key else "append")
-        if mode not in _MODES:
-            raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
-        rows_request = _RowsRequest.of(request, table, mode, body)
+        rows_request = _RowsRequest.of(request, table, body)
         identity = RequestIdentity.of(request.headers, client_of(request).name, table.uuid, rows_request.parts)
         with self._requests.enter(table.uuid, identity) if identity else nullcontext():
             if identity and (stored := identity.find_stored_outcome(table.state)):
@@ -188,7 +185,7 @@ class _RowsApi:
                         offsets, bad = self._store_rows(request, table, rows_request, identity)
                 except SchemaMismatchError as error:
                     return _rejected_rows_response(error, table, rows_request)
-                self._counts.count_rows(table.name, mode, offsets.num_rows)
+                self._counts.count_rows(table.name, rows_request.mode, offsets.num_rows)
         request.scope["state"]["rows"] = offsets.num_rows
         ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
         answer = {"table": table.name, "rows": offsets.num_rows, "offsets": ranges}
@@ -227,11 +224,7 @@ class _RowsApi:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def read(self, request: Request) -> Response:
-        require(request, "read", request.path_params["table"])
-        return await run_in_threadpool(self._read, request)
-
-    def _read(self, request: Request) -> Response:
+    def read(self, request: Request) -> Response:
         name, parameters = request.path_params["table"], parse_parameters(request, _READ_PARAMETERS)
         limit = _parse_limit(parameters.get("limit"), ROWS_DEFAULT, ROWS_MAX)
         kind = media_type(request.headers.get("accept"))
@@ -240,11 +233,7 @@ class _RowsApi:
         rows = first_rows(self._warehouse, name, limit, columns=columns, filter_=where)
         return Response(write_rows(rows, kind), media_type=kind)
 
-    async def lookup(self, request: Request) -> Response:
-        require(request, "read", request.path_params["table"])
-        return await run_in_threadpool(self._lookup, request)
-
-    def _lookup(self, request: Request) -> Response:
+    def lookup(self, request: Request) -> Response:
         table = self._open_table(request)
         key = list(table.state.primary_key)
         key_texts = parse_parameters(request, key) if key else {}
@@ -266,7 +255,6 @@ class _RowsApi:
         The stream ends when the client's token expires; the client continues from the last event with a new token. Each
         follower that waits for rows holds a thread of a separate pool, so that other requests are answered.
         """
-        require(request, "read", request.path_params["table"])
         client, parameters = client_of(request), parse_parameters(request, ("from",))
         name = client.name
         if client is ANONYMOUS and request.client is not None:
@@ -276,7 +264,9 @@ class _RowsApi:
         stop = new_event()
         try:
             start = _parse_start(request.headers.get("last-event-id") or parameters.get("from") or "latest")
-            tail = await run_in_threadpool(self._open_tail, request, start, stop)
+            tail = await run_in_threadpool(
+                lambda: self._open_table(request).tail(start, include_metadata=True, stop=stop)
+            )
         except BaseException:
             self._followers.release(name)
             raise
@@ -288,9 +278,6 @@ class _RowsApi:
             has_ended=lambda: client.ends_s is not None and clock.now_ms() / 1000 >= client.ends_s,
             release=lambda: self._followers.release(name),
         )
-
-    def _open_tail(self, request: Request, start: Any, stop: threading.Event) -> Tail:
-        return self._open_table(request).tail(start, include_metadata=True, stop=stop)
 
     def _open_table(self, request: Request) -> Table:
         return self._tables.table(request.path_params["table"])
@@ -309,8 +296,11 @@ class _RowsRequest:
     dead_letters: str | None
 
     @classmethod
-    def of(cls, request: Request, table: Table, mode: str, body: bytes) -> _RowsRequest:
+    def of(cls, request: Request, table: Table, body: bytes) -> _RowsRequest:
         parameters = parse_parameters(request, _WRITE_PARAMETERS)
+        mode = parameters.get("mode") or ("upsert" if table.state.primary_key else "append")
+        if mode not in _MODES:
+            raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
         columns = [c.strip() for c in parameters["columns"].split(",")] if parameters.get("columns") else None
         dead_letters = parameters.get("dead_letters")
         bad_rows = parse_bad_rows(parameters.get("bad_rows"), dead_letters)
@@ -432,15 +422,6 @@ def _too_large_response() -> Response:
 def _busy_response(text: str) -> Response:
     body = {"error": {"condition": "BUSY", "kind": "unavailable", "message": f"BUSY: {text}"}}
     return JSONResponse(body, 429, {"Retry-After": str(RETRY_AFTER_S)})
-
-
-FOLLOWERS_MAX: Final = 200
-FOLLOWERS_OF_CLIENT_MAX: Final = 100
-"""Followers per client, so that one client cannot keep others out."""
-EVENT_ROWS_MAX: Final = 1_000
-EVENT_BYTES_MAX: Final = 64 << 10
-"""Approximate Arrow bytes of an event's rows; a larger row is an event of its own."""
-_HEARTBEAT_S: Final = 10.0
 
 
 class Followers:
@@ -606,21 +587,6 @@ def _describe_writers(state: TableState) -> list[dict[str, Any]]:
 
 def _format_time(time_ms: int) -> str:
     return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-_TABLE: Final = {
-    "name": "table",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string"},
-    "example": "sales.orders",
-}
-_ROWS: Final = {
-    JSON: {"schema": {"type": "array", "items": {"type": "object"}}},
-    JSON_LINES: {"schema": {"type": "string"}},
-    CSV: {"schema": {"type": "string"}},
-    ARROW: {"schema": {"type": "string", "format": "binary"}},
-}
 
 
 def openapi() -> dict[str, Any]:

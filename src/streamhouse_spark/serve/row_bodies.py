@@ -39,6 +39,10 @@ _LIMITS: Final = IpcLimits(rows=1 << 22, bytes=256 << 20)
 _CHARSET: Final = re.compile(r"(?i)\bcharset\s*=\s*\"?([^\";\s]*)")
 _CHARSETS: Final = ("utf-8", "utf8", "us-ascii")
 _FORMATS: Final = {JSON_LINES: "json", CSV: "csv", ARROW: "arrow"}
+BAD_ROWS_MAX: Final = 1_000
+"""Bad rows that are reported. A body with more is rejected as a whole: it probably has another table or format."""
+REASON_CHARS_MAX: Final = 500
+_EVENT_CHARS_MAX: Final = 64 << 10
 
 
 def media_type(header: str | None) -> str:
@@ -101,12 +105,6 @@ def write_rows(rows: pa.Table, kind: str) -> bytes:
             return "".join(f"{text}\n" for text in encode_row_texts(rows)).encode()
         case _:
             return f"[{','.join(encode_row_texts(rows))}]".encode()
-
-
-BAD_ROWS_MAX: Final = 1_000
-"""Bad rows that are reported. A body with more is rejected as a whole: it probably has another table or format."""
-REASON_CHARS_MAX: Final = 500
-_EVENT_CHARS_MAX: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
-
-from starlette.datastructures import Headers
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
@@ -26,6 +24,9 @@ class Refusal:
     text: str
     wait_s: int = 0
 
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
 
 ANY_HOST: Final = "*"
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?\Z")
@@ -44,9 +45,7 @@ class AllowedSites:
     hosts: tuple[str, ...] = ()
     """Lower case, without ports; `ANY_HOST` for all."""
     origins: tuple[str, ...] = ()
-    """Such as ``https:
-
-    streams.example.com``; the server's own origin is always allowed."""
+    """Such as ``https://streams.example.com``; the server's own origin is always allowed."""
 
     @classmethod
     def of(cls, hosts: Sequence[str], origins: Sequence[str]) -> AllowedSites:

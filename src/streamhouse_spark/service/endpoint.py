@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
 from streamhouse_spark.metrics import Metric, MetricSource, as_prometheus, export_until_exit, process_metrics
@@ -25,12 +25,40 @@ from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 STUCK_MS: Final = 300_000
 """The loop may wait for storage, whose timeouts are much shorter."""
 TEXT: Final = "text/plain; charset=utf-8"
-
-
 Address = tuple[str, int]
 """Host and port."""
 Answer = tuple[HTTPStatus, str, bytes]
 """Status, content type, content."""
+S = TypeVar("S")
+Definitions = Mapping[str, tuple[str, Callable[[S], float]]]
+"""Name of a metric, without the ``_total`` that the format adds to counters → its help, and its value by status."""
+GAUGES: Final[Definitions[TableStatus]] = {
+    "streamhouse_table_lag_rows": ("Rows that the lake does not hold yet.", lambda s: s.lag_rows),
+    "streamhouse_table_lag_seconds": ("Age of the oldest row that the lake does not hold.", lambda s: s.lag_ms / 1000),
+    "streamhouse_table_freshness_seconds": (
+        "Age that no row outside the lake should reach: table.datalake.freshness.",
+        lambda s: s.freshness_ms / 1000,
+    ),
+    "streamhouse_tiering_failures": ("Failures since the last round that succeeded.", lambda s: s.failures),
+    "streamhouse_tiering_last_round_seconds": (
+        "Duration of the last round.",
+        lambda s: s.last_report.duration_ms / 1000 if s.last_report is not None else 0,
+    ),
+    "streamhouse_maintenance_failures": (
+        "Failures since the last maintenance that succeeded.",
+        lambda s: s.upkeep.failures,
+    ),
+}
+COUNTERS: Final[Definitions[TableStatus]] = {
+    "streamhouse_tiering_rounds": ("Rounds that moved rows.", lambda s: s.rounds),
+    "streamhouse_tiering_rows": ("Rows moved into the lake.", lambda s: s.rows),
+    "streamhouse_healed_rows": ("Duplicates of other engines removed from the lake.", lambda s: s.healed_rows),
+    "streamhouse_compactions": ("Lake snapshots by compaction.", lambda s: s.upkeep.compactions),
+    "streamhouse_compacted_files": ("Lake files that compaction replaced.", lambda s: s.upkeep.compacted_files),
+    "streamhouse_expired_snapshots": ("Lake snapshots that were expired.", lambda s: s.upkeep.expired_snapshots),
+    "streamhouse_deleted_lake_files": ("Lake files that were deleted.", lambda s: s.upkeep.deleted_files),
+    "streamhouse_maintenance_conflicts": ("Steps of maintenance that lost a race.", lambda s: s.upkeep.conflicts),
+}
 
 
 class ServiceSnapshot(Protocol):
@@ -163,36 +191,6 @@ def _answer(status: HTTPStatus, word: str, health: ServiceHealth) -> Answer:
     return status, "application/json", json.dumps({**document, "error": health.listing_error}).encode() + b"\n"
 
 
-GAUGES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
-    "streamhouse_table_lag_rows": ("Rows that the lake does not hold yet.", lambda s: s.lag_rows),
-    "streamhouse_table_lag_seconds": ("Age of the oldest row that the lake does not hold.", lambda s: s.lag_ms / 1000),
-    "streamhouse_table_freshness_seconds": (
-        "Age that no row outside the lake should reach: table.datalake.freshness.",
-        lambda s: s.freshness_ms / 1000,
-    ),
-    "streamhouse_tiering_failures": ("Failures since the last round that succeeded.", lambda s: s.failures),
-    "streamhouse_tiering_last_round_seconds": (
-        "Duration of the last round.",
-        lambda s: s.last_report.duration_ms / 1000 if s.last_report is not None else 0,
-    ),
-    "streamhouse_maintenance_failures": (
-        "Failures since the last maintenance that succeeded.",
-        lambda s: s.upkeep.failures,
-    ),
-}
-COUNTERS: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
-    "streamhouse_tiering_rounds": ("Rounds that moved rows.", lambda s: s.rounds),
-    "streamhouse_tiering_rows": ("Rows moved into the lake.", lambda s: s.rows),
-    "streamhouse_healed_rows": ("Duplicates of other engines removed from the lake.", lambda s: s.healed_rows),
-    "streamhouse_compactions": ("Lake snapshots by compaction.", lambda s: s.upkeep.compactions),
-    "streamhouse_compacted_files": ("Lake files that compaction replaced.", lambda s: s.upkeep.compacted_files),
-    "streamhouse_expired_snapshots": ("Lake snapshots that were expired.", lambda s: s.upkeep.expired_snapshots),
-    "streamhouse_deleted_lake_files": ("Lake files that were deleted.", lambda s: s.upkeep.deleted_files),
-    "streamhouse_maintenance_conflicts": ("Steps of maintenance that lost a race.", lambda s: s.upkeep.conflicts),
-}
-"""Names without ``_total``, which the format adds."""
-
-
 def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> list[Metric]:
     """Return the metrics of a service and its tables. Counters start with the service."""
     turned = [] if health.turned_ms_ago is None else [((), health.turned_ms_ago / 1000)]
@@ -200,19 +198,20 @@ def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> li
     return [
         Metric("streamhouse_service_turned_seconds", "Time since the loop's last turn.", "gauge", (), turned),
         Metric("streamhouse_service_ready", "1 while the tables can be listed.", "gauge", (), [((), up)]),
-        *(
-            Metric(name, text, "gauge", ("table",), [((status.table,), value(status)) for status in tables])
-            for name, (text, value) in GAUGES.items()
-        ),
-        *(
-            Metric(name, text, "counter", ("table",), [((status.table,), value(status)) for status in tables])
-            for name, (text, value) in COUNTERS.items()
-        ),
-        Metric(
-            "streamhouse_table_doing",
-            "1 for what is done with it.",
-            "gauge",
-            ("table", "doing"),
-            [((status.table, status.doing), 1) for status in tables],
-        ),
+        *table_metrics(GAUGES, COUNTERS, {status.table: status for status in tables}),
+        doing_metric("streamhouse_table_doing", [(status.table, status.doing) for status in tables]),
     ]
+
+
+def table_metrics(gauges: Definitions[S], counters: Definitions[S], statuses: Mapping[str, S]) -> list[Metric]:
+    """Return the metrics of tables by name."""
+    kinds: tuple[tuple[Literal["gauge", "counter"], Definitions[S]], ...] = (("gauge", gauges), ("counter", counters))
+    return [
+        Metric(name, text, kind, ("table",), [((table,), float(value(status))) for table, status in statuses.items()])
+        for kind, definitions in kinds
+        for name, (text, value) in definitions.items()
+    ]
+
+
+def doing_metric(name: str, doing: Sequence[tuple[str, str]]) -> Metric:
+    return Metric(name, "1 for what is done with it.", "gauge", ("table", "doing"), [(labels, 1) for labels in doing])

@@ -14,6 +14,9 @@ from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
+LISTING_MS: Final = 5_000
+REMOTE_LISTING_MS: Final = 15_000
+"""Listings are the most expensive requests."""
 UNSETTLED: Final = "unsettled"
 """A name whose table has another name or is dropped: a DDL operation is in progress that adds no pointer."""
 
@@ -37,6 +40,12 @@ class TableDiscovery:
     connection: Connection
     _tables: dict[str, tuple[int, Table | None]] = field(default_factory=dict)
     """Name → the number of its latest pointer, and the table; None if the name refers to nothing."""
+
+    @property
+    def interval_ms(self) -> int:
+        """The time between two listings."""
+        is_local = self.connection.warehouse().storage.local_path("") is not None
+        return LISTING_MS if is_local else REMOTE_LISTING_MS
 
     def forget(self, table: Table) -> None:
         """Resolve the table's name again next time: the table may be dropped."""

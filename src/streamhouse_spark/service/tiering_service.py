@@ -45,6 +45,17 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 logger = logging.getLogger(__name__)
+ROUNDS_TO_COMPACT = 10
+ROUNDS_TO_EXPIRE = 50
+MAINTENANCE_MS = 10 * 60_000
+ORPHANS_MS = 60 * 60_000
+POLL_MS = 500
+POLL_MS_MAX = 30_000
+"""Longest time between two polls of an idle table's log, however large its freshness is."""
+TABLES_AT_ONCE = 4
+_BACKOFF_MS = 1_000
+_BACKOFF_MS_MAX = 300_000
+Doing = Literal["waiting", "tiering", "maintaining", "elsewhere", "failed"]
 
 
 class FailureNotes:
@@ -90,12 +101,6 @@ class FailureNotes:
         except Exception as error:
             self.record_failure(table, "tiering", error, began_ms)
             raise
-
-
-ROUNDS_TO_COMPACT = 10
-ROUNDS_TO_EXPIRE = 50
-MAINTENANCE_MS = 10 * 60_000
-ORPHANS_MS = 60 * 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,19 +180,6 @@ class MaintenanceRunner:
             self.unexpired_rounds = 0
             steps += ["expire"] if properties.datalake_auto_expire_snapshot else []
         return tuple(steps)
-
-
-POLL_MS = 500
-POLL_MS_MAX = 30_000
-"""Longest time between two polls of an idle table's log, however large its freshness is."""
-LISTING_MS = 5_000
-REMOTE_LISTING_MS = 15_000
-"""Listings are the most expensive requests."""
-TABLES_AT_ONCE = 4
-_BACKOFF_MS = 1_000
-_BACKOFF_MS_MAX = 300_000
-
-Doing = Literal["waiting", "tiering", "maintaining", "elsewhere", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +351,7 @@ class Service:
     def _discover_tables(self) -> None:
         """Discover new and dropped tables, every few seconds."""
         now_ms = self._clock.boot_ms()
-        is_local = self._connection.warehouse().storage.local_path("") is not None
-        listing_ms = LISTING_MS if is_local else REMOTE_LISTING_MS
-        if self._listed_ms is not None and now_ms - self._listed_ms < listing_ms:
+        if self._listed_ms is not None and now_ms - self._listed_ms < self._discovery.interval_ms:
             return
         self._listed_ms = now_ms
         try:

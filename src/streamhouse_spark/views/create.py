@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from streamhouse_spark.config.table_properties import (
     PRIMARY_KEY,
@@ -13,7 +15,7 @@ from streamhouse_spark.config.table_properties import (
     parse_mode,
     parse_step_rows,
 )
-from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
 from streamhouse_spark.log.transactions import Lineage, SourceVersion
@@ -26,8 +28,8 @@ from streamhouse_spark.table.refresh_commit import (
 )
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.ivm.delta_sql import Writer
+from streamhouse_spark.views.ivm.refresh_sql import KEY, ORDINAL
 from streamhouse_spark.views.query_analysis import (
-    ParsedQuery,
     compile_statements,
     parse_query,
     reject_unsupported,
@@ -36,7 +38,6 @@ from streamhouse_spark.views.query_analysis import (
 )
 from streamhouse_spark.views.refresh import Refresher, RefreshReport
 from streamhouse_spark.views.refresh_step import new_relations
-from streamhouse_spark.views.temp_views import TempViews
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
@@ -131,22 +132,6 @@ class MaterializedTable:
         )
 
 
-def create_and_refresh(
-    spark: SparkSession,
-    connection: Connection,
-    name: str,
-    query: str,
-    freshness: str,
-    mode: str,
-    properties: Mapping[str, str],
-    step_rows: int | None = None,
-) -> MaterializedTable:
-    """Create the table of a view, or open the existing one with this query, and refresh it."""
-    view = create_view_table(spark, connection, name, query, freshness, mode, properties, step_rows)
-    view.refresh()
-    return view
-
-
 def create_view_table(
     spark: SparkSession,
     connection: Connection,
@@ -172,77 +157,50 @@ def create_view_table(
     if definition is not None and (definition.query, definition.mode) != (query, parsed_mode):
         raise TableExistsError(f"{path} is a materialized table of another query or mode; drop it first")
     if definition is None:
-        _create(spark, connection, path, query, freshness_ms, parsed_mode, properties, steps)
+        session = session_values(spark)
+        new = ViewDefinition(query, parsed_mode, freshness_ms, (), "bag", session, step_rows=steps)
+        _create(spark, connection, path, new, properties)
     return MaterializedTable(spark, connection, path)
 
 
 def _create(
-    spark: SparkSession,
-    connection: Connection,
-    path: str,
-    query: str,
-    freshness_ms: int,
-    mode: Any,
-    properties: Mapping[str, str],
-    step_rows: int | None,
+    spark: SparkSession, connection: Connection, path: str, definition: ViewDefinition, properties: Mapping[str, str]
 ) -> None:
     """Create the table of a view after Spark has analysed and checked the query."""
-    parsed = parse_query(path, query)
+    parsed = parse_query(path, definition.query)
     sources = {name: connection.table(name) for name in parsed.sources}
-    relations = _begin_creation(spark, path, parsed, sources)
+    relations = new_relations(spark, parsed, sources)
+    states = {name: source.refresh() for name, source in sources.items()}
+    versions = (SourceVersion(n, s.table_uuid, s.version, s.attempt, s.ends) for n, s in states.items())
+    relations.begin(RefreshStep(1, None, Lineage(tuple(versions), f"{path} is made")))
     try:
         new = {name: f"{relations.prefix}{source_id}_new" for name, source_id in relations.ids.items()}
         written = relations.sql(parsed.text_over(new))
-        schema = written.schema
-        names = tuple(field.name for field in schema.fields)
+        columns = written.schema.fields
+        names = tuple(column.name for column in columns)
         if len({name.lower() for name in names}) < len(names):
             raise SchemaMismatchError(
                 f"the query of {path} has several columns with one name ({', '.join(names)}); use AS"
             )
-        if mode == "full":
-            identity: str = "bag"
-            key: tuple[str, ...] = ("_key", "_ord")
-        else:
+        identity: str = "bag"
+        key: tuple[str, ...] = (KEY, ORDINAL)
+        if definition.mode != "full":
             with reject_unsupported(path):
                 statements = compile_statements(relations, parsed, sources, names)
                 whole = relations.sql(statements.full_sql(Writer(relations.prefix, frozenset()))).schema
                 identity, key = statements.identity, statements.key_columns
             printed = parsed.printed_over(new)
             require_same_meaning(path, parsed.text_over(new), printed, written, relations.sql(printed))
-            planned = [field.dataType for field in whole.fields][-len(names) :]
-            if planned != [field.dataType for field in schema.fields]:
+            if [field.dataType for field in whole.fields][-len(names) :] != [column.dataType for column in columns]:
                 raise InvalidOptionError(
                     f"the query of {path} is parsed with types that differ from Spark's; use mode='full'"
                 )
     finally:
         relations.drop()
-    _make_table(connection, path, schema, key, properties, ViewDefinition(
-        query, mode, freshness_ms, names, identity, session_values(spark), step_rows=step_rows
-    ))  # fmt: skip
-
-
-def _begin_creation(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
-    """Return temporary views over the latest versions of the sources, for a view that is being created."""
-    relations = new_relations(spark, parsed, sources)
-    states = {name: source.refresh() for name, source in sources.items()}
-    new = (SourceVersion(n, s.table_uuid, s.version, s.attempt, s.ends) for n, s in states.items())
-    relations.begin(RefreshStep(1, None, Lineage(tuple(new), f"{view} is made")))
-    return relations
-
-
-def _make_table(
-    connection: Connection,
-    path: str,
-    schema: Any,
-    key: tuple[str, ...],
-    properties: Mapping[str, str],
-    definition: ViewDefinition,
-) -> None:
-    from pyspark.sql.types import LongType, StringType, StructField, StructType
-
-    hidden = {"_key": StringType(), "_ord": LongType()}
+    hidden = {KEY: StringType(), ORDINAL: LongType()}
     fields = [StructField(name, hidden[name], nullable=False) for name in key if name in hidden]
-    fields += [StructField(f.name, f.dataType, nullable=f.name not in key) for f in schema.fields]
+    fields += [StructField(column.name, column.dataType, nullable=column.name not in key) for column in columns]
+    text = replace(definition, names=names, identity=identity).to_text()
     connection.warehouse().create_table(
-        path, StructType(fields), primary_key=key, properties={**properties, VIEW: definition.to_text()}
+        path, StructType(fields), primary_key=key, properties={**properties, VIEW: text}
     )

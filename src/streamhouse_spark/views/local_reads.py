@@ -44,6 +44,8 @@ MOSTLY_CHANGED_ROWS_MIN: Final = 200_000
 INSERT_KINDS: Final = ("insert", "update_after")
 
 Weights = npt.NDArray[np.int64]
+_STALENESS_MS: Final = 600_000
+"""The first lookup of a `Lookup` reads the log to its end; later lookups need no newer rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +151,6 @@ def _is_flat(kind: pa.DataType) -> bool:
 def columns_to_read(state: TableState, columns: Collection[str]) -> list[str]:
     """Return ``columns`` and the primary key columns, in the table's order."""
     return [name for name in state.schema.names if name in columns or name in state.primary_key]
-
-
-_STALENESS_MS: Final = 600_000
-"""The first lookup of a `Lookup` reads the log to its end; later lookups need no newer rows."""
 
 
 @dataclass(frozen=True, slots=True)

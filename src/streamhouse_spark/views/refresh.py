@@ -183,7 +183,8 @@ def _recompute_reason(
         raise error
     if whole_because is None and not step.new.whole_because:
         return "an older version of a source can no longer be read"
-    if not _has_newer_source(connection, step):
+    has_newer_source = any(connection.table(new.name).state.version > new.version for new in step.new.sources)
+    if not has_newer_source:  # files of the version that the step reads may be deleted
         raise error
     return whole_because
 
@@ -196,8 +197,3 @@ def _are_replaced(connection: Connection, step: RefreshStep, names: Collection[s
     uuids = {source.name: source.uuid for source in step.new.sources}
     tables = ((name, connection.find_table(name)) for name in sorted(names))
     return any(table is None or table.uuid != uuids[name] for name, table in tables)
-
-
-def _has_newer_source(connection: Connection, step: RefreshStep) -> bool:
-    """Return whether a source is newer than the version that the step reads; files of that version may be deleted."""
-    return any(connection.table(source.name).state.version > source.version for source in step.new.sources)

@@ -6,8 +6,6 @@ services refresh the same view anyway, one of them loses the commit race.
 
 A turn runs at most one step. If more steps remain, the view is due again after the views that are due already, so a
 long refresh delays other views by one step at most.
-
-Metrics of the views that a service refreshes, labelled by the view's table like the service's other metrics.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from streamhouse_spark.log.catalog.claims import CLAIM_MS, claim_work
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import REFRESHES, Lineage
 from streamhouse_spark.metrics import Metric
+from streamhouse_spark.service.endpoint import Definitions, doing_metric, table_metrics
 from streamhouse_spark.service.table_discovery import TableDiscovery
-from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING_MS
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh
 from streamhouse_spark.table.table import Table
@@ -40,7 +38,6 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
 
 POLL_MS: Final = 200
 ELSEWHERE_MS: Final = 5_000
@@ -54,6 +51,31 @@ _Marks: TypeAlias = Mapping[str, tuple[str, int, str | None]]
 """Source → its table uuid, version and commit attempt."""
 
 logger = logging.getLogger(__name__)
+_NO_REFRESH: Final = RefreshReport(changed=False)
+POOL: Final = "streamhouse-views"
+"""Pool of Spark's scheduler for refreshes, so that they run next to tiering rounds in FAIR mode."""
+GAUGES: Final[Definitions[ViewStatus]] = {
+    "streamhouse_view_commits_behind": ("Commits of its sources that it has not seen.", lambda v: v.commits_behind),
+    "streamhouse_view_rows_behind": ("Rows or changes of its sources that it lacks.", lambda v: v.rows_behind),
+    "streamhouse_view_lag_seconds": ("Age of the oldest change that it lacks.", lambda v: v.lag_ms / 1000),
+    "streamhouse_view_freshness_seconds": ("Time between two refreshes: freshness.", lambda v: v.freshness_ms / 1000),
+    "streamhouse_view_failures": ("Failures since the last refresh that succeeded.", lambda v: v.failures),
+    "streamhouse_view_last_refresh_seconds": (
+        "Duration of the last refresh that succeeded.",
+        lambda v: v.last_duration_ms / 1000,
+    ),
+    "streamhouse_view_refreshing_seconds": (
+        "Time since the step under way began; 0 without one.",
+        lambda v: v.refreshing_ms / 1000,
+    ),
+    "streamhouse_view_paused": ("1 while it is paused.", lambda v: v.doing == "paused"),
+}
+COUNTERS: Final[Definitions[ViewStatus]] = {
+    "streamhouse_view_refreshes": ("Refreshes that made a commit.", lambda v: v.refreshes),
+    "streamhouse_view_rows_written": ("Rows that refreshes wrote.", lambda v: v.rows_written),
+    "streamhouse_view_rows_deleted": ("Rows that refreshes deleted.", lambda v: v.rows_deleted),
+    "streamhouse_view_whole_computations": ("Refreshes that computed the whole query.", lambda v: v.whole),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +116,6 @@ class ViewStatus:
     """Source rows missing from the view at the last check; changes for primary-key tables."""
     lag_ms: int = 0
     """Age of the oldest missing change at the last check."""
-
-
-_NO_REFRESH: Final = RefreshReport(changed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +228,7 @@ class ViewService:
     def turn(self) -> bool:
         """Check the longest overdue view and run a step of its refresh. Returns whether a view was due."""
         now_ms = self._clock.boot_ms()
-        if self._listed_ms is None or now_ms - self._listed_ms >= self._list_interval_ms():
+        if self._listed_ms is None or now_ms - self._listed_ms >= self._discovery.interval_ms:
             self._listed_ms = now_ms
             self._discover_views(now_ms)
         due = [entry for entry in self._entries.values() if entry.status.due_ms <= now_ms]
@@ -354,10 +373,6 @@ class ViewService:
 
     # -- all views ------------------------------------------------------------------------------------------------
 
-    def _list_interval_ms(self) -> int:
-        is_local = self._connection.warehouse().storage.local_path("") is not None
-        return LISTING_MS if is_local else REMOTE_LISTING_MS
-
     def _discover_views(self, now_ms: int) -> None:
         """Discover new, dropped, paused and resumed views."""
         try:
@@ -450,10 +465,6 @@ def _last_refresh_ms(state: TableState) -> int:
     return 0 if last is None else last.time_ms
 
 
-POOL: Final = "streamhouse-views"
-"""Pool of Spark's scheduler for refreshes, so that they run next to tiering rounds in FAIR mode."""
-
-
 def session_views(
     spark: SparkSession,
     warehouse: str,
@@ -482,47 +493,9 @@ def _enter_pool(spark: SparkSession) -> None:
         context.setLocalProperty("spark.scheduler.pool", POOL)
 
 
-GAUGES: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
-    "streamhouse_view_commits_behind": ("Commits of its sources that it has not seen.", lambda v: v.commits_behind),
-    "streamhouse_view_rows_behind": ("Rows or changes of its sources that it lacks.", lambda v: v.rows_behind),
-    "streamhouse_view_lag_seconds": ("Age of the oldest change that it lacks.", lambda v: v.lag_ms / 1000),
-    "streamhouse_view_freshness_seconds": ("Time between two refreshes: freshness.", lambda v: v.freshness_ms / 1000),
-    "streamhouse_view_failures": ("Failures since the last refresh that succeeded.", lambda v: v.failures),
-    "streamhouse_view_last_refresh_seconds": (
-        "Duration of the last refresh that succeeded.",
-        lambda v: v.last_duration_ms / 1000,
-    ),
-    "streamhouse_view_refreshing_seconds": (
-        "Time since the step under way began; 0 without one.",
-        lambda v: v.refreshing_ms / 1000,
-    ),
-    "streamhouse_view_paused": ("1 while it is paused.", lambda v: v.doing == "paused"),
-}
-COUNTERS: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
-    "streamhouse_view_refreshes": ("Refreshes that made a commit.", lambda v: v.refreshes),
-    "streamhouse_view_rows_written": ("Rows that refreshes wrote.", lambda v: v.rows_written),
-    "streamhouse_view_rows_deleted": ("Rows that refreshes deleted.", lambda v: v.rows_deleted),
-    "streamhouse_view_whole_computations": ("Refreshes that computed the whole query.", lambda v: v.whole),
-}
-"""Names without ``_total``, which the format adds."""
-
-
 def view_measures(views: Sequence[ViewStatus]) -> list[Metric]:
     """Return the metrics of views. Counters start with the service."""
     return [
-        *(
-            Metric(name, text, "gauge", ("table",), [((view.name,), float(value(view))) for view in views])
-            for name, (text, value) in GAUGES.items()
-        ),
-        *(
-            Metric(name, text, "counter", ("table",), [((view.name,), float(value(view))) for view in views])
-            for name, (text, value) in COUNTERS.items()
-        ),
-        Metric(
-            "streamhouse_view_doing",
-            "1 for what is done with it.",
-            "gauge",
-            ("table", "doing"),
-            [((view.name, view.doing), 1) for view in views],
-        ),
+        *table_metrics(GAUGES, COUNTERS, {view.name: view for view in views}),
+        doing_metric("streamhouse_view_doing", [(view.name, view.doing) for view in views]),
     ]

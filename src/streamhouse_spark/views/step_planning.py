@@ -152,7 +152,8 @@ class _SourceProgress:
             return self._new
         if self._is_dense():
             ends = self._ends_of_commit(limit) if limit else None
-            return self._cut_at(ends or allocate_ends(self._starts, self._goal_ends, limit))
+            ends = ends or allocate_ends(self._starts, self._goal_ends, limit)
+            return replace(self._new, ends=dict(ends), is_cut=ends != self._new.ends)
         if self._old is not None and not self._is_whole and not limit:
             return self._old
         return self._choose_commit(limit, must_move=must_move)
@@ -179,9 +180,6 @@ class _SourceProgress:
             return False
         rows = [file.num_live if parse_file_offsets(file.location) is not None else None for file in scan.files]
         return None not in rows and sum(filter(None, rows)) == of_log  # rows of other engines have no offsets
-
-    def _cut_at(self, ends: Ends) -> SourceVersion:
-        return replace(self._new, ends=dict(ends), is_cut=ends != self._new.ends)
 
     def _ends_of_commit(self, limit: int) -> Ends | None:
         """Return the ends of the latest commit with at most ``limit`` more rows; None if no commit has any."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from click.testing import CliRunner
 
@@ -51,6 +53,20 @@ def test_a_long_command_shows_that_it_works(url, name, monkeypatch):
     known = ("adopt",)  # a lake table of ours cannot be adopted, which is found out after a look at it
     assert result.exit_code == 0 or name in known, result.output
     assert shown, "nothing tells that it works"
+
+
+@pytest.mark.parametrize("name", ["append", "tier", "maintain", "verify", "relocate"])
+def test_a_bar_ends_full(url, name, monkeypatch):
+    bars, progress = [], Output.progress
+    monkeypatch.setattr(Output, "progress", lambda self, unit: bars.append(progress(self, unit)) or bars[-1])
+    if name == "relocate":
+        moved = f"{url}-moved"
+        shutil.move(url.removeprefix("file://"), moved.removeprefix("file://"))
+        url = moved
+    CliRunner().invoke(streamhouse, ["-w", url, name, *LONG[name]], input="id,day\n3,3\n", catch_exceptions=False)
+    tasks = [task for bar in bars for task in bar.tasks if task.total]
+    assert tasks or name == "append", "nothing was counted"
+    assert all(task.completed == task.total for task in tasks), tasks
 
 
 def test_a_sign_of_life_is_for_terminals(capsys, monkeypatch):

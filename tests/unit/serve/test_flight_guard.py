@@ -158,8 +158,9 @@ def test_a_limit_counts_http_and_flight_together(warehouse):
         assert client_of(server, "shop").direct(table="sales.orders").num_rows == 1
         text = http_client(app, headers={"Authorization": f"Bearer {TOKENS['shop']}"}).get("/api/v1/overview").text
         assert "sales.orders" in text
-        counts = app.state.shared.counts.requests
-        assert counts["DoGet", "flight", 200] == counts["DoGet", "flight", 429] == 1
+        requests = next(m for m in app.state.shared.counts.metrics() if m.name == "streamhouse_serve_requests")
+        counts = dict(requests.points)
+        assert counts["DoGet", "flight", "200"] == counts["DoGet", "flight", "429"] == 1
     finally:
         server.stop(30)
 

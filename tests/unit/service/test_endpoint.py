@@ -136,7 +136,7 @@ def test_a_service_that_cannot_list_says_so(warehouse_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(TableDiscovery, "_list_pointers", fail)
-        patched.setattr("streamhouse_spark.service.tiering_service.LISTING_MS", 0)
+        patched.setattr("streamhouse_spark.service.table_discovery.LISTING_MS", 0)
         with running(service):
             wait_for(lambda: service.health().listing_error, "the error")
             assert "went away" in str(service.health().listing_error)

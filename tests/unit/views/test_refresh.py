@@ -12,9 +12,8 @@ from kit.tables import tier
 from streamhouse_spark import MissingExtraError, TableNotFoundError
 from streamhouse_spark.table import refresh_commit
 from streamhouse_spark.views import refresh
-from streamhouse_spark.views.create import create_and_refresh
 from view_histories.history import from_the_sources
-from view_histories.house import House
+from view_histories.house import House, create_and_refresh
 from view_histories.tables import HOUR_MS
 
 

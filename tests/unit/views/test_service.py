@@ -14,8 +14,7 @@ from kit.waiting import wait_for
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.log.catalog.claims import try_claim
 from streamhouse_spark.log.transactions import Lineage, SourceVersion
-from streamhouse_spark.service.table_discovery import TableDiscovery
-from streamhouse_spark.service.tiering_service import LISTING_MS
+from streamhouse_spark.service.table_discovery import LISTING_MS, TableDiscovery
 from streamhouse_spark.table.refresh_commit import (
     RefreshStep,
     commit_step,

@@ -17,9 +17,8 @@ from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.log.transactions import Lineage, SourceVersion, lineage_of
 from streamhouse_spark.table import refresh_commit
 from streamhouse_spark.views import local_reads, refresh, temp_views
-from streamhouse_spark.views.create import create_and_refresh
 from view_histories.history import typed_commit
-from view_histories.house import House
+from view_histories.house import House, create_and_refresh
 from view_histories.tables import HOUR_MS
 
 HOT = {"table.datalake.enabled": "false"}

@@ -7,7 +7,8 @@ import gc
 import pytest
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.service.tiering_service import POLL_MS_MAX, REMOTE_LISTING_MS, Service
+from streamhouse_spark.service.table_discovery import REMOTE_LISTING_MS
+from streamhouse_spark.service.tiering_service import POLL_MS_MAX, Service
 from streamhouse_spark.warehouse import process_cache as connection_module
 from streamhouse_spark.warehouse.process_cache import Connection, OpenTables
 

@@ -300,9 +300,15 @@ def _iter_tablets(cache: Path) -> Iterator[tuple[TabletFiles, Path]]:
 
 
 def _remove_other_boots(cache: Path) -> None:
-    """Remove tablets of other boots, unless another host uses them, and leftovers of interrupted removals."""
+    """Remove the tablets of other boots, of views' groups, and leftovers of interrupted removals.
+
+    A folder in use by another process or host is locked.
+    """
     for other in cache.parent.glob("*"):
         if other != cache and all(files.remove() for files, _ in _iter_tablets(other)):
             shutil.rmtree(other, ignore_errors=True)
     for leftover in cache.glob("*/*.gone-*"):
         shutil.rmtree(leftover, ignore_errors=True)
+    for files, lock_path in _iter_tablets(cache):  # earlier versions cached values of groups of views
+        if "-extremes-" in lock_path.parent.name and files.remove():
+            shutil.rmtree(lock_path.parent, ignore_errors=True)

@@ -32,6 +32,10 @@ _KINDS: Final = {
     500: flight.FlightInternalError,
 }
 _CONDITIONS: Final = {401: "NOT_AUTHENTICATED", 429: "TOO_MANY_REQUESTS", 503: "BUSY"}
+logger = logging.getLogger(__name__)
+AREA: Final = "flight"
+_HEADERS: Final = "headers"
+T = TypeVar("T")
 
 
 def flight_error(error: StreamhouseError) -> flight.FlightError:
@@ -64,13 +68,6 @@ def _fit_header(text: str) -> str:
     if len(text) <= _TEXT_BYTES_MAX:
         return text
     return f"{text[: _TEXT_BYTES_MAX // 2]} ... {text[-_TEXT_BYTES_MAX // 2 :]}"
-
-
-logger = logging.getLogger(__name__)
-
-AREA: Final = "flight"
-_HEADERS: Final = "headers"
-T = TypeVar("T")
 
 
 class CallRefusedError(Exception):
@@ -170,22 +167,19 @@ class FlightCalls:
         of = {"method": call.method, "path": AREA, "status": status, "busy_s": busy_s}
         of |= {"request": call.request_id, "client": client}
         logger.info("answered a request", extra={f"streamhouse_{name}": value for name, value in of.items()})
-        if self._shared.audit is None or (call.table is None and status not in (401, 403, 429)):
-            return
-        self._shared.audit.write(
-            {
-                "request": call.request_id,
-                "client": client,
-                "address": call.address,
-                "method": call.method,
-                "path": AREA,
-                "right": "read" if call.table else None,
-                "table": call.table,
-                "rows": None,
-                "status": status,
-                "allowed": status not in (401, 403, 429) and not call.is_denied,
-            }
-        )
+        if self._shared.audit is not None:
+            self._shared.audit.write_request(
+                call.request_id,
+                client=client,
+                address=call.address,
+                method=call.method,
+                path=AREA,
+                right="read" if call.table else None,
+                table=call.table,
+                rows=None,
+                status=status,
+                is_denied=call.is_denied,
+            )
 
 
 def address_of(peer: str) -> str:

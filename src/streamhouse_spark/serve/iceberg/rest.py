@@ -11,14 +11,16 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.serve.acl import client_of, database_not_found, hide_names, requested_table, require
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.serve.acl import Right, database_not_found
+from streamhouse_spark.serve.auth import client_of, make_route
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor, VendedCredentials
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, StaleFallback, VirtualTables
@@ -100,11 +102,17 @@ class _Catalog:
                 self._route(f"{below}/{{namespace}}/tables", self._list, _NO_NAMESPACE),
                 self._route(f"{below}/{{namespace}}/views", self._views, _NO_NAMESPACE),
                 self._route(f"{below}/{{namespace}}/views/{{view}}", self._view, "NoSuchViewException"),
-                self._route(f"{below}/{{namespace}}/tables/{{table}}", self._load),
-                self._route(f"{below}/{{namespace}}/tables/{{table}}/metrics", self._report_metrics, methods=("POST",)),
+                self._route(f"{below}/{{namespace}}/tables/{{table}}", self._load, right="read"),
+                self._route(
+                    f"{below}/{{namespace}}/tables/{{table}}/metrics",
+                    self._report_metrics,
+                    methods=("POST",),
+                    right="read",
+                ),
             ]
             if self._vending is not None:
-                routes.append(self._route(f"{below}/{{namespace}}/tables/{{table}}/credentials", self._credentials))
+                path = f"{below}/{{namespace}}/tables/{{table}}/credentials"
+                routes.append(self._route(path, self._credentials, right="read"))
         return [
             *routes,
             Route("/{path:path}", _refuse_write, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]),
@@ -116,17 +124,19 @@ class _Catalog:
         handler: _Handler,
         absent: str = "NoSuchTableException",
         methods: tuple[str, ...] = _READ_METHODS,
+        *,
+        right: Right | None = None,
     ) -> Route:
         """Return a route with Iceberg errors; ``absent`` is the error type for a missing object."""
-
-        def handle_errors(request: Request) -> Response:
-            try:
-                return handler(request)
-            except StreamhouseError as error:
-                client, table = client_of(request), requested_table(request)
-                return iceberg_error_response(hide_names(error, client, table, self._warehouse.exists), absent)
-
-        return Route(path, handle_errors, methods=methods)
+        return make_route(
+            path,
+            handler,
+            self._warehouse.exists,
+            right=right,
+            table_of=_base_table,
+            to_response=partial(iceberg_error_response, absent=absent),
+            methods=methods,
+        )
 
     def _config(self, request: Request) -> Response:
         warehouse = request.query_params.get("warehouse", "")
@@ -134,10 +144,8 @@ class _Catalog:
             text = f"there is no warehouse {warehouse!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
             return iceberg_error(404, "NoSuchWarehouseException", text)
         overrides = {"prefix": LAKE_ONLY} if warehouse == LAKE_ONLY else {}
-        return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": self._endpoints()})
-
-    def _endpoints(self) -> list[str]:
-        return [*_ENDPOINTS, *_REJECTED_ENDPOINTS, *([_CREDENTIALS] if self._vending is not None else [])]
+        endpoints = [*_ENDPOINTS, *_REJECTED_ENDPOINTS, *([_CREDENTIALS] if self._vending is not None else [])]
+        return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": endpoints})
 
     def _namespaces(self, request: Request) -> Response:
         client, parent = client_of(request), request.query_params.get("parent")
@@ -182,14 +190,12 @@ class _Catalog:
         name = f"{self._visible_namespace(request)}.{request.path_params['view']}"
         raise TableNotFoundError(f"there is no view {name[:200]} in this catalog: it shows tables; load a table")
 
-    def _require_readable(self, request: Request) -> tuple[ServedTable, str | None]:
-        """Return the requested table, which its client may read, and the suffix: `LAKE` for the lake."""
-        database, name = request.path_params["namespace"], request.path_params["table"]
-        base, _, suffix = name.partition("$")
-        require(request, "read", f"{database}.{base}")
+    def _requested_table(self, request: Request) -> tuple[ServedTable, str | None]:
+        """Return the requested table and the suffix: `LAKE` for the lake."""
+        suffix = request.path_params["table"].partition("$")[2]
         if not suffix and _is_lake_catalog(request):
             suffix = LAKE
-        return self._tables.table(f"{database}.{base}"), suffix.lower() or None
+        return self._tables.table(_base_table(request)), suffix.lower() or None
 
     def _document(self, table: ServedTable, suffix: str | None) -> tuple[Document, str | None]:
         """Return the document, and the reason if it falls back to the lake alone."""
@@ -198,7 +204,7 @@ class _Catalog:
         return table.lake() if suffix == LAKE else self._system.newest(table.table, suffix), None
 
     def _load(self, request: Request) -> Response:
-        table, suffix = self._require_readable(request)
+        table, suffix = self._requested_table(request)
         snapshots = request.query_params.get("snapshots", "all")
         if snapshots not in _SNAPSHOTS:
             raise InvalidOptionError(f"snapshots={snapshots[:60]!r}: expected {' or '.join(_SNAPSHOTS)}")
@@ -227,7 +233,7 @@ class _Catalog:
         return f'{{"metadata-location":{json.dumps(document.location)},"metadata":{text},{json.dumps(more)[1:]}'
 
     def _credentials(self, request: Request) -> Response:
-        table, suffix = self._require_readable(request)
+        table, suffix = self._requested_table(request)
         self._require_loadable(table, suffix)
         vended = self._vend_credentials(request, table, suffix)
         if vended is None or request.method == "HEAD":
@@ -246,7 +252,7 @@ class _Catalog:
 
     def _report_metrics(self, request: Request) -> Response:
         """Accept and discard an engine's scan report."""
-        self._require_loadable(*self._require_readable(request))
+        self._require_loadable(*self._requested_table(request))
         return _no_content(request)
 
     def _vend_credentials(self, request: Request, table: ServedTable, suffix: str | None) -> VendedCredentials | None:
@@ -255,6 +261,11 @@ class _Catalog:
         if suffix not in (None, LAKE):
             return self._vending.vend(client_of(request).name, table.table, of="virtual")
         return self._vending.vend(client_of(request).name, table.table, of="lake" if suffix == LAKE else "both")
+
+
+def _base_table(request: Request) -> str:
+    """Return the requested table without the suffix of what is shown of it."""
+    return f"{request.path_params['namespace']}.{request.path_params['table'].partition('$')[0]}"
 
 
 def _audit_credentials(request: Request, vended: VendedCredentials) -> dict[str, str]:

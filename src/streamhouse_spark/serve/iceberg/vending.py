@@ -27,6 +27,8 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 _CACHED_MAX: Final = 1_000
+_SPECIAL: Final = re.compile(r"[*?$\x00-\x1f\x7f]")
+"""Characters with a special meaning in a policy."""
 
 
 class StsClient(Protocol):
@@ -123,10 +125,6 @@ class CredentialVendor:
                 "in the warehouse; read it with credentials of your own, and request none (without "
                 "X-Iceberg-Access-Delegation)"
             )
-
-
-_SPECIAL: Final = re.compile(r"[*?$\x00-\x1f\x7f]")
-"""Characters with a special meaning in a policy."""
 
 
 def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:

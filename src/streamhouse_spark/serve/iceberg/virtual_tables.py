@@ -5,10 +5,9 @@ in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). It is r
 new commits, starting from the previous one. A virtual table is used for an epoch of at most half the grace period, and
 deleted after it: a slower reader finds a missing file, never a wrong row.
 
-Fallback to the lake alone if a document with hot rows takes too long or cannot be built.
-
-It is off by default: an engine that prefers old rows to none cannot see the difference, except for the `Warning` header
-of the response.
+A server may fall back to the lake alone if a document with hot rows takes too long or cannot be built
+(`StaleFallback`). That is off by default: an engine that prefers old rows to none cannot see the difference, except for
+the `Warning` header of the response.
 """
 
 from __future__ import annotations
@@ -65,6 +64,7 @@ silently read an older one, or fail."""
 _ATTEMPTS_MAX: Final = 20
 """Attempts to read a lake that gets new snapshots meanwhile. With continuous rounds, four in a row were lost once in
 some thousand requests."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +368,6 @@ class VirtualTables:
             for info in storage.list(f"{folder}/"):
                 storage.delete(info.key)
         return expired
-
-
-logger = logging.getLogger(__name__)
 
 
 class StaleFallback:

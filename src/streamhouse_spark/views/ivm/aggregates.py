@@ -31,6 +31,12 @@ _DECIMAL_DIGITS_MAX: Final = 37
 _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
 _ORDERED: Final = _NUMBERS | {"string", "date", "timestamp", "timestamp_ntz", "boolean"}
 Kind = Literal["rows", "count", "sum", "grown", "min", "max", "distinct"]
+RECOMPUTE: Final = "__streamhouse_again"
+"""Whether a group must be recomputed from its rows."""
+EXISTS: Final = "__streamhouse_there"
+"""Whether the view has a row of the group."""
+_REMAINS: Final = "__streamhouse_stays"
+"""Whether the group has a row afterwards; NULL if unknown."""
 
 
 def old_name(column: str) -> str:
@@ -260,14 +266,6 @@ def _is_not_null(expression: exp.Expr, root: Group) -> bool:
 def _decimal_digits(kind: str) -> int:
     """Return the precision of a DECIMAL; 0 for another type."""
     return int(kind[len("decimal(") :].partition(",")[0]) if kind.startswith("decimal(") else 0
-
-
-RECOMPUTE: Final = "__streamhouse_again"
-"""Whether a group must be recomputed from its rows."""
-EXISTS: Final = "__streamhouse_there"
-"""Whether the view has a row of the group."""
-_REMAINS: Final = "__streamhouse_stays"
-"""Whether the group has a row afterwards; NULL if unknown."""
 
 
 def group_column(column: str) -> str:

@@ -19,6 +19,19 @@ from sqlglot import exp
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, Union, print_sql
 
+WEIGHT: Final = "__streamhouse_weight"
+ONE: Final = "__streamhouse_one"
+"""The column of rows that have no columns."""
+At = str
+"""``old`` or ``new``; followed by ``_by_`` and the `scan_name` for a source whose rows are looked up."""
+_KINDS: Final = {
+    "inner": "JOIN",
+    "left": "LEFT JOIN",
+    "full": "FULL JOIN",
+    "semi": "LEFT SEMI JOIN",
+    "anti": "LEFT ANTI JOIN",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class IndexedSide:
@@ -138,13 +151,6 @@ def _resolve_origin(node: Node, name: str) -> tuple[Scan, str] | None:
             return None
 
 
-WEIGHT: Final = "__streamhouse_weight"
-ONE: Final = "__streamhouse_one"
-"""The column of rows that have no columns."""
-At = str
-"""``old`` or ``new``; followed by ``_by_`` and the `scan_name` for a source whose rows are looked up."""
-
-
 def list_columns(columns: Sequence[str], of: str = "") -> str:
     return ", ".join(f"{of}{column}" for column in columns) or f"1 AS {ONE}"
 
@@ -181,7 +187,7 @@ class Writer:
             case FilterProject(child, exprs, where):
                 return f"SELECT {_select_list(exprs)} FROM ({self.rows(child, at)}) q{_where_clause(where)}"
             case Join(kind, left, right, on):
-                words = f"{_KINDS[kind]} ({self.rows(right, at)}) r ON {_sql(on)}"
+                words = f"{_KINDS[kind]} ({self.rows(right, at)}) r ON {print_sql(on)}"
                 return f"SELECT {list_columns(node.columns)} FROM ({self.rows(left, at)}) l {words}"
             case Union(parts):
                 return " UNION ALL ".join(f"({self._rename_part(part, node, self.rows(part, at))})" for part in parts)
@@ -191,7 +197,7 @@ class Writer:
     def groups(self, node: Group, rows: str, *also: str) -> str:
         """Return the SQL of the groups of ``rows``, preceded by further expressions over the grouping columns."""
         group = f" GROUP BY {list_columns(node.groups)}" if node.groups else ""
-        having = f" HAVING {_sql(node.having)}" if node.having is not None else ""
+        having = f" HAVING {print_sql(node.having)}" if node.having is not None else ""
         return f"SELECT {', '.join([*also, _select_list(node.exprs)])} FROM ({rows}) q{group}{having}"
 
     def touched_groups(self, node: Group, *, one_task: bool = False) -> str | None:
@@ -247,7 +253,7 @@ class Writer:
         return _union_all(terms)
 
     def _delta_of_join(self, node: Join) -> str | None:
-        left, right, on = node.left, node.right, _sql(node.on)
+        left, right, on = node.left, node.right, print_sql(node.on)
         left_delta, right_delta = self.delta(left), self.delta(right)
         if not left_delta and not right_delta:
             return None
@@ -284,7 +290,7 @@ class Writer:
         Changed rows of ``a`` are tested against the new ``b``. Of the old rows, only those that match a change of ``b``
         can change sides.
         """
-        on = _sql(node.on)
+        on = print_sql(node.on)
         cols = ", ".join(c if c in a.columns else f"NULL AS {c}" for c in node.columns)
         word = "LEFT SEMI JOIN" if node.kind == "semi" else "LEFT ANTI JOIN"
         old, new = self.rows(b, "old"), self.rows(b, "new")
@@ -300,30 +306,16 @@ class Writer:
         return terms
 
 
-_KINDS: Final = {
-    "inner": "JOIN",
-    "left": "LEFT JOIN",
-    "full": "FULL JOIN",
-    "semi": "LEFT SEMI JOIN",
-    "anti": "LEFT ANTI JOIN",
-}
-
-
 def _union_all(terms: Sequence[str]) -> str | None:
     return " UNION ALL ".join(f"({term})" for term in terms) or None
 
 
-def _sql(expression: exp.Expr) -> str:
-    return print_sql(expression)
-
-
 def _where_clause(condition: exp.Expr | None) -> str:
-    return "" if condition is None else f" WHERE {_sql(condition)}"
+    return "" if condition is None else f" WHERE {print_sql(condition)}"
 
 
-def _select_list(exprs: object) -> str:
-    assert isinstance(exprs, dict)
-    return ", ".join(f"{_sql(e)} AS {name}" for name, e in exprs.items())
+def _select_list(exprs: Mapping[str, exp.Expr]) -> str:
+    return ", ".join(f"{print_sql(e)} AS {name}" for name, e in exprs.items())
 
 
 def _rename_columns(node: Scan) -> str:

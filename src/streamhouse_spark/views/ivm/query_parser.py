@@ -45,51 +45,6 @@ _EXACT_AS: Final = {
     "string": {*_INTEGERS, "date", "timestamp", "timestamp_ntz", "boolean"},
 }
 """Type → other types whose values stay distinct in a comparison with it. A time zone may skip a DATE."""
-
-
-def strip_length(kind: str) -> str:
-    """Return the type in which Spark computes: CHAR and VARCHAR become STRING."""
-    return "string" if kind.startswith(("char(", "varchar(")) else kind
-
-
-def char_padding(kind: str) -> str | None:
-    """Return the CHAR type to which Spark pads comparisons with a column; None if it pads nothing."""
-    return kind if kind.startswith("char(") else None
-
-
-def is_equal_as_in(kind: str, other: str) -> bool:
-    """Return whether ``=`` compares two types like IN with a subquery.
-
-    IN pads no CHAR, and casts a STRING and another type to the type of their union.
-    """
-    are_texts = strip_length(kind) == "string", strip_length(other) == "string"
-    return are_texts[0] == are_texts[1] and char_padding(kind) is None and char_padding(other) is None
-
-
-def stays_distinct(kind: str, other: str) -> bool:
-    """Return whether a value of type ``other`` equals at most one key of type ``kind``.
-
-    Spark casts one or both, by which '5' and '05' become one number. Keys that are -0.0 are stored as 0.0.
-    """
-    kind, other = strip_length(kind), strip_length(other)
-    if kind == other:
-        return True
-    if kind in _INTEGERS and other in _INTEGERS:
-        return True
-    digits, other_digits = _decimal_digits(kind), _decimal_digits(other)
-    if digits is not None and other_digits is not None:
-        return max(digits[0], other_digits[0]) + max(digits[1], other_digits[1]) <= _DECIMAL_DIGITS_MAX
-    return kind in _EXACT_AS.get(other, ())
-
-
-def _decimal_digits(kind: str) -> tuple[int, int] | None:
-    """Return the digits before and after the point; None for a type that is not exact."""
-    if kind in _INTEGERS:
-        return _INTEGERS[kind], 0
-    decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", kind)
-    return (int(decimal[1]) - int(decimal[2]), int(decimal[2])) if decimal is not None else None
-
-
 _CLASSES: Final = """
     Add And Avg Between BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Boolean Bracket Case Cast Column Concat Count CountIf
     DPipe DataType DataTypeParam Distinct Div Dot EQ Escape Extract Filter GT GTE ILike Identifier If In IntDiv Interval
@@ -135,6 +90,56 @@ _ORDER_DEPENDENT: Final = frozenset(_ORDERED_AGGREGATES.split())
 _NOW_WITHOUT_ARGUMENTS: Final = frozenset({"to_unix_timestamp", "unix_timestamp"})
 _SPECIAL_MOMENTS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
 """Special values of date and timestamp literals, which Spark evaluates when it parses the query."""
+_UNSUPPORTED_CLAUSES = ("limit", "offset", "order", "qualify", "windows", "cluster", "distribute", "sort", "fetch")
+_UNSUPPORTED_IN_FROM = ("laterals", "pivots", "sample", "connect", "match", "prewhere")
+_UNSUPPORTED_OF_TABLE = ("version", "sample", "pivots", "when", "joins", "laterals")
+Names = dict[tuple[str, str], str]
+"""(alias, column) → name in the plan."""
+Scope = Mapping[str, tuple[exp.Expr, Any]]
+"""Name of a common table expression → its query, and the scope of that query."""
+
+
+def strip_length(kind: str) -> str:
+    """Return the type in which Spark computes: CHAR and VARCHAR become STRING."""
+    return "string" if kind.startswith(("char(", "varchar(")) else kind
+
+
+def char_padding(kind: str) -> str | None:
+    """Return the CHAR type to which Spark pads comparisons with a column; None if it pads nothing."""
+    return kind if kind.startswith("char(") else None
+
+
+def is_equal_as_in(kind: str, other: str) -> bool:
+    """Return whether ``=`` compares two types like IN with a subquery.
+
+    IN pads no CHAR, and casts a STRING and another type to the type of their union.
+    """
+    are_texts = strip_length(kind) == "string", strip_length(other) == "string"
+    return are_texts[0] == are_texts[1] and char_padding(kind) is None and char_padding(other) is None
+
+
+def stays_distinct(kind: str, other: str) -> bool:
+    """Return whether a value of type ``other`` equals at most one key of type ``kind``.
+
+    Spark casts one or both, by which '5' and '05' become one number. Keys that are -0.0 are stored as 0.0.
+    """
+    kind, other = strip_length(kind), strip_length(other)
+    if kind == other:
+        return True
+    if kind in _INTEGERS and other in _INTEGERS:
+        return True
+    digits, other_digits = _decimal_digits(kind), _decimal_digits(other)
+    if digits is not None and other_digits is not None:
+        return max(digits[0], other_digits[0]) + max(digits[1], other_digits[1]) <= _DECIMAL_DIGITS_MAX
+    return kind in _EXACT_AS.get(other, ())
+
+
+def _decimal_digits(kind: str) -> tuple[int, int] | None:
+    """Return the digits before and after the point; None for a type that is not exact."""
+    if kind in _INTEGERS:
+        return _INTEGERS[kind], 0
+    decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", kind)
+    return (int(decimal[1]) - int(decimal[2]), int(decimal[2])) if decimal is not None else None
 
 
 def require_deterministic(expression: exp.Expr) -> None:
@@ -171,16 +176,6 @@ def has_aggregate(expression: exp.Expr) -> bool:
         isinstance(node, exp.AggFunc) or (type(node) is exp.Anonymous and node.name.lower() in AGGREGATE_FUNCTIONS)
         for node in expression.walk()
     )
-
-
-_UNSUPPORTED_CLAUSES = ("limit", "offset", "order", "qualify", "windows", "cluster", "distribute", "sort", "fetch")
-_UNSUPPORTED_IN_FROM = ("laterals", "pivots", "sample", "connect", "match", "prewhere")
-_UNSUPPORTED_OF_TABLE = ("version", "sample", "pivots", "when", "joins", "laterals")
-
-Names = dict[tuple[str, str], str]
-"""(alias, column) → name in the plan."""
-Scope = Mapping[str, tuple[exp.Expr, Any]]
-"""Name of a common table expression → its query, and the scope of that query."""
 
 
 def _assume_one_type(node: Node) -> Mapping[str, str]:

@@ -42,6 +42,8 @@ _JSON_OPTIONS: Final = (
     "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSSXXX', "
     "'timestampNTZFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
 )
+VALUES_MAX: Final = 1_000
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
 def choose_identity(root: Node, types: Mapping[str, str]) -> Identity:
@@ -193,7 +195,9 @@ class Statements:
         ``one_task`` computes everything in one task: cheaper than a shuffle for few rows.
         """
         net = self._net_sql(writer, one_task=one_task)
-        key = "" if self.identity == "natural" else f"{self._row_key_sql()} AS {KEY}, "
+        key = ""
+        if self.identity != "natural":
+            key = f"{hash_sql(self.root.key or (), self.types, is_exact=True)} AS {KEY}, "
         # A row of weight 2 is written twice: a key that is not unique then fails instead of losing a row silently.
         each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_EXISTS} FROM ({net}) q"
         return f"SELECT {key}{self._select_list()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
@@ -233,15 +237,8 @@ class Statements:
         """Return the columns of the plan whose values may be -0.0, which equals 0.0."""
         return [name for name in self.root.columns if _FLOATS.search(self.types[name])]
 
-    def _row_key_sql(self) -> str:
-        return hash_sql(self.root.key or (), self.types, is_exact=True)
-
     def _select_list(self) -> str:
         return ", ".join(f"{c} AS {quote_name(n)}" for c, n in zip(self.root.columns, self.names, strict=True))
-
-
-VALUES_MAX: Final = 1_000
-_PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
 def build_filter(rows: pa.Table) -> str:
