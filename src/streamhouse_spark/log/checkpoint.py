@@ -47,7 +47,7 @@ from streamhouse_spark.log.transactions import RequestKeys
 from streamhouse_spark.schema.evolution import SchemaChange
 from streamhouse_spark.schema.partitioning import FormerPartitioning
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.base import Storage, url_of
+from streamhouse_spark.storage.base import Storage, read_or_none, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, ReadsMany
 from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_bytes
 
@@ -511,11 +511,8 @@ def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> bo
 
 def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:
     key = floor_key(table_uuid, index)
-    try:
-        data = storage.read(key)
-    except ObjectNotFoundError:
-        return None
-    return decode_floor(data, url_of(storage, key))
+    data = read_or_none(storage, key)
+    return None if data is None else decode_floor(data, url_of(storage, key))
 
 
 def decode_floor(data: bytes, where: str) -> Floor:

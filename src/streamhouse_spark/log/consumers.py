@@ -10,11 +10,12 @@ from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import DifferentHistoryError, FormatVersionError, InvalidOptionError, quote
 from streamhouse_spark.log.actions import Action, CommitConsumerOffset
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.gc.retention import CONSUMER_RENEW_MS
 from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
 from streamhouse_spark.log.state import TableState
 
 VERSION = 1
+CONSUMER_RENEW_MS = 3600 * 1000
+"""Minimum interval between records of a consumer that repeats its position."""
 
 
 @dataclass(frozen=True, eq=False)

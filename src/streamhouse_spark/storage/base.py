@@ -101,6 +101,13 @@ class Storage(Protocol):
         """Prove that this store honours put-if-absent. Raises `StorageError` with the remedy. Runs once per store."""
 
 
+def read_or_none(storage: Storage, key: str) -> bytes | None:
+    try:
+        return storage.read(key)
+    except ObjectNotFoundError:
+        return None
+
+
 def object_exists(storage: Storage, key: str) -> bool:
     try:
         storage.size_bytes(key)

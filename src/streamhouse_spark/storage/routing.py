@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink, Storage
+from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink, Storage, read_or_none
 from streamhouse_spark.storage.prefetch import ReadsMany
 
 ReadResults = list[bytes | None]
@@ -139,11 +138,4 @@ def make_routing_storage(home: Storage, places: Places) -> PlacedStorage:
 def _read_all(store: Storage, keys: Sequence[str]) -> ReadResults:
     if isinstance(store, ReadsMany):
         return store.read_many(keys)
-    return [_read_if_there(store, key) for key in keys]
-
-
-def _read_if_there(store: Storage, key: str) -> bytes | None:
-    try:
-        return store.read(key)
-    except ObjectNotFoundError:
-        return None
+    return [read_or_none(store, key) for key in keys]

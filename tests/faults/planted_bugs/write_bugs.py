@@ -575,7 +575,7 @@ WRITE_BUGS = (
     ),
     PlantedBug(
         "compaction forgets that a segment holds a statement",
-        Patch(compaction, "_merge_run", lambda original: replace(original(), rewrites=False)),
+        Patch(compaction, "write_merged", lambda original: replace(original(), rewrites=False)),
     ).found_by(two_updates_and_a_compaction, "({3: 30, 1: 20, 2: 10}, ['UPDATE"),
     PlantedBug("a merge inserts a key that exists", Patch(ChangeStager, "_require_new", lambda: None)).found_by(
         a_merge_that_inserts_a_key_that_is_there, NO_SCHEMA_ERROR

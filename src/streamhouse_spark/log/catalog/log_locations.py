@@ -32,7 +32,7 @@ from streamhouse_spark.core.paths import (
 from streamhouse_spark.errors import CorruptDataError, InvalidOptionError, ObjectNotFoundError, WarehouseMovedError
 from streamhouse_spark.log.catalog.names import read_warehouse_file
 from streamhouse_spark.log.framing import decode_frame, encode_frame
-from streamhouse_spark.storage.base import Storage, object_exists
+from streamhouse_spark.storage.base import Storage, object_exists, read_or_none
 from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.prefetch import ReadsMany
 from streamhouse_spark.storage.put_if_absent import Slot
@@ -237,9 +237,8 @@ class LogLocationResolver:
 
     def _place(self, uuid: str) -> _Place | None:
         if uuid not in self._locations:
-            try:
-                data = self._home.read(location_key(uuid))
-            except ObjectNotFoundError:
+            data = read_or_none(self._home, location_key(uuid))
+            if data is None:
                 return None
             self._keep(uuid, data)
         return self._locations[uuid]

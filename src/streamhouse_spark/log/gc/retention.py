@@ -21,8 +21,6 @@ from streamhouse_spark.schema.partitioning import AutoPartition, partition_colum
 
 CONSUMER_LIMIT_MS = 7 * 24 * 3600 * 1000
 """Time without a report, in addition to the time to live, after which trimming no longer waits for a consumer."""
-CONSUMER_RENEW_MS = 3600 * 1000
-"""Minimum interval between records of a consumer that repeats its position."""
 
 
 def effective_times_ms(segments: Sequence[Segment]) -> list[int]:

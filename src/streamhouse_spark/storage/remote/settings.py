@@ -30,11 +30,11 @@ def select_settings(settings: Mapping[str, str], prefix: str, names: Collection[
     return ours
 
 
-def plain_prefix(url: str, prefix: str | None, what: str = "prefix") -> str:
+def plain_prefix(url: str, prefix: str | None, noun: str = "prefix") -> str:
     """Return the root's name in a store, without a slash at its end. Raises `InvalidOptionError`."""
     prefix = (prefix or "").rstrip("/")
     if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-        raise InvalidOptionError(f"warehouse URL {url!r}: its {what} has an empty, '.' or '..' part; remove it")
+        raise InvalidOptionError(f"warehouse URL {url!r}: its {noun} has an empty, '.' or '..' part; remove it")
     return prefix
 
 
