@@ -44,7 +44,7 @@ def test_files_of_other_engines_are_left_alone(lake):
 
 
 def test_a_delete_that_lands_during_a_compaction_wins(lake, store, monkeypatch):
-    import streamhouse_spark.lake.iceberg.maintenance.compaction as module
+    import streamhouse_spark.lake.iceberg.compaction as module
 
     merge = module.merge_group
 
