@@ -51,7 +51,7 @@ def test_created_as_the_design_says(store):
 
 def test_several_bucket_keys_are_refused(store):
     from streamhouse_spark.core.types import TablePath
-    from streamhouse_spark.lake.iceberg.table import LakeTableSpec
+    from streamhouse_spark.lake.table_spec import LakeTableSpec
 
     spec = LakeTableSpec(TABLE_UUID, TablePath("a", "b"), "lake/a/b", EVENTS, (), ("id", "region"), 2)
     with pytest.raises(LakeMismatchError, match="2 bucket keys"):
