@@ -19,6 +19,7 @@ from kit.rows import ids, rows
 from kit.tables import require_verified, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError, Table
 from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.dml import delete
 from streamhouse_spark.dml.delete import commit_deletion, has_dropped_partitions
 from streamhouse_spark.lake.iceberg import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
@@ -421,6 +422,25 @@ def test_older_snapshots_keep_deleted_rows_until_they_expire(table):
     table.lake.expire_snapshots(retain_last=1, older_than_ms=table.storage.now_ms())
     assert before not in table.lake.snapshots()["snapshot_id"].to_pylist()
     assert stock(table) == [n for n in range(60) if n != 7]
+
+
+def test_rows_are_found_although_the_snapshot_expired_before_it_was_read(wh, other_process, monkeypatch):
+    table = new_table(wh, "iceberg")
+    table.append(rows(*range(4)))
+    tier(table)
+    table.append(rows(4, 5))
+    recorded, other = table.refresh().lake.snapshot_id, other_process().table("d.t")
+    locate, late = delete.locate_rows, iter([True])
+
+    def locate_late(*given):
+        for _ in late:
+            tier(other)
+            other.open_lake().place.load().maintenance.expire_snapshots().by_id(recorded).commit()
+        return locate(*given)
+
+    monkeypatch.setattr(delete, "locate_rows", locate_late)
+    assert table.delete(where=[("id", "=", 3)]) == 1
+    assert ids(table.to_arrow()) == [0, 1, 2, 4, 5]
 
 
 @by_position
