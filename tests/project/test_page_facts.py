@@ -148,6 +148,11 @@ def test_the_python_page_has_every_public_name():
     assert names <= set(re.findall(r"`sh\.(\w+)", PAGES["docs/reference/python.md"]))
 
 
+def test_the_api_page_documents_every_public_name():
+    documented = re.findall(r"^::: streamhouse_spark\.(\w+)$", PAGES["docs/reference/api.md"], re.MULTILINE)
+    assert sorted(documented) == sorted(set(sh.__all__) - {"__version__"})
+
+
 def test_functions_that_the_pages_call_exist():
     owners = {"sh": sh, "orders": Table, "people": Table, "orders.lake": LakeView, "Warehouse(W)": Warehouse}
     called = re.findall(
