@@ -34,6 +34,8 @@ OUTSIDE = {
 QUICKSTART = "get-started/local.md"
 """The page that shows the quickstart of README.md, and to which links to README.md lead."""
 
+NOT_SEARCHED = {"benchmarks/results.md", "changelog.md"}
+
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _FACT = re.compile(r"<!-- /?fact\b.*?-->")
@@ -81,8 +83,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Rewrite links for the site, and keep the result as the page's twin."""
     uri = page.file.src_uri
-    if uri not in _origins:  # a generated page with the text of a source file
+    if uri not in _origins or uri in NOT_SEARCHED:
         page.meta["search"] = {"exclude": True}
+    elif uri.startswith("internals/"):
+        page.meta["search"] = {"boost": 0.5}
+    if uri not in _origins:  # a generated page with the text of a source file
         return markdown
     if uri == QUICKSTART:
         readme = (ROOT / "README.md").read_text("utf-8")
