@@ -84,10 +84,13 @@ lint: $(VENV)/dev.stamp ## style, formatting, types, import rules, and that page
 
 # Hooks: tools/site. SITE_URL and REPO_URL name where it is published and where its source is.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(VENV_DOCS)/bin/python -m mkdocs
-.PHONY: docs docs-site docs-serve
+.PHONY: docs docs-site docs-serve reference
 docs: docs-site java $(VENV)/dev.stamp ## build the documentation site into site/, check its links, and run the code of its pages
 	$(BIN)/python -m pytest -q -n 2 tests/test_docs.py tests/project/test_page_links.py tests/project/test_page_code.py \
 	  tests/project/test_page_facts.py tests/project/test_reference_tables.py $(ARGS)
+
+reference: $(VENV)/dev.stamp ## write the generated tables of the reference pages from the code
+	$(BIN)/python tools/reference.py
 
 docs-site: $(VENV_DOCS)/docs.stamp ## the site alone, in seconds
 	$(MKDOCS) build --strict
