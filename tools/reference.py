@@ -28,13 +28,13 @@ Row = tuple[str, ...]
 
 def commands() -> Iterator[Row]:
     """Yield each command with its arguments, its summary and its own options."""
-    yield "command", "effect", "options"
+    yield "`streamhouse`", "effect", "options"
     for name, command in streamhouse.commands.items():
         arguments = [p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument)]
         own = [p for p in command.params if isinstance(p, click.Option) and p.name not in EVERY_COMMAND]
         options = [f"`{max(p.opts, key=len)}`" for p in own if not p.hidden]
         summary = command.get_short_help_str(200).rstrip(".")
-        yield code(" ".join(["streamhouse", name, *arguments])), summary, ", ".join(options)
+        yield code(" ".join([name, *arguments])), summary, ", ".join(options)
 
 
 def options() -> Iterator[Row]:

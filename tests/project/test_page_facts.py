@@ -14,7 +14,6 @@ import pytest
 
 import streamhouse_spark as sh
 from doc_pages import PAGES, ROOT, USER_PAGES
-from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.config.table_properties import TableProperties
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.datasource.catalog.procedures.procedures import PROCEDURES
@@ -129,14 +128,6 @@ def test_error_conditions_are_those_of_the_code():
     for condition in shown - of_classes - of_spark - {"DATA_SOURCE_NOT_FOUND"}:
         class_name = condition.title().replace("_", "") + "Error"
         assert f'"{condition}' in sources or f"class {class_name}(" in sources, condition
-
-
-def test_options_of_commands_exist():
-    for row in table_rows("docs/reference/command-line.md"):
-        if command := re.match(r"\| `streamhouse ([\w-]+)", row):
-            params = streamhouse.commands[command[1]].params
-            options = {name for option in params for name in (*option.opts, *option.secondary_opts)}
-            assert set(re.findall(r"`(--?[a-z][\w-]*)", row)) <= options, row
 
 
 def test_the_python_page_has_every_public_name():
