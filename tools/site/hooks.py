@@ -83,6 +83,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Rewrite links for the site, and keep the result as the page's twin."""
     uri = page.file.src_uri
+    if uri == "index.md":
+        page.meta["hide"] = ["navigation"]
     if uri not in _origins or uri in NOT_SEARCHED:
         page.meta["search"] = {"exclude": True}
     elif uri.startswith("internals/"):
