@@ -57,6 +57,10 @@ demo: java $(VENV)/demo.stamp ## real flights stream into a table, are tiered to
 demo-fast: java $(VENV)/demo.stamp ## the same in less time
 	$(BIN)/streamhouse demo --fast
 
+.PHONY: notebook
+notebook: java $(VENV)/notebook.stamp ## open the ten-minute tour in JupyterLab; NOTEBOOK=examples/notebooks/… names another
+	$(BIN)/jupyter lab $(or $(NOTEBOOK),examples/notebooks/01_ten_minute_tour.ipynb)
+
 .PHONY: test
 test: java $(VENV)/dev.stamp ## each behaviour once, in 5 minutes; ARGS="-k name" passes arguments to pytest
 	$(PYTEST) --short --durations=10 $(ARGS)
@@ -271,6 +275,10 @@ clean: ## remove environments, caches and build results
 # A stamp is younger than what it was installed from. An extra that holds another serves for it too.
 $(VENV)/demo.stamp: $(PROJECT) | $(BIN)/python
 	@if [ -e $(VENV)/dev.stamp ]; then $(MAKE) --no-print-directory $(VENV)/dev.stamp; else $(call install,$(VENV),demo); fi
+	@touch $@
+
+$(VENV)/notebook.stamp: $(PROJECT) | $(BIN)/python
+	@$(call install,$(VENV),notebook)
 	@touch $@
 
 $(VENV)/dev.stamp: $(PROJECT) | $(BIN)/python
