@@ -10,6 +10,7 @@ VENV_SPARK42 := .venv-spark42
 VENV_NEWEST := .venv-newest
 VENV_DBT := .venv-dbt
 VENV_AUDIT := .venv-audit
+VENV_RELEASE := .venv-release
 BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 # More processes than cores: two of them wait for their JVM much of the time.
@@ -88,6 +89,19 @@ lint: $(VENV)/dev.stamp ## style, formatting, types, import rules, and that page
 .PHONY: audit
 audit: $(VENV_AUDIT)/audit.stamp ## pip-audit over constraints.txt by OSV's service (needs the network); code 3: it could not be asked
 	$(VENV_AUDIT)/bin/python tools/audit.py $(ARGS)
+
+.PHONY: release-check
+release-check: java $(VENV_RELEASE)/release.stamp ## build dist/, check it, install it in empty environments and run the quickstart (needs the index); ARGS="--version 0.1.0"
+	$(VENV_RELEASE)/bin/python tools/check_release.py $(ARGS)
+
+ACTIONLINT := artifacts/tools/actionlint
+
+.PHONY: workflow-check
+workflow-check: $(ACTIONLINT) ## .github/workflows by actionlint (needs Go)
+	$(ACTIONLINT)
+
+$(ACTIONLINT):
+	GOBIN=$(CURDIR)/$(dir $@) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 
 .PHONY: jar
 jar: $(VENV)/dev.stamp ## build the jar of the SQL catalog from its Java sources (needs a JDK)
@@ -268,7 +282,7 @@ image: $(BIN)/python ## the container image of deploy/image, by CONTAINER=docker
 
 .PHONY: clean
 clean: ## remove environments, caches and build results
-	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) $(VENV_DBT) $(VENV_AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) $(VENV_DBT) $(VENV_AUDIT) $(VENV_RELEASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -328,9 +342,16 @@ $(VENV_DBT)/dbt.stamp: $(PROJECT) | $(VENV_DBT)/bin/python
 
 # Without the package, whose dependencies are pins like others.
 $(VENV_AUDIT)/audit.stamp: $(PROJECT) | $(VENV_AUDIT)/bin/python
-	@$(VENV_AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
-	@$(VENV_AUDIT)/bin/uv pip install --quiet --python $(VENV_AUDIT)/bin/python -c constraints.txt --group pyproject.toml:audit
+	@$(call install_group,$(VENV_AUDIT),audit)
 	@touch $@
+
+$(VENV_RELEASE)/release.stamp: $(PROJECT) | $(VENV_RELEASE)/bin/python
+	@$(call install_group,$(VENV_RELEASE),release)
+	@touch $@
+
+# 1: environment, 2: dependency group
+install_group = set -e; $(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
+	$(1)/bin/uv pip install --quiet --python $(1)/bin/python -c constraints.txt --group pyproject.toml:$(2)
 
 # 1: environment, 2: extra, 3: constraints. pip brings uv, which installs the rest in a fraction of pip's time.
 install = set -e; echo 'installing streamhouse-spark[$(2)] into $(1) (a minute or two the first time)'; \
