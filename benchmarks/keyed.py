@@ -27,8 +27,7 @@ from benchmarks.measure import (
 )
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv import kv_snapshots
-from streamhouse_spark.kv.apply_queue import finish_all
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets, finish_all
 
 KEY = "o_orderkey"
 UPDATED_SHARE = 0.8

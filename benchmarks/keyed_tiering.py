@@ -16,11 +16,11 @@ from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.iceberg.table import IcebergLake, LakeTableSpec
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits.actions import Append, Create
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import Record, encode_record
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.actions import Append, Create
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segments.writer import SegmentOptions, stage_object
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.local import LocalStorage
 

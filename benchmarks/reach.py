@@ -18,7 +18,7 @@ from streamhouse_spark.core.clock import SystemClock, World
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 ROUNDS = 21

@@ -18,7 +18,7 @@ from benchmarks.measure import Bench, Figure, Runs, in_turns, time_figure, timed
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.remote.byte_ranges import RangePlan
+from streamhouse_spark.storage.prefetch import RangePlan
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
 
 CODECS = ("none", "lz4", "zstd")

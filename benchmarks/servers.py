@@ -37,7 +37,7 @@ from benchmarks.measure import (
 from benchmarks.server_clients import Fluss, Kafka, Log, Ours
 from benchmarks.server_processes import compiled_driver, running_fluss, running_kafka
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv.apply_queue import finish_all
+from streamhouse_spark.kv.tablet import finish_all
 
 KAFKA = "Kafka 4.3.1, page cache"
 KAFKA_FSYNC = "Kafka 4.3.1, flush.messages=1"

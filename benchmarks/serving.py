@@ -25,7 +25,7 @@ from benchmarks import data
 from benchmarks.lake import tier
 from benchmarks.measure import Bench, Figure, in_turns, ours_at_least, ours_at_most, rate_figure, time_figure, timed
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.core.json_encoding import json_text
+from streamhouse_spark.schema.json_values import json_text
 
 _BUCKETS = {"bucket.num": "4", "bucket.key": "o_orderkey"}
 _CLIENTS = 8

@@ -26,7 +26,7 @@ import pyarrow.feather
 from benchmarks import data
 from benchmarks.measure import Bench, Figure, Runs, in_turns, timed
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.log.commits import group_commit
+from streamhouse_spark.log import group_commit
 
 BATCH_ROWS = 1000
 NAME = "bench.rows"

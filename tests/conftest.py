@@ -20,9 +20,9 @@ from durations import MARKS, STORE, Durations, file_of, files_of_ci, is_short, m
 from faults.share import Share
 from patient_spark import fill_conf_folder
 from storage.s3_server import S3Server, running_s3_server
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.read.changelog_overlay import changelog_cache
-from streamhouse_spark.storage.remote import put_race_probe
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.read.scan_executor import changelog_cache
+from streamhouse_spark.storage.remote import conditional_put_probe
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -39,8 +39,8 @@ if "SPARK_CONF_DIR" not in os.environ:
     fill_conf_folder(Path(os.environ["SPARK_CONF_DIR"]))
 # A child must not free what other tests left: a server or a channel of gRPC hangs or crashes in one.
 os.register_at_fork(after_in_child=gc.freeze)
-RACE_ROUNDS = put_race_probe.ROUNDS
-RACE_HELD_ROUNDS = put_race_probe.HELD_ROUNDS
+RACE_ROUNDS = conditional_put_probe.ROUNDS
+RACE_HELD_ROUNDS = conditional_put_probe.HELD_ROUNDS
 WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
 OURS = "STREAMHOUSE_TEST_"
 _CHOSEN = pytest.StashKey[set[str]]()
@@ -55,16 +55,16 @@ settings.load_profile("busy")
 def one_race_a_warehouse() -> Iterator[None]:
     """Each new warehouse on a test's S3 server is raced for once: the server is the same all the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(put_race_probe, "ROUNDS", 1)
-        patch.setattr(put_race_probe, "HELD_ROUNDS", 0)
+        patch.setattr(conditional_put_probe, "ROUNDS", 1)
+        patch.setattr(conditional_put_probe, "HELD_ROUNDS", 0)
         yield
 
 
 @pytest.fixture
 def all_races(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new warehouse is raced for as often as users' are."""
-    monkeypatch.setattr(put_race_probe, "ROUNDS", RACE_ROUNDS)
-    monkeypatch.setattr(put_race_probe, "HELD_ROUNDS", RACE_HELD_ROUNDS)
+    monkeypatch.setattr(conditional_put_probe, "ROUNDS", RACE_ROUNDS)
+    monkeypatch.setattr(conditional_put_probe, "HELD_ROUNDS", RACE_HELD_ROUNDS)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

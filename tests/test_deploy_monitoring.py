@@ -16,8 +16,7 @@ from kit.serving import http_client
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.service.endpoint import serve_until_exit
 from streamhouse_spark.service.tiering_service import TableStatus
-from streamhouse_spark.views.service import ViewStatus
-from streamhouse_spark.views.view_metrics import view_measures
+from streamhouse_spark.views.service import ViewStatus, view_measures
 from unit.service.test_endpoint import LOOPBACK, Observed, get
 
 DEPLOY = Path(__file__).parent.parent / "deploy"

@@ -49,8 +49,8 @@ from streamhouse_spark.spark import (
 )
 
 if TYPE_CHECKING:
-    from streamhouse_spark.log.commits.log_position import LogPosition
-    from streamhouse_spark.metrics.otel import export_metrics
+    from streamhouse_spark.log.consumers import LogPosition
+    from streamhouse_spark.metrics.metrics import export_metrics
     from streamhouse_spark.table.table import Table
     from streamhouse_spark.warehouse.relocation import relocate
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -105,9 +105,9 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "LogPosition": "log.commits.log_position",
+    "LogPosition": "log.consumers",
     "Table": "table.table",
-    "export_metrics": "metrics.otel",
+    "export_metrics": "metrics.metrics",
     "Warehouse": "warehouse.warehouse",
     "relocate": "warehouse.relocation",
 }

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from streamhouse_spark.lake.model.values import CompactReport
     from streamhouse_spark.lake.tiering.job import TieringReport
+    from streamhouse_spark.lake.types import CompactReport
     from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
     from streamhouse_spark.views.create import MaterializedTable
     from streamhouse_spark.views.service import ViewStatus
@@ -61,7 +61,7 @@ def configure(
     """
     require_part("builder", builder, "SparkSession.builder", "getOrCreate")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.catalog.session import configure_session
+    from streamhouse_spark.datasource.session import configure_session
 
     return configure_session(builder, warehouse, catalog, settings or {})
 
@@ -88,7 +88,7 @@ def tier(
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.tiering_job import tier_tables
+    from streamhouse_spark.datasource.lake_jobs import tier_tables
     from streamhouse_spark.warehouse.process_cache import Connection
 
     return tier_tables(spark, Connection.of(warehouse, settings or {}), tables)
@@ -116,7 +116,7 @@ def optimize(
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.optimize_job import optimize_table
+    from streamhouse_spark.datasource.lake_jobs import optimize_table
     from streamhouse_spark.warehouse.process_cache import Connection
 
     return optimize_table(
@@ -168,8 +168,8 @@ def lookup_join(
     """
     require_part("df", df, "a DataFrame", "mapInArrow")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.joins.lookup_join import join_by_lookup
-    from streamhouse_spark.datasource.session_warehouse import connect_session
+    from streamhouse_spark.datasource.lookup_joins import join_by_lookup
+    from streamhouse_spark.datasource.session import connect_session
 
     connection = connect_session(df.sparkSession, warehouse, settings)
     return join_by_lookup(df, connection, table, on, columns, how, prefix, max_staleness_ms)
@@ -239,8 +239,8 @@ def delta_join(
         raise InvalidOptionError(f"max_offsets_per_trigger is {max_offsets_per_trigger}, expected at least 1")
     if trigger is not None and not all(isinstance(name, str) for name in trigger):
         raise InvalidOptionError(f"trigger is {quote(trigger)}, expected such as {{'availableNow': True}}")
-    from streamhouse_spark.datasource.joins.delta_join import plan_delta_join, start
-    from streamhouse_spark.datasource.session_warehouse import connect_session
+    from streamhouse_spark.datasource.lookup_joins import plan_delta_join, start
+    from streamhouse_spark.datasource.session import connect_session
 
     connection = connect_session(spark, warehouse, settings)
     plan = plan_delta_join(connection, left, right, on, into, columns, how, prefix)
@@ -315,8 +315,8 @@ def cdc(
     if not events.isStreaming:
         raise InvalidOptionError("events is not a streaming DataFrame; read the events with spark.readStream")
     from streamhouse_spark.datasource.cdc.apply import plan_cdc, start
-    from streamhouse_spark.datasource.cdc.type_conversion import ValueForms
-    from streamhouse_spark.datasource.session_warehouse import connect_session
+    from streamhouse_spark.datasource.cdc.event_formats import ValueForms
+    from streamhouse_spark.datasource.session import connect_session
 
     connection = connect_session(events.sparkSession, warehouse, settings)
     forms = ValueForms(times, decimals)
@@ -373,7 +373,7 @@ def materialize(
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("properties", properties)
-    from streamhouse_spark.datasource.session_warehouse import connect_catalog
+    from streamhouse_spark.datasource.session import connect_catalog
     from streamhouse_spark.views.create import create_and_refresh
 
     return create_and_refresh(spark, connect_catalog(spark), name, query, freshness, mode, properties or {}, step_rows)
@@ -422,7 +422,7 @@ class TieringService:
         for name, called in {"on_report": on_report, "on_lineage": on_lineage, "on_view": on_view}.items():
             if called is not None and not callable(called):
                 raise InvalidOptionError(f"{name} is {quote(called)}, expected a function")
-        from streamhouse_spark.datasource.tiering_job import spark_tasks
+        from streamhouse_spark.datasource.lake_jobs import spark_tasks
         from streamhouse_spark.service.tiering_service import Service
         from streamhouse_spark.views.service import session_views
         from streamhouse_spark.warehouse.process_cache import Connection
@@ -445,7 +445,7 @@ class TieringService:
         for a named table that does not exist.
         """
         from streamhouse_spark.service.endpoint import export_service_metrics
-        from streamhouse_spark.views.view_metrics import view_measures
+        from streamhouse_spark.views.service import view_measures
 
         refreshing_views = nullcontext() if self._views is None else self._views.run_in_background(stop)
         with export_service_metrics(self._service, lambda: view_measures(self.view_status())), refreshing_views:
@@ -492,8 +492,8 @@ class RefreshService:
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Refresh until `stop` is called or ``stop`` is set. Returns after the step in progress has ended."""
-        from streamhouse_spark.metrics.otel import export_until_exit
-        from streamhouse_spark.views.view_metrics import view_measures
+        from streamhouse_spark.metrics.metrics import export_until_exit
+        from streamhouse_spark.views.service import view_measures
 
         with export_until_exit(lambda: view_measures(self.status())):
             self._service.run(stop)

@@ -9,7 +9,7 @@ import pytest
 
 from contract.house import in_order, rows
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 
 pytestmark = pytest.mark.always
 

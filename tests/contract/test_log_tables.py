@@ -22,7 +22,7 @@ from streamhouse_spark import (
     TableNotFoundError,
     Warehouse,
 )
-from streamhouse_spark.log.buckets.bucketing import buckets_of
+from streamhouse_spark.log.bucketing import buckets_of
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
 pytestmark = pytest.mark.always

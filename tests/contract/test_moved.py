@@ -15,7 +15,7 @@ from contract.house import House, rows
 from faults.sim import sim_world
 from streamhouse_spark import InvalidOptionError, StreamhouseError, TableNotFoundError, WarehouseMovedError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseMetadata, read_warehouse_file
+from streamhouse_spark.log.catalog.names import WarehouseMetadata, read_warehouse_file
 from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table.table import Table

@@ -13,7 +13,7 @@ import pytest
 from contract.house import House, in_order, rows
 from streamhouse_spark import CommitConflictError, LakeMismatchError, StorageError, StreamhouseError, Table
 from streamhouse_spark.lake.formats import open_lake_table
-from streamhouse_spark.lake.model.values import COMMIT_USER
+from streamhouse_spark.lake.types import COMMIT_USER
 
 pytestmark = pytest.mark.always
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits import record, segment
-from streamhouse_spark.log.lifecycle import garbage_collection
+from streamhouse_spark.log import record, segment
+from streamhouse_spark.log.gc import garbage_collection
 from streamhouse_spark.log.segments import writer as segment_writer
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage

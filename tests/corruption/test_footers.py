@@ -19,12 +19,12 @@ from streamhouse_spark import CorruptDataError, Table, Warehouse
 from streamhouse_spark.cli import fsck
 from streamhouse_spark.cli.fsck import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
-from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.iceberg import compaction as iceberg_compact_keyed
 from streamhouse_spark.lake.parquet import bucket_writer as bucket_files
 from streamhouse_spark.lake.parquet import footer_checksum
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
+from streamhouse_spark.lake.types import LakeSplit
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -12,7 +12,7 @@ from faults.test_relocation_calls import at, filled, opened
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, StreamhouseError, relocate
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_cache")]

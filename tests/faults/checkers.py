@@ -17,17 +17,12 @@ from faults.sim import sim_world
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.commits.checkpoint import (
-    list_checkpoints,
-    read_checkpoint,
-    read_floor,
-    read_latest_checkpoint,
-)
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.object_existence import list_referenced_keys
-from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.checkpoint import list_checkpoints, read_checkpoint, read_floor, read_latest_checkpoint
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.object_existence import list_referenced_keys
+from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segments.reader import verify_segment
+from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.storage.base import Storage
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def compacting_early(files_min: int = 2) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(iceberg_maintain, "COMPACT_FILES_MIN", files_min))
         if importlib.util.find_spec("pypaimon") is not None:
-            from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
+            from streamhouse_spark.lake.paimon import compaction as paimon_maintain
 
             stack.enter_context(mock.patch.object(paimon_maintain, "COMPACT_FILES_MIN", files_min))
         yield

@@ -11,7 +11,7 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.base import Storage
 
 # The assertions of these histories say what they found.

@@ -20,20 +20,17 @@ from streamhouse_spark import Table
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table import refresh_commit
 from streamhouse_spark.views import min_max_cache
-from streamhouse_spark.views.delta_range import DeltaRange
-from streamhouse_spark.views.index_lookup import lookup_view_rows
-from streamhouse_spark.views.ivm import min_max, top_k
-from streamhouse_spark.views.ivm.column_pruning import prune_columns
-from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE, IncrementalAggregate, group_column
+from streamhouse_spark.views.ivm import min_max
+from streamhouse_spark.views.ivm import min_max as top_k
+from streamhouse_spark.views.ivm.aggregates import RECOMPUTE, IncrementalAggregate, group_column
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-from streamhouse_spark.views.ivm.multiset_sql import key_name, value_names
-from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query
+from streamhouse_spark.views.ivm.min_max import ALL_ROWS, LIST, NUMBER, FirstValues, key_name, value_names
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query, prune_columns
 from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, choose_identity
-from streamhouse_spark.views.ivm.top_k import ALL_ROWS, LIST, NUMBER, FirstValues
-from streamhouse_spark.views.local_changes import read_changes
 from streamhouse_spark.views.local_executor import LocalRows, merge_aggregates
+from streamhouse_spark.views.local_reads import lookup_view_rows, read_changes
 from streamhouse_spark.views.min_max_cache import MinMaxCache, MinMaxRequest
-from streamhouse_spark.views.step_inputs import StepInputs
+from streamhouse_spark.views.refresh_step import DeltaRange, StepInputs
 from streamhouse_spark.views.temp_views import TempViews
 
 HOT = {"table.datalake.enabled": "false"}

@@ -12,8 +12,8 @@ from faults.history import Batch, Told
 from faults.scenarios import LARGE, Run, Scenario
 from faults.turns import in_turns
 from streamhouse_spark import CommitStateUnknownError, StorageError, Transaction, TransactionConflictError
-from streamhouse_spark.log.commits import record
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log import record
+from streamhouse_spark.log.record import read_record
 
 
 def appends(run: Run, batches: list[Batch], **turns: Any) -> list[Any]:

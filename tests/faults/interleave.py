@@ -22,9 +22,9 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StreamhouseError,
 )
+from streamhouse_spark.log import checkpoint
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log.commits import checkpoint
-from streamhouse_spark.log.lifecycle import garbage_collection
+from streamhouse_spark.log.gc import garbage_collection
 
 Action = Callable[[Run], None]
 

@@ -9,8 +9,8 @@ from unittest import mock
 from faults.turns import in_turns
 from streamhouse_spark import StorageError, StreamhouseError, Table, Transaction, Warehouse
 from streamhouse_spark.errors import StorageRefusedError
-from streamhouse_spark.log.commits.group_commit import CommitQueue, PendingCommit
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.group_commit import CommitQueue, PendingCommit
+from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.storage.memory import MemoryStorage
 

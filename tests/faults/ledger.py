@@ -11,10 +11,10 @@ from typing import NamedTuple
 from faults.sim import sim_world
 from streamhouse_spark import OffsetRange
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split
+from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.storage.base import Storage
 
 

@@ -20,8 +20,8 @@ from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark import CommitConflictError, StreamhouseError, Table, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options
-from streamhouse_spark.datasource.catalog.scan.real_time_write import begin_real_time_write, end_real_time_write
-from streamhouse_spark.datasource.write.realtime_sink import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.realtime.sink import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.realtime.sink_progress import begin_real_time_write, end_real_time_write
 from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

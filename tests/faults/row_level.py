@@ -22,8 +22,8 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import SimClock, sim_world
 from kit import keyed_writes
 from streamhouse_spark import CommitConflictError, Table, Warehouse
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -26,22 +26,21 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import WAREHOUSE_KEY
 from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.datasource.spark_versions import spark_schema_of
-from streamhouse_spark.datasource.write.schema_merging import merge_columns
+from streamhouse_spark.datasource.write.frame_schema import merge_columns
 from streamhouse_spark.errors import (
     IdempotencyKeyReusedError,
     SchemaMismatchError,
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import parse_cluster_mark
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log import staging
-from streamhouse_spark.log.commits import record
-from streamhouse_spark.log.lifecycle import garbage_collection
-from streamhouse_spark.log.lifecycle.warehouse_identity import new_warehouse_file, read_warehouse_file
-from streamhouse_spark.log.segments import packed_objects
+from streamhouse_spark.log import record, staging
+from streamhouse_spark.log.catalog.names import new_warehouse_file, read_warehouse_file
+from streamhouse_spark.log.gc import garbage_collection
+from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -265,8 +264,8 @@ class AppendObjects(AppendInline):
 def shared_by_two() -> Iterator[None]:
     """Two segments share an object already."""
     with (
-        mock.patch.object(packed_objects, "PARTS_MIN", 2),
-        mock.patch.object(packed_objects, "PART_BYTES_MAX", 16 << 20),
+        mock.patch.object(multi_bucket_writer, "PARTS_MIN", 2),
+        mock.patch.object(multi_bucket_writer, "PART_BYTES_MAX", 16 << 20),
     ):
         yield
 

@@ -16,8 +16,8 @@ from faults.sim import SimClock
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import CommitConflictError, Table
 from streamhouse_spark.kv import change_staging, kv_snapshots
-from streamhouse_spark.kv import partition_delete as deletion
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS, clean
+from streamhouse_spark.kv import partition_overwrite as deletion
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, clean
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit, prepare
 

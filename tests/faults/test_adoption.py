@@ -17,13 +17,13 @@ from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
 from kit.rows import ids
 from streamhouse_spark import CommitConflictError, LakeMismatchError, StreamhouseError, TableExistsError, Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 OLD = [{"id": i, "text": "old"} for i in range(3)]

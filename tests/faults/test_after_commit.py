@@ -8,8 +8,8 @@ import pytest
 
 from faults.faulty_storage import Fault, FaultyStorage
 from streamhouse_spark import StorageError, Transaction, Warehouse
-from streamhouse_spark.core.background import IN_CALL
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.post_commit import IN_CALL
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -55,7 +55,7 @@ def is_pointer(key):
 def spoiled(own_cache, monkeypatch):
     # What follows a commit now and then follows each.
     monkeypatch.setattr(merge, "INLINE_RECORDS_MAX", 1)
-    monkeypatch.setattr("streamhouse_spark.log.commits.checkpoint.CHECKPOINT_INTERVAL", 1)
+    monkeypatch.setattr("streamhouse_spark.log.checkpoint.CHECKPOINT_INTERVAL", 1)
     return Spoiled()
 
 

@@ -11,13 +11,13 @@ from faults.faulty_storage import sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import CorruptDataError, Table, Warehouse
 from streamhouse_spark.core.paths import table_prefix
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.log.archive import archive_maintenance
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.archive import maintenance
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
-from streamhouse_spark.log.lifecycle import garbage_collection, retention
+from streamhouse_spark.log.gc import garbage_collection, retention
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import log_maintenance
+from streamhouse_spark.table.maintenance import log as log_maintenance
 from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3_600_000
@@ -26,7 +26,7 @@ KEEPING = {"table.datalake.enabled": "false", "table.log.ttl": "1h", "table.chan
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch):
-    monkeypatch.setattr(archive_maintenance, "PAGES_TO_JOIN", 2)
+    monkeypatch.setattr(maintenance, "PAGES_TO_JOIN", 2)
 
 
 def put(table: Table, *numbers: int, n: int = 0) -> None:
@@ -110,34 +110,34 @@ class TestPlantedBugs:
         """Without the check the second sets an archive without the page of the first, and keeps no longer what it took
         the place of.
         """
-        storage, really = new_store(), archive_maintenance._commit
+        storage, really = new_store(), maintenance._commit
 
         def late(log: Any, store: Any, state: Any, archive: Any, uuids: Any, began_ms: int) -> bool:
-            monkeypatch.setattr(archive_maintenance, "_commit", really)
+            monkeypatch.setattr(maintenance, "_commit", really)
             other = on_host(storage, 9)
             put(other, 50)
             storage._world.clock.advance(2 * HOUR_MS)  # type: ignore[attr-defined]
             other.maintain()
-            log.commit(lambda _state, _ms: (archive_maintenance.SetArchive(archive),))
+            log.commit(lambda _state, _ms: (maintenance.SetArchive(archive),))
             return True
 
-        monkeypatch.setattr(archive_maintenance, "_commit", late)
+        monkeypatch.setattr(maintenance, "_commit", late)
         on_host(storage, 3).maintain()
         assert feed(on_host(storage, 4)) != sorted([*FEED, (50, 0, "insert")])
 
 
 def test_two_rounds_at_once(on_host, monkeypatch):
     """The one that is slower changes nothing."""
-    storage, really = new_store(), archive_maintenance._commit
+    storage, really = new_store(), maintenance._commit
 
     def late(*given: Any) -> bool:
-        monkeypatch.setattr(archive_maintenance, "_commit", really)
+        monkeypatch.setattr(maintenance, "_commit", really)
         other = on_host(storage, 9)
         put(other, 50)
         storage._world.clock.advance(2 * HOUR_MS)  # type: ignore[attr-defined]
         other.maintain()
         return really(*given)
 
-    monkeypatch.setattr(archive_maintenance, "_commit", late)
+    monkeypatch.setattr(maintenance, "_commit", late)
     on_host(storage, 3).maintain()
     assert feed(on_host(storage, 4)) == sorted([*FEED, (50, 0, "insert")])

@@ -18,12 +18,13 @@ from faults.test_clone_calls import ROWS, add, clean, opened, stored_table
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, TableNotFoundError, Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.log.commits import idempotency
-from streamhouse_spark.log.lifecycle import drop_table
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log import idempotency
+from streamhouse_spark.log.gc import dropped_tables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.branching import branches, keyed_publication, publication
+from streamhouse_spark.table.versioning import branches, publication
+from streamhouse_spark.table.versioning import publication as keyed_publication
 
 CACHES = count()
 CHANGED = [0, *range(2, 12)]
@@ -284,7 +285,7 @@ class TestPlantedBugs:
             published(planted, self.EACH, faults=(Fault.CRASH_AFTER,))
 
     def test_a_branch_whose_log_is_taken_for_one_without_a_name(self, planted, monkeypatch):
-        monkeypatch.setattr(drop_table, "branch_tag", lambda *_: "none")
+        monkeypatch.setattr(dropped_tables, "branch_tag", lambda *_: "none")
         storage = new_host(planted)
         seeds = partial(next, count(100))
         clean(storage, seeds, "t")

@@ -17,9 +17,10 @@ from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lake.iceberg import clone as lake_cloning
-from streamhouse_spark.log.lifecycle import clones, drop_table
+from streamhouse_spark.log.catalog import branches
+from streamhouse_spark.log.gc import dropped_tables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import cloning
@@ -189,9 +190,9 @@ class TestPlantedBugs:
         self.found(tiered)
 
     def test_a_table_that_is_buried_before_its_clones(self, tiered, monkeypatch):
-        monkeypatch.setattr(drop_table, "list_live_clones", lambda *_: [])
+        monkeypatch.setattr(dropped_tables, "list_live_clones", lambda *_: [])
         self.found(tiered)
 
     def test_a_tag_that_goes_before_the_clone(self, tiered, monkeypatch):
-        monkeypatch.setattr(clones, "_is_buried", lambda *_: True)
+        monkeypatch.setattr(branches, "_is_buried", lambda *_: True)
         self.found(tiered)

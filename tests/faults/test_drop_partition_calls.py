@@ -16,12 +16,12 @@ from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import require_verified, tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.kv import partition_delete
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+from streamhouse_spark.kv import partition_overwrite
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import partitions as partition_life
+from streamhouse_spark.table import drop_partition as partition_life
 
 pytestmark = pytest.mark.sampled(9)
 
@@ -119,8 +119,8 @@ def test_a_log_table(is_cut, faults, lake, share):
 )
 def test_a_table_with_a_primary_key(is_inline, faults, own_cache, monkeypatch, share):
     if not is_inline:
-        monkeypatch.setattr(partition_delete, "INLINE_BYTES_MAX", 0)
-        monkeypatch.setattr(partition_delete, "SEGMENT_BYTES", 1)
+        monkeypatch.setattr(partition_overwrite, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(partition_overwrite, "SEGMENT_BYTES", 1)
         monkeypatch.setattr("streamhouse_spark.kv.tablet.ITEMS_PER_STEP", 2)
     numbers = itertools.count()
 

@@ -18,7 +18,7 @@ from faults.share import Share
 from faults.sim import sim_world
 from kit.warehouses import new_host
 from streamhouse_spark import Table
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.views import min_max_cache

@@ -9,8 +9,8 @@ import pytest
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import LakeMismatchError, StorageError, Warehouse
-from streamhouse_spark.log.lifecycle.tiering_failures import list_failures
-from streamhouse_spark.service.failure_log import FailureNotes
+from streamhouse_spark.log.tiering_failures import list_failures
+from streamhouse_spark.service.tiering_service import FailureNotes
 from streamhouse_spark.storage.memory import MemoryStorage
 
 
@@ -46,8 +46,8 @@ def test_each_call_with_each_fault():
 def test_a_planted_bug_is_found_an_error_of_the_note_comes_out(monkeypatch):
     from contextlib import nullcontext
 
-    from streamhouse_spark.service import failure_log
+    from streamhouse_spark.service import tiering_service
 
-    monkeypatch.setattr(failure_log, "log_post_commit_errors", lambda *_: nullcontext())
+    monkeypatch.setattr(tiering_service, "log_post_commit_errors", lambda *_: nullcontext())
     with pytest.raises(StorageError):
         life({4: Fault.ERROR_BEFORE})

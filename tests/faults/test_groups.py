@@ -17,11 +17,36 @@ from faults.share import few_of
 from faults.sweep import sweep_scenario
 from faults.turns import in_turns
 from streamhouse_spark import CommitConflictError, StreamhouseError
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.record import read_record
 from unit.core.test_fork_safety import child_status, held_by_another_thread
 
 GROUPS = [pytest.param(kind, id=kind.name.replace(" ", "_")) for kind in (AppendTogether, AppendTogetherObjects)]
-STEPS_OF = ("/log/commits/", "/storage/put_if_absent.py", "/storage/memory.py")
+COMMIT_PATH = tuple(
+    f"/log/{module}.py"
+    for module in [
+        "commit_log",
+        "group_commit",
+        "idempotency",
+        "bootstrap",
+        "checkpoint",
+        "record",
+        "actions",
+        "state",
+        "transactions",
+        "history",
+        "history_epochs",
+        "low_watermark",
+        "object_existence",
+        "framing",
+        "segment",
+        "delete_vectors",
+    ]
+)
+STEPS_OF = (
+    *COMMIT_PATH,
+    "/storage/put_if_absent.py",
+    "/storage/memory.py",
+)
 """The code whose steps are interrupted."""
 
 

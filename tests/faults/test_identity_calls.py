@@ -11,9 +11,9 @@ from faults.faulty_storage import Crash, FaultyStorage, sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import CommitConflictError, StreamhouseError, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log import identity_allocation
-from streamhouse_spark.log.commits.actions import Append
+from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

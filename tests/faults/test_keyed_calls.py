@@ -20,7 +20,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.datasource.write import staging_writer
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.kv import change_staging, kv_snapshots
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.system_views import open_view
 

@@ -11,12 +11,12 @@ from faults import keyed_groups
 from faults.faulty_storage import Crash, RecordedStore, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
-from faults.test_groups import Interrupts
+from faults.test_groups import COMMIT_PATH, Interrupts
 from faults.turns import in_turns
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.kv import change_staging
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.read.changelog_overlay import changelog_cache
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.read.scan_executor import changelog_cache
 from streamhouse_spark.storage.memory import MemoryStorage
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -111,7 +111,11 @@ def test_every_fault_at_every_call(inline, monkeypatch, share, tmp_path):
 
 
 class KeyedInterrupts(Interrupts):
-    steps_of = ("/log/commits/", "/kv/upsert_commit.py", "/kv/write_overlay.py")
+    steps_of = (
+        *COMMIT_PATH,
+        "/kv/upsert_commit.py",
+        "/kv/change_staging.py",
+    )
 
 
 @pytest.mark.sampled(12)

@@ -14,8 +14,8 @@ from faults.share import Share
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, live_deletes
 from streamhouse_spark import CommitStateUnknownError, StreamhouseError
-from streamhouse_spark.config.properties import LakeFormat
-from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
+from streamhouse_spark.config.table_properties import LakeFormat
+from streamhouse_spark.lake.iceberg import compaction as iceberg_compact_keyed
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -18,10 +18,10 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, Limits
-from streamhouse_spark.write.producer.idempotence import Producer
+from streamhouse_spark.write.producer.sender import Producer
+from streamhouse_spark.write.producer.upsert_target import UpsertTarget
 from streamhouse_spark.write.producer.writer import Writer, make_sender_thread
 from streamhouse_spark.write.upsert import PrimaryKeyTable
-from streamhouse_spark.write.upsert_target import UpsertTarget
 
 SUMS, LAST = "a.sums", "a.last"
 SENDS = 6

@@ -12,10 +12,10 @@ import pytest
 from faults.test_threads import THREADS, in_threads
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.lookup import point_lookup as module
 from streamhouse_spark.lookup.lookup import Lookup
-from streamhouse_spark.lookup.lookup_scheduler import LookupScheduler
+from streamhouse_spark.lookup.point_lookup import LookupScheduler
 from streamhouse_spark.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("own_cache")

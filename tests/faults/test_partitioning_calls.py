@@ -15,7 +15,7 @@ from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.log.commits.checkpoint import write_checkpoint
+from streamhouse_spark.log.checkpoint import write_checkpoint
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

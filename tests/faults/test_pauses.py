@@ -28,15 +28,15 @@ from streamhouse_spark import (
 from streamhouse_spark.core.paths import commit_key, parse_number
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.log.commits import history_check
-from streamhouse_spark.log.commits.actions import SetProperties
-from streamhouse_spark.log.commits.framing import decode_frame
-from streamhouse_spark.log.commits.group_commit import CommitQueue
-from streamhouse_spark.log.commits.history_epochs import HistoryRelation
-from streamhouse_spark.log.commits.record import GROUP_VERSION, encode_record, read_record
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
+from streamhouse_spark.log import commit_log
+from streamhouse_spark.log.actions import SetProperties
+from streamhouse_spark.log.framing import decode_frame
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.log.group_commit import CommitQueue
+from streamhouse_spark.log.history_epochs import HistoryRelation
+from streamhouse_spark.log.record import GROUP_VERSION, encode_record, read_record
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 FIRST = list(range(6))
 NEW = [100, 101]
@@ -217,7 +217,7 @@ def forgets_puts_without_an_answer(self, where):
     ("owner", "attribute", "mistake", "place", "pause"),
     [
         (
-            history_check,
+            commit_log,
             "classify_below_floor",
             takes_every_record_below_the_low_watermark_for_void,
             "after",

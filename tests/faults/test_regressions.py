@@ -16,11 +16,12 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key, manifests_prefix
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitStateUnknownError, CorruptDataError, StorageError, TableNotFoundError
-from streamhouse_spark.log.commits.actions import TieredSnapshot
-from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS
+from streamhouse_spark.log.actions import TieredSnapshot
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.commit_log import FLOOR_CHECK_MS
 from streamhouse_spark.log.compaction import plan_inline_merge, plan_small_merge
-from streamhouse_spark.log.lifecycle import garbage_collection, names
-from streamhouse_spark.log.lifecycle.retention import plan_trim
+from streamhouse_spark.log.gc import garbage_collection
+from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -14,7 +14,7 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse, relocate
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, TableNotFoundError, WarehouseMovedError
-from streamhouse_spark.log.lifecycle.warehouse_identity import read_warehouse_file
+from streamhouse_spark.log.catalog.names import read_warehouse_file
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

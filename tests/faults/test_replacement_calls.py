@@ -11,8 +11,8 @@ from faults.sim import sim_world
 from kit.rows import ids
 from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.kv import change_staging
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.log.commits import record
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

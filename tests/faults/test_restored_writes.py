@@ -26,8 +26,8 @@ from faults.sweep import LocalFaultyStorage
 from kit import keyed_writes
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, Warehouse
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage

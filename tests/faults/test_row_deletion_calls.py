@@ -14,7 +14,7 @@ from kit.row_replacement import replace_rows
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Table, Transaction, Warehouse
-from streamhouse_spark.log.commits import record
+from streamhouse_spark.log import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -31,7 +31,7 @@ from faults.row_level import (
 from faults.sim import sim_world
 from streamhouse_spark import CommitConflictError, Warehouse
 from streamhouse_spark.kv import change_staging, conflict_detection
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.local import LocalStorage
 
 ROWS = {1: 10, 2: 20, 3: 30}

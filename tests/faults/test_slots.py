@@ -16,17 +16,17 @@ from faults.slot_model import check_all_ways, check_chain
 from streamhouse_spark import StorageError, StreamhouseError
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.model.values import COMMIT_USER
-from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon.schema import paimon_schema
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTableBinding
+from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.commits.checkpoint import read_floor, write_floor
-from streamhouse_spark.log.commits.record import Record, read_attempt
-from streamhouse_spark.log.commits.state import fold
-from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.first_record import put_first_record
+from streamhouse_spark.lake.types import COMMIT_USER
+from streamhouse_spark.log.bootstrap import put_first_record
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.checkpoint import read_floor, write_floor
+from streamhouse_spark.log.record import Record, read_attempt
+from streamhouse_spark.log.state import fold
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.creation import make_create_action

@@ -14,12 +14,13 @@ from faults.sim import sim_world
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.log import history
 from streamhouse_spark.log import staging as log_append
-from streamhouse_spark.log.commits import history
-from streamhouse_spark.log.lifecycle import garbage_collection
+from streamhouse_spark.log.gc import garbage_collection
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import lake_maintenance, tags
+from streamhouse_spark.table.maintenance import lake
+from streamhouse_spark.table.versioning import tags
 
 HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000
@@ -187,7 +188,7 @@ class TestPlantedBugs:
             ids(cleaned())
 
     def test_an_expiry_that_claims_nothing(self, superseded, monkeypatch):
-        monkeypatch.setattr(lake_maintenance, "make_expiry_claim", lambda _table: None)
+        monkeypatch.setattr(lake, "make_expiry_claim", lambda _table: None)
         with pytest.raises(SnapshotExpiredError):
             tag_before_each_call_of_an_expiry(superseded, WHOLE)
 

@@ -15,7 +15,7 @@ from kit.row_replacement import replace_rows
 from kit.tables import tier
 from kit.variants import readable_rows
 from streamhouse_spark import Table, Transaction, Warehouse
-from streamhouse_spark.schema.variant_values import encode_variant
+from streamhouse_spark.schema.variant import encode_variant
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -21,13 +21,12 @@ from faults.sim import SimClock, sim_world
 from kit.warehouses import new_host
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.log.commits.source_versions import Lineage
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views.index_lookup import lookup_view_rows
-from streamhouse_spark.views.local_changes import read_changes
+from streamhouse_spark.views.local_reads import lookup_view_rows, read_changes
 
 HOT = {"table.datalake.enabled": "false"}
 ROWS = [{"k": n % 4} for n in range(10)]

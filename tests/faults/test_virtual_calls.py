@@ -13,7 +13,7 @@ from faults.sim import sim_world
 from kit.iceberg_documents import rows_of
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.serve.iceberg import virtual_tables
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, VirtualTables

@@ -30,8 +30,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.write.producer import sender
 from streamhouse_spark.write.producer.accumulator import RecordAccumulator, Send
-from streamhouse_spark.write.producer.idempotence import Producer
-from streamhouse_spark.write.producer.sender import BatchSender
+from streamhouse_spark.write.producer.sender import BatchSender, Producer
 from streamhouse_spark.write.producer.writer import SenderThread
 
 

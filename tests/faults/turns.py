@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from unittest import mock
 
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.group_commit import CommitResult, PendingCommit
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.group_commit import CommitResult, PendingCommit
 
 SECONDS_MAX = 120
 

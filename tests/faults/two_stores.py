@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.log.lifecycle.log_locations import LogLocationResolver
+from streamhouse_spark.log.catalog.log_locations import LogLocationResolver
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink, Storage
 from streamhouse_spark.storage.routing import PlacedStorage, make_routing_storage
 

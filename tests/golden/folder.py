@@ -9,10 +9,10 @@ from typing import Any
 
 from faults.sim import sim_world
 from streamhouse_spark.core.paths import parse_number
-from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.log.commits.record import Record, encode_record, read_record
-from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log.actions import Append
+from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
+from streamhouse_spark.log.record import Record, encode_record, read_record
+from streamhouse_spark.log.state import fold
 from streamhouse_spark.storage.memory import MemoryStorage
 
 

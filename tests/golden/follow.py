@@ -23,15 +23,15 @@ from golden.make import KEYED, PARTS, as_object
 from streamhouse_spark.core.paths import commit_key, parse_table_name
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import take_query_snapshot
-from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, follow_log
-from streamhouse_spark.datasource.catalog.scan.scan import METADATA_COLUMNS
-from streamhouse_spark.log.commits import record as record_module
-from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.log.commits.record import GroupMember, encode_record, read_record
+from streamhouse_spark.datasource.realtime.log_following import begin_real_time, follow_log
+from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
+from streamhouse_spark.datasource.scan.scan import METADATA_COLUMNS
+from streamhouse_spark.log import record as record_module
+from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.compaction import merge, plan_small_merge
-from streamhouse_spark.log.segments import packed_objects
+from streamhouse_spark.log.history import state_at
+from streamhouse_spark.log.record import GroupMember, encode_record, read_record
+from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, ROW_ID, with_metadata
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -93,7 +93,7 @@ class Build:
         as_object(table, [{**row, "name": "more " * 40, "later": 9} for row in rows(70, 5)])
         with mock.patch.object(record_module, "RECORD_BYTES_MAX", 1000):
             table.append([{**row, "later": 10} for row in rows(80, 3)])
-        with mock.patch.object(packed_objects, "PARTS_MIN", 2):
+        with mock.patch.object(multi_bucket_writer, "PARTS_MIN", 2):
             as_object(table, [{**row, "later": 11} for row in rows(90, 4)])
         merge(table.log, self.store, table.world, plan_small_merge(table.refresh(), 2), table.segment_options())
         table.move_consumer("reader", {0: 1, 1: 2})

@@ -22,18 +22,17 @@ from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.kv.kv_snapshots import write_snapshots
-from streamhouse_spark.log.commits import record as record_module
-from streamhouse_spark.log.commits.actions import Payload, SetSchema, TieredSnapshot, Trim, Truncate
-from streamhouse_spark.log.commits.checkpoint import write_floor
-from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.state_json import state_to_json
+from streamhouse_spark.log import record as record_module
+from streamhouse_spark.log.actions import Payload, SetSchema, TieredSnapshot, Trim, Truncate
+from streamhouse_spark.log.checkpoint import state_to_json, write_floor
 from streamhouse_spark.log.compaction import merge, plan_small_merge
-from streamhouse_spark.log.lifecycle.garbage_collection import clean
-from streamhouse_spark.log.segments import packed_objects
+from streamhouse_spark.log.gc.garbage_collection import clean
+from streamhouse_spark.log.record import read_record
+from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.log.staging import BucketRouter, RowStager
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
@@ -244,7 +243,7 @@ def build_parts() -> MemoryStorage:
     store = MemoryStorage(sim_world(7, clock), "golden")
     wh = Warehouse("golden", storage=store, world=sim_world(7, clock))
     table = wh.create_table("shared", "id BIGINT, text STRING", buckets=3, properties={"bucket.key": "id"})
-    with mock.patch.object(packed_objects, "PARTS_MIN", 2):
+    with mock.patch.object(multi_bucket_writer, "PARTS_MIN", 2):
         for first in (0, 10):
             clock.advance(1000)
             as_object(table, [{"id": i, "text": f"row {i}"} for i in range(first, first + 10)])

@@ -14,7 +14,7 @@ from pyiceberg.table import Table as IcebergTable
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, LakeMismatchError, Warehouse
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering.job import TieringReport
 
 PREFIX = "lake.iceberg.catalog."

@@ -14,21 +14,21 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import clear_manifest_cache
 
 from kit.lake_rows import lake_rows
-from streamhouse_spark.config.properties import LakeFormat
+from streamhouse_spark.config.table_properties import LakeFormat
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.iceberg.table import IcebergLake, LakeTableSpec
-from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport, run_task
 from streamhouse_spark.lake.tiering.plan import TieringTask
-from streamhouse_spark.log.buckets.bucketing import row_buckets
-from streamhouse_spark.log.commits.actions import Append, Create, SetSchema
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import Record, encode_record
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.lake.types import LakeFile
+from streamhouse_spark.log.actions import Append, Create, SetSchema
+from streamhouse_spark.log.bucketing import row_buckets
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segments.writer import SegmentOptions, stage_inline
 from streamhouse_spark.log.staging import make_truncate_actions
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 

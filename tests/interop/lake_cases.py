@@ -15,17 +15,17 @@ from kit.lake_rows import lake_rows
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import CommitConflictError, OffsetRange
-from streamhouse_spark.config.properties import LakeFormat
+from streamhouse_spark.config.table_properties import LakeFormat
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.formats import file_spec_of
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import write_files
-from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.buckets.bucketing import buckets_of
-from streamhouse_spark.schema.partition_fields import PartitionField
+from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, WriteContext
+from streamhouse_spark.log.bucketing import buckets_of
+from streamhouse_spark.schema.partitioning import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.factory import storage_for

@@ -17,8 +17,7 @@ from kit.duck import connect_duckdb
 from kit.lake_rows import lake_rows
 from kit.tables import tier as tier_table
 from streamhouse_spark import Warehouse
-from streamhouse_spark.lake.parquet.clustering import Clustering
-from streamhouse_spark.lake.parquet.zorder import parse_sort_order
+from streamhouse_spark.lake.parquet.clustering import Clustering, parse_sort_order
 from streamhouse_spark.storage.local import LocalStorage
 from unit.lake.filters_of_reads import filter_of
 

@@ -31,9 +31,9 @@ from kit.tables import tier as tier_table
 from storage.s3_proxy import Fault
 from storage.s3_server import settings_for
 from streamhouse_spark import LakeMismatchError, OffsetRange, Table, Warehouse
-from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
-from streamhouse_spark.lake.paimon.maintenance import orphans as paimon_orphans
-from streamhouse_spark.log.buckets.bucketing import buckets_of
+from streamhouse_spark.lake.paimon import compaction as paimon_maintain
+from streamhouse_spark.lake.paimon import expiry as paimon_orphans
+from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.local import LocalStorage
 

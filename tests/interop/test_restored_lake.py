@@ -20,7 +20,7 @@ from streamhouse_spark import (
     Warehouse,
 )
 from streamhouse_spark.cli.fsck import Verification, open_lake_plan, verify_lake, verify_log
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

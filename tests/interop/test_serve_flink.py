@@ -27,9 +27,8 @@ from kit.serving import served
 from kit.tables import tier
 from stores.servers import Server, minio
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.acl import Access, Client, digest_of, parse_pattern
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import Client, parse_pattern
 
 pytestmark = [pytest.mark.engines, pytest.mark.servers]
 

@@ -27,9 +27,8 @@ from kit.tables import tier
 from storage.s3_roles import ALL_OF_STS_AND_S3, document, guarded_s3
 from stores.servers import Server, minio
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.acl import Access, Client, digest_of, parse_pattern
 from streamhouse_spark.serve.options import ServeOptions, VendOptions
-from streamhouse_spark.serve.rights import Client, parse_pattern
 
 pytestmark = [pytest.mark.engines, pytest.mark.servers]
 

@@ -10,7 +10,7 @@ from kills.rounds import ACKNOWLEDGED_MIN, Figures, acknowledged_by, journal, ki
 from kills.workers import read_journal
 from kit.changelog_replay import folded
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.table.system_views import open_view
 
 PROCESSES = (("keyed writer", 1), ("keyed writer", 2), ("keeper", 1), ("keyed reader", 1))

@@ -17,7 +17,7 @@ from kills.workers import NAME, SCHEMA, crew_of, read_journal, rows_of, run, war
 from kit.tables import tier
 from kit.waiting import wait_for
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split
 
@@ -30,7 +30,7 @@ PRELOADED = [
     "pyiceberg.io.pyarrow",
     "pypaimon",
     "streamhouse_spark.write.upsert",
-    "streamhouse_spark.kv.tablet_registry",
+    "streamhouse_spark.kv.tablet",
     "streamhouse_spark.lake.iceberg.table",
     "streamhouse_spark.lake.paimon.table",
 ]

@@ -14,7 +14,7 @@ import pytest
 from kills.rounds import PRELOADED
 from kills.workers import Journal, read_journal
 from streamhouse_spark import Warehouse
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.record import read_record
 
 NAME = "sales.events"
 WRITERS = 4

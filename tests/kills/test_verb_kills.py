@@ -15,8 +15,8 @@ from kills.verb_workers import COUNTED, KEYS, OTHER_KEY
 from kills.workers import NAME, SCHEMA, read_journal, run_for
 from kit.tables import tier
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.log.lifecycle.warehouse_identity import read_warehouse_file
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.catalog.names import read_warehouse_file
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_cache")]
 

@@ -12,8 +12,8 @@ from kills.workers import NAME, Journal
 from kit import keyed_writes
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, Warehouse, relocate
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.log.lifecycle.transaction_expiry import expire_transactions
+from streamhouse_spark.log.gc.retention import expire_transactions
+from streamhouse_spark.log.read_version import ReadVersion
 
 COUNTED = "sales.counted"
 KEYS = list(range(10))

@@ -9,9 +9,9 @@ from typing import Any
 
 from streamhouse_spark import OffsetsTrimmedError, Table
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
-from streamhouse_spark.read.change_feed.commit_changes import plan_changes
-from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.change_feed.planning import plan_changes
 from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_planning import Pruning
 from streamhouse_spark.read.scan_tasks import ScanPlan
 
 ADDS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}

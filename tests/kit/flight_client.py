@@ -12,8 +12,7 @@ from pyarrow import flight
 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.flight.server import FlightServer
-from streamhouse_spark.serve.listen_address import ListenAddress
-from streamhouse_spark.serve.options import ServeOptions
+from streamhouse_spark.serve.options import ListenAddress, ServeOptions
 
 
 @contextmanager

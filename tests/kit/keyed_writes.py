@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark import BucketOffsets, Table, Transaction
-from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.write.upsert import (
     drop_ignored_deletions,
     order_deletions_first,

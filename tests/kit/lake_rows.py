@@ -6,9 +6,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.lake.model.values import Filter, LakePlan, LakeSplit
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
-from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.types import Filter, LakePlan, LakeSplit
 
 
 def lake_rows(lake: LakeTable, plan: LakePlan, *, filter: Filter = None) -> pa.Table:

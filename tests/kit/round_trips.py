@@ -18,7 +18,7 @@ from unittest import mock
 
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.remote.byte_ranges import RangePlan
+from streamhouse_spark.storage.prefetch import RangePlan
 
 
 @dataclass

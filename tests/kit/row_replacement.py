@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark import Table
+from streamhouse_spark.dml.delete import commit_rewrite
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, BucketRouter, RowStager
 from streamhouse_spark.read.lake_row_ids import locate_row_ids, take_read_version
-from streamhouse_spark.read.planner import ScanRequest, plan_scan
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
-from streamhouse_spark.table.row_deletion import commit_rewrite
+from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
 
 
 def replace_rows(

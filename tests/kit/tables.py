@@ -7,9 +7,9 @@ from typing import Any
 
 from kit.rows import rows
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
-from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.table.maintenance.tiering import tier_table
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 

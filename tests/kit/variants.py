@@ -6,8 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.schema.variant import holds_variant, is_variant
-from streamhouse_spark.schema.variant_values import readable_value
+from streamhouse_spark.schema.variant import holds_variant, is_variant, readable_value
 
 
 def readable_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:

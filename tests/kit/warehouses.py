@@ -8,7 +8,7 @@ from pathlib import Path
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -28,7 +28,7 @@ from many_engines.written import (
 )
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 PROPERTIES = {"table.datalake.freshness": "2s", "table.log.ttl": "20s"}
 TESTS = Path(__file__).parents[1]

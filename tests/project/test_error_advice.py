@@ -55,7 +55,7 @@ ELSEWHERE = {
     "JOB_ENDED": (
         "unit/datasource/catalog/procedures/test_spark_jobs.py::test_what_was_committed_before_a_job_that_ends_early_stays"
     ),
-    "datasource/catalog/procedures/views.py STREAMHOUSE": (
+    "datasource/catalog/procedures/functions.py STREAMHOUSE": (
         "spark/test_materialize_calls.py::test_what_is_wrong_is_said_as_in_python"
     ),
     "cli/spark_session.py STREAMHOUSE": "unit/cli/test_view_commands.py::test_an_error_of_spark_is_told_as_ours",
@@ -174,7 +174,7 @@ ELSEWHERE = {
     "so it is unknown whether this stream returned them; use a new": (
         "unit/table/test_file_rows.py::TestHistory::test_the_changelog_has_deletes_without_offsets_and_fails_its_streams"
     ),
-    "read/change_feed/commit_changes.py OFFSETS_TRIMMED: CHANGES of … from": (
+    "read/change_feed/planning.py OFFSETS_TRIMMED: CHANGES of … from": (
         "unit/read/change_feed/test_commit_changes.py::test_records_that_are_gone"
     ),
     "read/change_feed/change_scan_tasks.py OFFSETS_TRIMMED: CHANGES of … from": (
@@ -218,7 +218,7 @@ ELSEWHERE = {
     "other writers, one after the other": (
         "unit/write/producer/test_writer.py::test_writers_that_take_an_id_from_each_other_all_the_time"
     ),
-    "log/commits/commit_log.py DIFFERENT_HISTORY: …": (
+    "log/commit_log.py DIFFERENT_HISTORY: …": (
         "unit/test_histories.py::TestTheLog::test_who_stands_in_the_other_history_writes_nothing"
     ),
     "or drop these partitions again": ("interop/test_restored_lake.py::test_a_lake_of_before_partitions_were_dropped"),
@@ -381,7 +381,7 @@ NO_ADVICE = {
     "the stream of flights ended",
     "cli/spark_session.py JAVA_NOT_FOUND: …; …",
     "choose one, or disable the lake",
-    "log/commits/state.py CORRUPT_DATA: record …",
+    "log/state.py CORRUPT_DATA: record …",
     "does not exist",
     "…/… exists",
     "… exists",

@@ -1,4 +1,4 @@
-"""Locks, events and locked files are made by core/fork_safety.py, so that a forked child can use them."""
+"""Locks, events and locked files are made by core/concurrency.py, so that a forked child can use them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find_locked_files(tree: ast.Module) -> set[str]:
 
 def test_locks_are_made_by_forks_alone():
     offences = {name: found for name, tree in parse_sources().items() if (found := find_fork_offences(tree))}
-    assert set(offences.pop("core/fork_safety.py")) >= {"threading.RLock", "register_at_fork"}
+    assert set(offences.pop("core/concurrency.py")) >= {"threading.RLock", "register_at_fork"}
     # An upload is one call in one thread, and its pool ends with it.
     assert offences.pop("storage/remote/multipart_upload.py") == {"ThreadPoolExecutor"}
     assert offences == {}, "take locks, events, cached_property, files to lock from forks.py; pools belong to one call"

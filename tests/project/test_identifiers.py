@@ -25,11 +25,11 @@ PARTS = frozenset(
 """Words that no identifier has as a part, because the field has another one."""
 ALLOWED = {
     "cli/diagnostics.py": {"found"},  # printed by `streamhouse doctor`
-    "config/properties.py": {"_KNOWN"},
+    "config/table_properties.py": {"_KNOWN"},
     "core/lazy_dataclass.py": {"_ANEW", "_KNOWN"},
-    "lake/model/change_detection.py": {"there"},  # sent to the JVM
-    "log/lifecycle/tiering_failures.py": {"mended_ms"},  # stored
-    "schema/reserved_names.py": {"FOUND", "_BESIDE_PARTITIONS"},  # `_found` is a column that users see
+    "lake/types.py": {"there"},  # sent to the JVM
+    "log/tiering_failures.py": {"mended_ms"},  # stored
+    "schema/table_schema.py": {"FOUND", "_BESIDE_PARTITIONS"},  # `_found` is a column that users see
     "views/ivm/refresh_sql.py": {"GONE"},
 }
 """File → names that stay: public, stored, or sent to another process."""

@@ -15,18 +15,18 @@ import pytest
 import streamhouse_spark as sh
 from doc_pages import PAGES, ROOT, USER_PAGES
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.config.properties import TableProperties
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.config.table_properties import TableProperties
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.datasource.catalog.procedures.procedures import PROCEDURES
 from streamhouse_spark.datasource.catalog.procedures.spark_jobs import JOB_BYTES_MIN
 from streamhouse_spark.errors import ErrorKind
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
-from streamhouse_spark.storage.azure import settings as azure
-from streamhouse_spark.storage.gcs import settings as gcs
-from streamhouse_spark.storage.hdfs import settings as hdfs
-from streamhouse_spark.table.lake_maintenance import SNAPSHOTS_KEPT_MAX
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.storage.azure import storage as azure
+from streamhouse_spark.storage.gcs import storage as gcs
+from streamhouse_spark.storage.hdfs import storage as hdfs
+from streamhouse_spark.table.lake import LakeView
+from streamhouse_spark.table.maintenance.lake import SNAPSHOTS_KEPT_MAX
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.table_lake import LakeView
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -109,8 +109,8 @@ def test_kinds_of_errors_are_those_of_the_code():
 def test_limits_of_time_and_size_are_those_of_the_code():
     assert int(read_fact("grace-hours")) * 3_600_000 == GRACE_MS
     assert read_bytes_fact("spark-job-size") == JOB_BYTES_MIN
-    assert read_bytes_fact("row-size-limit") == arrow_chunking.ROW_BYTES_MAX
-    assert read_bytes_fact("key-size-limit") == arrow_chunking.KEY_ROWS_BYTES_MAX == arrow_chunking.KEYS_BYTES_MAX
+    assert read_bytes_fact("row-size-limit") == arrow_rows.ROW_BYTES_MAX
+    assert read_bytes_fact("key-size-limit") == arrow_rows.KEY_ROWS_BYTES_MAX == arrow_rows.KEYS_BYTES_MAX
 
 
 def test_kept_snapshots_are_those_of_the_code():

@@ -9,15 +9,15 @@ import pytest
 from project.source_trees import parse_sources, walk
 
 PINNED = (
-    "read/planner.py",
+    "read/scan_planning.py",
     "read/snapshot_fallback.py",
     "warehouse/preview.py",
     "table/partitions_table.py",
-    "read/offset_range_scan.py",
+    "read/offset_scan.py",
     "read/union_read.py",
     "datasource/stream/bootstrap.py",
-    "datasource/catalog/scan/scan_planning.py",
-    "datasource/catalog/scan/aggregates.py",
+    "datasource/scan/scan_planning.py",
+    "datasource/scan/aggregates.py",
 )
 """Modules that read as of a pin, or a state that the caller passes."""
 CURRENT = {"state", "schema", "properties", "partition_by", "num_buckets"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from doc_pages import PAGES
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.config.properties import (
+from streamhouse_spark.config.spark_options import OPTIONS
+from streamhouse_spark.config.table_properties import (
     _KNOWN,
     FIXED_PROPERTIES,
     PRIMARY_KEY,
@@ -12,7 +13,6 @@ from streamhouse_spark.config.properties import (
     is_keyed_property,
     parse_properties,
 )
-from streamhouse_spark.config.spark_options import OPTIONS
 from streamhouse_spark.kv.table_config import parse_keyed_properties
 from streamhouse_spark.schema.json_values import FORMS
 from streamhouse_spark.schema.table_schema import TableSchema

@@ -44,10 +44,10 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
+from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log.lifecycle import garbage_collection
+from streamhouse_spark.log.gc import garbage_collection
 from streamhouse_spark.log.staging import StagedRows
-from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.union_read import read_snapshot_rows
 from streamhouse_spark.schema.row_conversion import convert_to_schema

@@ -16,7 +16,7 @@ from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
 
 SCHEMA = pa.schema(

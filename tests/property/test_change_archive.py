@@ -15,11 +15,11 @@ from faults.sim import SimClock, sim_world
 from kit.change_replay import changes
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError, Table, Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.log.archive import archive_maintenance
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.archive import maintenance
 from streamhouse_spark.log.archive.pages import first_change_offsets, usable_archive
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
-from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -178,9 +178,7 @@ def done(model: Model, step: str, chosen: random.Random) -> None:  # noqa: C901 
                 tier(table)
             table.maintain()
         case "archive":
-            archive_maintenance.keep_archive(
-                table.log, table.storage, table.world, table.segment_options(), 40 * HOUR_MS
-            )
+            maintenance.keep_archive(table.log, table.storage, table.world, table.segment_options(), 40 * HOUR_MS)
         case "pass":
             model.clock.advance(chosen.choice([1, 20]) * HOUR_MS)
         case "tier" if table.has_lake:
@@ -228,7 +226,7 @@ def change_columns(table: Table, how: str, number: int) -> None:
     ],
 )
 def test_any_history(monkeypatch, seeds, lake, pages_to_join):
-    monkeypatch.setattr(archive_maintenance, "PAGES_TO_JOIN", pages_to_join)
+    monkeypatch.setattr(maintenance, "PAGES_TO_JOIN", pages_to_join)
     met = Counter[str]()
     for seed in seeds:
         with tempfile.TemporaryDirectory() as cache:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.change_staging import compute_changes
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge
-from streamhouse_spark.kv.net_changes import compute_changes
-from streamhouse_spark.kv.value_codec import ValueFormat
+from streamhouse_spark.kv.row_codec import ValueFormat
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("k STRING NOT NULL, n BIGINT, tags ARRAY<STRING>")

@@ -18,8 +18,8 @@ from kit.change_replay import check_history, first_there
 from kit.row_replacement import replace_rows
 from kit.tables import tier, trim_tiered
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.read.changelog_overlay import changelog_cache
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.read.scan_executor import changelog_cache
 from streamhouse_spark.storage.memory import MemoryStorage
 
 IDS = st.integers(0, 7)

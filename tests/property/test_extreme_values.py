@@ -15,7 +15,7 @@ from kit.tables import require_verified, tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.core.python_values import from_text, is_beyond_python, to_python
-from streamhouse_spark.query.filter_parsing import parse_filter
+from streamhouse_spark.expressions.filters import parse_filter
 
 OPERATORS = {
     "=": pc.equal,

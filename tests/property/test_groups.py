@@ -14,9 +14,9 @@ from faults.scenarios import NAME, NO_LAKE
 from faults.sim import sim_world
 from faults.turns import in_turns
 from streamhouse_spark import BucketOffsets, StreamhouseError, Table, Transaction, TransactionConflictError, Warehouse
-from streamhouse_spark.log.commits.idempotency import find_stored_transaction
-from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.record import read_record
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
 
 TRANSACTIONS = st.builds(

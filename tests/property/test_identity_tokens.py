@@ -17,12 +17,10 @@ from faults.sim import SimClock
 from kit.hostile_input import FEW, MANY, damaged, json_values, profile, texts
 from kit.serving import http_client
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve import admission
-from streamhouse_spark.serve.access import Access
+from streamhouse_spark.serve import auth
+from streamhouse_spark.serve.acl import ALGORITHMS, ALL_TABLES, Access, Client, SigningKeys, TokenIssuer
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.oidc import ALGORITHMS, SigningKeys, TokenIssuer
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import ALL_TABLES, Client
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 ISSUER, AUDIENCE = "https://id.example.com/realm", "streamhouse"
@@ -159,7 +157,7 @@ def test_a_time_that_is_none(exp):
 
 @pytest.mark.parametrize("examples", EXAMPLES)
 def test_over_http_no_token_is_a_defect(examples, tmp_path_factory, monkeypatch):
-    monkeypatch.setattr(admission, "_WRONG_TOKENS_PER_S", 1e9)
+    monkeypatch.setattr(auth, "_WRONG_TOKENS_PER_S", 1e9)
     warehouse = Warehouse(str(tmp_path_factory.mktemp("tokens") / "wh"))
     warehouse.create_table("s.t", "id BIGINT")
     client = http_client(make_app(warehouse, ServeOptions(lambda: Access(issuer=ISSUING))))

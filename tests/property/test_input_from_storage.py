@@ -13,8 +13,8 @@ from kit.hostile_input import FEW, MANY, changed_json, damaged, profile, refuses
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits import checkpoint, record
-from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
+from streamhouse_spark.log import checkpoint, record
+from streamhouse_spark.log.framing import decode_frame, encode_frame
 from streamhouse_spark.storage.memory import MemoryStorage
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]

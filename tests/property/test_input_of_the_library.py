@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from kit.hostile_input import COLUMNS, FEW, MANY, NAMES, damaged, json_values, names, profile, refuses_or_answers, texts
 from streamhouse_spark import Warehouse
-from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.serve.access_file import parse_access, parse_tokens
+from streamhouse_spark.serve.acl import parse_access, parse_tokens
 from streamhouse_spark.write.file_readers import CsvOptions, open_rows
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]

@@ -13,9 +13,8 @@ from pyarrow import flight
 from kit.flight_client import Client, flights, told
 from kit.hostile_input import COLUMNS, FEW, MANY, SECRET, damaged, json_values, names, profile, texts
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.acl import ANONYMOUS, Access, digest_of
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import ANONYMOUS
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 FIELDS = ["columns", "where", "limit", "version", "snapshot", "parts", "uuid", "plan", "part", "x"]

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from kit.hostile_input import COLUMNS, FEW, MANY, SECRET, damaged, json_rows, json_values, names, profile, texts
 from kit.serving import http_client
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.acl import ANONYMOUS, Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import ANONYMOUS
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 TYPES = ["application/json", "application/x-ndjson", "text/csv", "application/vnd.apache.arrow.stream", "x", ",,", ""]

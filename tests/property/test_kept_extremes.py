@@ -11,7 +11,7 @@ import pytest
 
 from faults.extreme_refresh import answer, compiled, groups_of, made, opened, refresh, shown, with_room
 from kit.warehouses import new_store
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.views import min_max_cache
 
 OTHER = compiled("SELECT k, min(v) AS lo, max(v) AS hi FROM (SELECT v, k FROM db.t) s GROUP BY k")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from faults.keyed_groups import KINDS, alone, attempts_since, changelog, current_rows, made_table, together
 from streamhouse_spark import StreamhouseError
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 
 ROWS = st.lists(
     st.fixed_dictionaries(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from faults.sim import sim_world
 from kit.keyed_writes import change
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.system_views import open_view
 from streamhouse_spark.write.upsert_intents import IntentWrite, commit, prepare

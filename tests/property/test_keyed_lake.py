@@ -23,7 +23,7 @@ from interop.keyed_cases import ITEMS, KeyedTable, live_deletes, rows_of
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
+from streamhouse_spark.lake.iceberg import compaction as iceberg_compact_keyed
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -26,7 +26,7 @@ from kit.changelog_replay import folded
 from kit.duck import connect_duckdb
 from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.kv import kv_snapshots
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -24,18 +24,17 @@ from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv import change_staging
-from streamhouse_spark.kv.aggregation import fold_of
 from streamhouse_spark.kv.change_staging import ChangeStager
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
-from streamhouse_spark.kv.merge_engines import ColumnwiseMerge
-from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, fold_of
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.upsert_commit import UpsertCommitter
-from streamhouse_spark.log.commits.actions import Create, SetProperties, SetSchema
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.log.actions import Create, SetProperties, SetSchema
+from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.compaction import merge, plan_inline_merge
+from streamhouse_spark.log.read_version import ReadVersion
+from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.log.staging import make_truncate_actions

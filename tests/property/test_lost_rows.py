@@ -20,7 +20,7 @@ from kit.tables import tier
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import partitions
+from streamhouse_spark.table import drop_partition
 
 STEPS = 14
 
@@ -126,7 +126,7 @@ class Life:
         """The record of the drop is made by a round, which may delete rows too."""
         self.untold = self.version
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(partitions, "_record_drop", lambda *_: False)
+            patch.setattr(drop_partition, "_record_drop", lambda *_: False)
             self.drop()
         tier(self.table)
 

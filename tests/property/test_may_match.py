@@ -27,17 +27,17 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import column_types, parse_filters
-from streamhouse_spark.lake.file_skipping import file_may_match
-from streamhouse_spark.lake.iceberg.partitions import PartitionFilter as IcebergFilter
+from streamhouse_spark.datasource.scan.pushed_filters import column_types, parse_filters
+from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.filters import parse_filter
+from streamhouse_spark.expressions.predicates import Node, to_plan_value
+from streamhouse_spark.lake.iceberg.scan import PartitionFilter as IcebergFilter
 from streamhouse_spark.lake.iceberg.schema import iceberg_schema
-from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
-from streamhouse_spark.lake.parquet.row_groups import select_matching_groups
-from streamhouse_spark.log.segments.segment_skipping import segment_may_match
-from streamhouse_spark.query.filter_parsing import parse_filter
-from streamhouse_spark.query.predicates import Node, to_plan_value
-from streamhouse_spark.query.row_mask import RowMask
+from streamhouse_spark.lake.parquet.reader import select_matching_groups
+from streamhouse_spark.lake.reader import file_may_match
+from streamhouse_spark.lake.types import LakeProjection
+from streamhouse_spark.log.data_skipping import segment_may_match
 from streamhouse_spark.schema.table_schema import TableSchema
 from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal
 from unit.datasource.catalog.scan.test_pushed_filters import STATE, file_of, segment_of
@@ -155,7 +155,7 @@ def paimon_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> tu
     from pypaimon.table.row.binary_row import BinaryRow
     from pypaimon.table.row.generic_row import GenericRow, GenericRowSerializer
 
-    from streamhouse_spark.lake.paimon.partitions import PartitionFilter
+    from streamhouse_spark.lake.paimon.manifests import PartitionFilter
     from streamhouse_spark.lake.paimon.schema import new_field
 
     every = [new_field(i, column, iter(range(100, 200))) for i, column in enumerate(TABLE.columns)]

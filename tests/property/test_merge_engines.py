@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows
-from streamhouse_spark.kv.aggregation import FUNCTIONS, fold_of
-from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge, VersionedMerge
+from streamhouse_spark.kv.merge_engines import FUNCTIONS, ColumnwiseMerge, FirstRowMerge, VersionedMerge, fold_of
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 UTC = dt.UTC

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
 from streamhouse_spark.kv.row_codec import PackedStrings, RowCodec
 from streamhouse_spark.kv.scalar_codec import KeyEncoder, RowDecoder
-from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
+from streamhouse_spark.log.bucketing import iceberg_buckets
 
 INTEGERS = {bits: st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)}
 MICROS = st.integers(-62_000_000_000_000_000, 250_000_000_000_000_000)

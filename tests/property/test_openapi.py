@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kit.serving import served
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve.openapi import openapi
+from streamhouse_spark.serve.rest_api import openapi
 
 pytestmark = pytest.mark.long
 EXAMPLES = 30

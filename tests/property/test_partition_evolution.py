@@ -21,12 +21,13 @@ from pyiceberg.manifest import clear_manifest_cache
 from kit.tables import tier, trim_tiered
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import Table
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.lake.iceberg import drop_partition as lake_drop
 from streamhouse_spark.lake.iceberg import evolution
-from streamhouse_spark.lake.iceberg.maintenance import drop_partition as lake_drop
-from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
-from streamhouse_spark.log.segments import segment_skipping, writer
-from streamhouse_spark.table import partitions as table_partitions
+from streamhouse_spark.lake.iceberg.scan import PartitionFilter
+from streamhouse_spark.log import data_skipping
+from streamhouse_spark.log.segments import writer
+from streamhouse_spark.table import drop_partition as table_partitions
 
 Row = tuple[int, int | None, str | None]
 LANDS = ("de", "fr", None)
@@ -285,7 +286,7 @@ def test_files_that_are_left_out_by_the_newest_spec():
 
 def test_segments_that_are_left_out_by_the_newest_columns():
     with (
-        patched((segment_skipping, "partition_columns_at", lambda _former, now, _schema_id: now)),
+        patched((data_skipping, "partition_columns_at", lambda _former, now, _schema_id: now)),
         pytest.raises(AssertionError),
     ):
         check([("append", MIXED), ("layout", ("day",))], ("id",))

@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.config.auto_partition import AutoPartition
-from streamhouse_spark.log.commits.actions import Append, Create, TieredSnapshot
-from streamhouse_spark.log.commits.history_epochs import ConsumerPosition
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import TableState, fold
-from streamhouse_spark.log.lifecycle.retention import CONSUMER_LIMIT_MS, plan_trim
+from streamhouse_spark.log.actions import Append, Create, TieredSnapshot
+from streamhouse_spark.log.gc.retention import CONSUMER_LIMIT_MS, plan_trim
+from streamhouse_spark.log.history_epochs import ConsumerPosition
+from streamhouse_spark.log.record import Record
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.state import TableState, fold
+from streamhouse_spark.schema.partitioning import AutoPartition
 from streamhouse_spark.schema.table_schema import TableSchema
 
 DAY_MS = 86_400_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamhouse_spark import SchemaMismatchError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.producer.row_buffer import BufferedRows, concat_buffered_rows
+from streamhouse_spark.write.producer.accumulator import BufferedRows, concat_buffered_rows
 
 EDGES = [sign * ((1 << bits) + more) for bits in (7, 15, 31, 63, 127) for sign in (-1, 1) for more in (-1, 0, 1)]
 ZONES = (None, dt.UTC, dt.timezone(dt.timedelta(hours=1)), dt.timezone(dt.timedelta(0)))

@@ -22,7 +22,7 @@ from faults.row_level import (
     update,
 )
 from streamhouse_spark import CommitConflictError
-from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.log.read_version import ReadVersion
 
 KEYS = st.integers(0, 4)
 NUMBERS = st.integers(0, 3)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kit.tables import tier, trim_tiered
 from kit.warehouses import new_store, open_warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 
 IDS = st.integers(0, 11)
 DAYS = st.sampled_from([0, 1, 2, None])

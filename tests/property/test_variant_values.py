@@ -11,8 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamhouse_spark.schema.variant import VARIANT
-from streamhouse_spark.schema.variant_values import decode_variant, encode_variant
+from streamhouse_spark.schema.variant import VARIANT, decode_variant, encode_variant
 from streamhouse_spark.write.file_readers import CsvOptions, read_body
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)

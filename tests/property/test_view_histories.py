@@ -13,18 +13,10 @@ import pytest
 from faults.sequential import one_thing_at_a_time
 from streamhouse_spark.core.lazy_dataclass import replace
 from streamhouse_spark.kv import upsert_commit
-from streamhouse_spark.log.commits import idempotency as outcome
-from streamhouse_spark.log.commits.source_versions import Lineage
+from streamhouse_spark.log import idempotency as outcome
+from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import (
-    index_lookup,
-    local_changes,
-    min_max_cache,
-    refresh,
-    refresh_step,
-    step_planning,
-    temp_views,
-)
+from streamhouse_spark.views import local_reads, min_max_cache, refresh, refresh_step, step_planning, temp_views
 from view_histories import tables
 from view_histories.grammar import Query
 from view_histories.history import DifferenceError, Figures, History, typed, typed_commit
@@ -114,12 +106,12 @@ def test_without_a_planted_bug_none_is_found(query):
 
 def a_lost_retraction():
     """What went counts as if it had come."""
-    real = local_changes.LocalChanges.net
+    real = local_reads.LocalChanges.net
 
     def all_came(self, columns):
-        return real(local_changes.LocalChanges(self.rows, np.abs(self.weights)), columns)
+        return real(local_reads.LocalChanges(self.rows, np.abs(self.weights)), columns)
 
-    return mock.patch.object(local_changes.LocalChanges, "net", all_came)
+    return mock.patch.object(local_reads.LocalChanges, "net", all_came)
 
 
 def a_doubled_batch():
@@ -182,7 +174,7 @@ def the_slower_refresh_counts_too():
 
 def a_source_that_went_on_is_looked_up():
     """Rows that are looked up are not brought back to the version that the refresh reads."""
-    return mock.patch.object(index_lookup, "rewind_rows", lambda rows, *_: rows)
+    return mock.patch.object(local_reads, "rewind_rows", lambda rows, *_: rows)
 
 
 def equal_rows_begin_at_one():

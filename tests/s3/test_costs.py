@@ -12,11 +12,10 @@ from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
-from streamhouse_spark.storage.s3.client import Client
+from streamhouse_spark.storage.s3.client import _KINDS, Client
 from streamhouse_spark.storage.s3.fast_get import _SignedGet
-from streamhouse_spark.storage.s3.request_counter import _KINDS
 from streamhouse_spark.table import costs
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 pytestmark = pytest.mark.s3
 

@@ -11,7 +11,7 @@ from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import Warehouse
 from streamhouse_spark.kv import kv_snapshots
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.table.system_views import open_view
 

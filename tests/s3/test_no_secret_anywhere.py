@@ -26,18 +26,17 @@ from kit.tables import tier
 from storage.s3_server import settings_for
 from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.cli.service_log import _JsonLines
-from streamhouse_spark.datasource.catalog.description import describe_properties
+from streamhouse_spark.cli.output import _JsonLines
+from streamhouse_spark.datasource.table_definition import describe_properties
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.metrics.metrics import process_metrics
 from streamhouse_spark.metrics.prometheus import as_prometheus
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
-from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.acl import Access, digest_of, parse_pattern
+from streamhouse_spark.serve.acl import Client as Rights
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import Client as Rights
-from streamhouse_spark.serve.rights import parse_pattern
 from streamhouse_spark.service.openlineage import RoundEvents, build_event, create_listener
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.process_cache import Connection

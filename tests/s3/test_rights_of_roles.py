@@ -15,7 +15,7 @@ from kit.tables import tier
 from storage.s3_roles import guarded_s3
 from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import StorageRefusedError
-from streamhouse_spark.log.lifecycle import garbage_collection
+from streamhouse_spark.log.gc import garbage_collection
 from streamhouse_spark.serve.app import make_app
 
 pytestmark = pytest.mark.s3

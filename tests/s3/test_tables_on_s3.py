@@ -14,7 +14,7 @@ from faults.faulty_storage import FaultyStorage
 from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Transaction, Warehouse, WarehouseNotFoundError
-from streamhouse_spark.log.commits.segment import BLOCK_BYTES_MIN
+from streamhouse_spark.log.segment import BLOCK_BYTES_MIN
 from streamhouse_spark.read.tail import REMOTE_POLL_MS
 from streamhouse_spark.storage.memory import MemoryStorage
 from unit.sample_rows import ALL_TYPES_DDL, sample

@@ -30,7 +30,7 @@ from kills.keyed_rounds import keyed_kill_rounds
 from kills.rounds import kill_rounds
 from soak.lake_rounds import rounds_in
 from soak.power import PowerTestUnavailableError, power_cycles
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 
 LONG_SCENARIOS = (
     "clean",

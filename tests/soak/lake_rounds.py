@@ -19,7 +19,7 @@ from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import Table
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.service.maintenance_scheduler import MaintenanceRunner
+from streamhouse_spark.service.tiering_service import MaintenanceRunner
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 

@@ -18,9 +18,8 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from spark.typed_views import NAN, VALUES, TypedHistory
-from streamhouse_spark.views.ivm.determinism import has_aggregate, require_deterministic
 from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
-from streamhouse_spark.views.ivm.query_parser import parse_query
+from streamhouse_spark.views.ivm.query_parser import has_aggregate, parse_query, require_deterministic
 
 COLUMNS: Mapping[str, str] = {
     "i": "INT",

@@ -223,7 +223,7 @@ def test_expired_snapshot_is_pinned_anew(spark, wh):
     recorded = table.refresh().lake
     table.append(rows(10, 10))
     lake = table.open_lake()
-    from streamhouse_spark.log.commits.actions import TieredSnapshot
+    from streamhouse_spark.log.actions import TieredSnapshot
 
     tier(spark, wh.url, ["read.expired"])
     newest = table.refresh().lake

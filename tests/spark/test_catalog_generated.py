@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark.dml import found, opened
-from streamhouse_spark.schema.expressions.functions import FUNCTIONS
-from streamhouse_spark.schema.expressions.parser import parse_expression
-from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
+from streamhouse_spark.expressions.functions import FUNCTIONS
+from streamhouse_spark.expressions.generated_columns import Generated, fill_generated_columns
+from streamhouse_spark.expressions.sql import parse_expression
 from streamhouse_spark.schema.table_schema import TableSchema
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark.differential.compare import configured
-from streamhouse_spark.datasource.catalog.scan import scan
+from streamhouse_spark.datasource.scan import scan
 from streamhouse_spark.spark import tier
 from streamhouse_spark.warehouse.process_cache import Connection
 

@@ -10,7 +10,7 @@ from interop.paimon_cases import Stock
 from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 pytestmark = [pytest.mark.spark]
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from spark.session import COLUMNS, ids, rows
 from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import TableNotFoundError
-from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
+from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.spark import tier
 
 pytestmark = pytest.mark.spark

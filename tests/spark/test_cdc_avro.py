@@ -18,7 +18,7 @@ from kit.schema_registry import running_registry
 from spark import debezium_avro as avro
 from spark.debezium_avro import bare, envelope, event, wired
 from spark.session import forget_commit
-from streamhouse_spark.datasource.cdc import schema_registry as registry_module
+from streamhouse_spark.datasource.cdc import avro_schemas as registry_module
 from streamhouse_spark.errors import InvalidOptionError
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41, pytest.mark.classic]

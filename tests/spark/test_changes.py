@@ -13,7 +13,7 @@ from kit.change_replay import ADDS
 from spark.dml import found, opened
 from spark.random_statements import statement
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.spark import tier
 
 pytestmark = [

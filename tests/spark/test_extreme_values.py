@@ -14,9 +14,9 @@ import streamhouse_spark as sh
 from spark.dml import found, opened
 from spark.session import append, drain
 from streamhouse_spark.core.python_values import to_ticks
-from streamhouse_spark.schema.expressions.calendar import FIELDS
-from streamhouse_spark.schema.expressions.parser import parse_expression
-from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
+from streamhouse_spark.expressions.functions import FIELDS
+from streamhouse_spark.expressions.generated_columns import Generated, fill_generated_columns
+from streamhouse_spark.expressions.sql import parse_expression
 from streamhouse_spark.schema.table_schema import TableSchema
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]

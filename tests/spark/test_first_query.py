@@ -12,7 +12,7 @@ import pytest
 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 SESSION = """
 import os, sys, json

@@ -15,7 +15,7 @@ import streamhouse_spark as sh
 from faults.extreme_refresh import with_all_room, with_room
 from property.test_kept_extremes import in_shares
 from spark.test_refresh_ways import WAYS, by_spark, by_the_driver, refreshed
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.views import temp_views
 
 pytestmark = pytest.mark.spark

@@ -13,10 +13,10 @@ from kills.workers import tier
 from kit.waiting import wait_for
 from spark.view_histories import change, fill, kept, order, require_right
 from streamhouse_spark import InvalidOptionError, TableExistsError
-from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import local_changes, refresh, temp_views
-from streamhouse_spark.views.ivm import delta_sql, incremental_aggregate
+from streamhouse_spark.views import local_reads, refresh, temp_views
+from streamhouse_spark.views.ivm import aggregates, delta_sql
 
 pytestmark = pytest.mark.spark
 
@@ -319,8 +319,8 @@ def test_planted_bugs_are_found(spark, keyed, bug, monkeypatch):
     view, query = kept(spark, keyed, "SELECT cust, min(amount) AS lo, count(*) AS n FROM SOURCE GROUP BY cust")
     keyed.delete([0, 3])
     keyed.upsert([{"id": 1, "cust": 2, "amount": -1.0, "note": None}])
-    monkeypatch.setattr(local_changes, "LOCAL_ROWS_MAX", -1)  # Spark reads the changes, and groups are computed again
-    monkeypatch.setattr(incremental_aggregate.IncrementalAggregate, "of", lambda _: None)
+    monkeypatch.setattr(local_reads, "LOCAL_ROWS_MAX", -1)  # Spark reads the changes, and groups are computed again
+    monkeypatch.setattr(aggregates.IncrementalAggregate, "of", lambda _: None)
     with monkeypatch.context() as patched:
         bug(patched)
         view.refresh()

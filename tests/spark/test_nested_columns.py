@@ -166,3 +166,31 @@ def test_spark_adds_fields_that_its_rows_have(spark: Any, make: Any) -> None:
         {"id": 2, "s": {"a": 2, "b": "x", "c": None}, "r": [{"x": 2, "y": 2.5}]},
         {"id": 3, "s": {"a": 3, "b": "y", "c": {"d": 9}}, "r": [{"x": 3, "y": 3.5}]},
     ]
+
+
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (id)"], ids=["log", "primary key"])
+def test_evolution_takes_rows_that_lack_fields_of_a_struct(spark: Any, make: Any, key: str) -> None:
+    if spark.version < "4.2":
+        pytest.skip("Spark 4.1 has no setting for it")
+    name = make(columns=f"id BIGINT, s STRUCT<a: INT, b: STRING, c: STRUCT<x: INT, y: INT>>{key}")
+    spark.sql(f"INSERT INTO {name} VALUES (1, named_struct('a', 1, 'b', 'x', 'c', named_struct('x', 1, 'y', 2)))")
+    settings = [f"spark.sql.{statement}NestedTypeCoercion.enabled" for statement in ("insert", "merge")]
+    for setting in settings:
+        spark.conf.set(setting, "true")
+    try:
+        spark.sql(
+            f"INSERT WITH SCHEMA EVOLUTION INTO {name} BY NAME SELECT 2L id, named_struct('a', 2, 'd', 5) s",
+        )
+        spark.sql(
+            f"MERGE WITH SCHEMA EVOLUTION INTO {name} t USING (SELECT explode(array(1L, 3L)) id, "
+            "named_struct('a', 9, 'e', 7) s) s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+    finally:
+        for setting in settings:
+            spark.conf.unset(setting)
+    assert rows_of(spark.table(name)) == [
+        {"id": 1, "s": {"a": 9, "b": "x", "c": {"x": 1, "y": 2}, "d": None, "e": 7}},
+        {"id": 2, "s": {"a": 2, "b": None, "c": None, "d": 5, "e": None}},
+        {"id": 3, "s": {"a": 9, "b": None, "c": None, "d": None, "e": 7}},
+    ]

@@ -23,7 +23,7 @@ from spark.session import COLUMNS, ids, rows
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.spark import optimize
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 pytestmark = pytest.mark.spark
 

@@ -12,16 +12,9 @@ import pytest
 import streamhouse_spark as sh
 from spark.view_histories import change, fill, order, random_query, require_right, upkeep
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import (
-    index_lookup,
-    local_changes,
-    local_executor,
-    refresh,
-    refresh_step,
-    step_inputs,
-    temp_views,
-)
-from streamhouse_spark.views.ivm import aggregate_functions, incremental_aggregate, indexed_join
+from streamhouse_spark.views import local_executor, local_reads, refresh, refresh_step, temp_views
+from streamhouse_spark.views import refresh_step as step_inputs
+from streamhouse_spark.views.ivm import aggregates, delta_sql
 
 pytestmark = pytest.mark.spark
 
@@ -78,8 +71,8 @@ def by_spark(patched):
 
 def from_the_sources(patched):
     """Spark reads the changes, and computes groups that they touch again."""
-    patched.setattr(local_changes, "LOCAL_ROWS_MAX", -1)
-    patched.setattr(incremental_aggregate.IncrementalAggregate, "of", lambda _: None)
+    patched.setattr(local_reads, "LOCAL_ROWS_MAX", -1)
+    patched.setattr(aggregates.IncrementalAggregate, "of", lambda _: None)
 
 
 WAYS = (by_the_driver, by_spark, from_the_sources)
@@ -199,7 +192,7 @@ def test_most_rows_changed(spark, sources, monkeypatch):
     orders, _ = sources
     query = query_of("decimals", sources)
     view = sh.materialize(spark, "gold.mostly", query)
-    monkeypatch.setattr(local_changes, "MOSTLY_CHANGED_ROWS_MIN", 5)
+    monkeypatch.setattr(local_reads, "MOSTLY_CHANGED_ROWS_MIN", 5)
     orders.append([order(n, 1, "2.00", n % 4) for n in range(8)])
     assert view.refresh().whole_because == refresh.MOSTLY_CHANGED
     require_right(spark, view, query)
@@ -221,32 +214,30 @@ def test_a_sum_that_does_not_fit_is_computed_again(spark, sources, caplog):
 
 
 def came_and_went_alike(patched):
-    real = local_changes.LocalChanges.net
+    real = local_reads.LocalChanges.net
 
     def all_came(self, columns):
-        return real(local_changes.LocalChanges(self.rows, np.abs(self.weights)), columns)
+        return real(local_reads.LocalChanges(self.rows, np.abs(self.weights)), columns)
 
-    patched.setattr(local_changes.LocalChanges, "net", all_came)
+    patched.setattr(local_reads.LocalChanges, "net", all_came)
 
 
 def a_sum_of_nothing_is_zero(patched):
-    patched.setattr(
-        aggregate_functions.Aggregate, "result_sql", lambda self: aggregate_functions.value_name(self.column)
-    )
+    patched.setattr(aggregates.Aggregate, "result_sql", lambda self: aggregates.value_name(self.column))
 
 
 def a_minimum_that_went_stays(patched):
-    real = aggregate_functions.Aggregate.is_known_sql
+    real = aggregates.Aggregate.is_known_sql
     known = lambda self: "TRUE" if self.kind in ("min", "max") else real(self)  # noqa: E731
-    patched.setattr(aggregate_functions.Aggregate, "is_known_sql", known)
+    patched.setattr(aggregates.Aggregate, "is_known_sql", known)
 
 
 def an_empty_group_stays(patched):
-    patched.setattr(incremental_aggregate.IncrementalAggregate, "_remains_sql", lambda *_, **__: "TRUE")
+    patched.setattr(aggregates.IncrementalAggregate, "_remains_sql", lambda *_, **__: "TRUE")
 
 
 def rows_before_are_those_behind(patched):
-    patched.setattr(index_lookup, "rewind_rows", lambda rows, *_: rows)
+    patched.setattr(local_reads, "rewind_rows", lambda rows, *_: rows)
 
 
 def no_rows_beside(patched):
@@ -254,7 +245,7 @@ def no_rows_beside(patched):
 
     def none(*args):
         found = real(*args)
-        return found and index_lookup.JoinedRows(found.old.slice(0, 0), found.new.slice(0, 0))
+        return found and local_reads.JoinedRows(found.old.slice(0, 0), found.new.slice(0, 0))
 
     patched.setattr(step_inputs, "lookup_joined_rows", none)
 
@@ -265,10 +256,10 @@ def equal_rows_begin_at_one(patched):
 
 def part_of_a_key_is_enough(patched):
     def first(on, side, moving, other, key):
-        pairs = list(indexed_join.iter_equal_columns(on, side, other))
+        pairs = list(delta_sql.iter_equal_columns(on, side, other))
         return ("cust",) if pairs else None
 
-    patched.setattr(indexed_join, "_matching_key_columns", first)
+    patched.setattr(delta_sql, "_matching_key_columns", first)
 
 
 PLANTS = [

@@ -13,12 +13,11 @@ from spark.statements.columns import CHECKS, DOCUMENT, GENERATED, IDENTITY, Form
 from spark.statements.history import History
 from spark.statements.lakehouse import Lakehouse
 from spark.statements.subjects import DifferenceError, Figures
-from streamhouse_spark.lake.iceberg import merge_changes
-from streamhouse_spark.lake.iceberg.maintenance import compaction
+from streamhouse_spark.lake.iceberg import compaction, position_deletes
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.log.commits.delete_vectors import NO_DELETIONS
-from streamhouse_spark.table import rollback
-from streamhouse_spark.table.branching.branch_diff import BranchChanges
+from streamhouse_spark.log.delete_vectors import NO_DELETIONS
+from streamhouse_spark.table.versioning import rollback
+from streamhouse_spark.table.versioning.publication import BranchChanges
 from streamhouse_spark.warehouse import cloning
 
 pytestmark = pytest.mark.spark
@@ -91,8 +90,8 @@ def tiering_leaves_files_of_paimon_as_they_are(patch):
 
 
 def tiering_by_key_forgets_rows_that_changed(patch):
-    really = merge_changes.write_changes
-    patch.setattr(merge_changes, "write_changes", lambda *a, **k: [f for f in really(*a, **k) if f.deletes is None])
+    really = position_deletes.write_changes
+    patch.setattr(position_deletes, "write_changes", lambda *a, **k: [f for f in really(*a, **k) if f.deletes is None])
 
 
 def compaction_brings_deleted_rows_back(patch):

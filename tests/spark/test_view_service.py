@@ -11,7 +11,7 @@ import pytest
 import streamhouse_spark as sh
 from kit.waiting import wait_for
 from spark.view_histories import order, require_right
-from streamhouse_spark.datasource.session_warehouse import connect_catalog
+from streamhouse_spark.datasource.session import connect_catalog
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.service import tiering_service
 from streamhouse_spark.views import refresh

@@ -14,8 +14,8 @@ from sqlglot.errors import SqlglotError
 import streamhouse_spark as sh
 from spark.view_histories import require_right
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.views.ivm.determinism import AGGREGATE_FUNCTIONS, SCALAR_FUNCTIONS
-from streamhouse_spark.views.ivm.dialect import QueryDialect, print_sql
+from streamhouse_spark.views.ivm.logical_plan import QueryDialect, print_sql
+from streamhouse_spark.views.ivm.query_parser import AGGREGATE_FUNCTIONS, SCALAR_FUNCTIONS
 from streamhouse_spark.views.query_analysis import have_equal_plans
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]

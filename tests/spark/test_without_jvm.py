@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark.session import COLUMNS, rows
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource.read import partitions as pieces
-from streamhouse_spark.datasource.stream.admission import fair_shares, limit_ends
+from streamhouse_spark.datasource.stream.batch_limits import fair_shares, limit_ends
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.datasource.write.sink_transactions import query_transaction
 from streamhouse_spark.errors import CorruptDataError, TableNotFoundError

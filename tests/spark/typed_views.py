@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 
 import streamhouse_spark as sh
 from streamhouse_spark import InvalidOptionError, Table
-from streamhouse_spark.views import local_changes, local_executor
-from streamhouse_spark.views.ivm import incremental_aggregate
+from streamhouse_spark.views import local_executor, local_reads
+from streamhouse_spark.views.ivm import aggregates
 from view_histories.history import DifferenceError
 
 NAN = float("nan")
@@ -243,8 +243,8 @@ def _by_spark() -> Iterator[Any]:
 
 
 def _from_sources() -> Iterator[Any]:
-    yield mock.patch.object(local_changes, "LOCAL_ROWS_MAX", -1)
-    yield mock.patch.object(incremental_aggregate.IncrementalAggregate, "of", return_value=None)
+    yield mock.patch.object(local_reads, "LOCAL_ROWS_MAX", -1)
+    yield mock.patch.object(aggregates.IncrementalAggregate, "of", return_value=None)
 
 
 WAYS = {"by the driver": _by_driver, "by Spark": _by_spark, "from the sources": _from_sources}

@@ -20,9 +20,9 @@ from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, settin
 from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageRefusedError
-from streamhouse_spark.storage.remote.byte_ranges import PIECE_BYTES_MAX
+from streamhouse_spark.storage.prefetch import PIECE_BYTES_MAX
+from streamhouse_spark.storage.remote.conditional_put_probe import HELD_ROUNDS, RACERS, ROUNDS
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
-from streamhouse_spark.storage.remote.put_race_probe import HELD_ROUNDS, RACERS, ROUNDS
 from streamhouse_spark.storage.remote.retry import RETRY_MS_MAX
 from streamhouse_spark.storage.s3 import client as s3_client
 from streamhouse_spark.storage.s3.storage import S3Storage

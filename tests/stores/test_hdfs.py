@@ -9,8 +9,7 @@ import pytest
 from storage.hdfs_server import running_hdfs
 from stores.servers import Server, hdfs
 from streamhouse_spark.errors import StorageRefusedError
-from streamhouse_spark.storage.hdfs.client import AnswerError
-from streamhouse_spark.storage.hdfs.storage import HdfsStorage, hdfs_storage
+from streamhouse_spark.storage.hdfs.storage import AnswerError, HdfsStorage, hdfs_storage
 
 pytestmark = pytest.mark.stores
 

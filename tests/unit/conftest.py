@@ -15,7 +15,7 @@ from faults.sim import SimClock, sim_world
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -13,8 +13,8 @@ from kit.tables import tier
 from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Warehouse, export_metrics, relocate
 from streamhouse_spark.errors import LakeMismatchError, StreamhouseError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.inspect import Inspect
-from streamhouse_spark.table.table_lake import LakeView
+from streamhouse_spark.table.lake import LakeView
+from streamhouse_spark.table.system_views import Inspect
 
 INJECTED = {"self", "world", "storage"}
 """Parameters that take parts of the package, which tests put in place of the real ones."""

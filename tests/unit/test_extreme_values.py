@@ -28,13 +28,13 @@ from streamhouse_spark.errors import (
     LakeMismatchError,
     SchemaMismatchError,
 )
+from streamhouse_spark.expressions.filters import parse_filter
+from streamhouse_spark.expressions.partition_filter import PartitionMatch
+from streamhouse_spark.expressions.predicates import constant_bounds, may_match
+from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.log import staging
-from streamhouse_spark.query.filter_parsing import parse_filter
-from streamhouse_spark.query.partition_match import PartitionMatch
-from streamhouse_spark.query.predicates import constant_bounds, may_match
-from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.write.key_parsing import parse_keys
+from streamhouse_spark.write.upsert import parse_keys
 
 UTC = pa.timestamp("us", "UTC")
 INT32, INT64 = 1 << 31, 1 << 63

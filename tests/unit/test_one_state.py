@@ -10,15 +10,15 @@ import pytest
 from kit.tables import tier
 from property.stream_driver import Opened
 from streamhouse_spark import OffsetRange, Table, Warehouse
-from streamhouse_spark.datasource.catalog.scan import scan
-from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.arrow_reader import make_partitions
 from streamhouse_spark.datasource.read.partitions import read_plan
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.offset_range_scan import plan_ranges
-from streamhouse_spark.read.planner import plan_lake
+from streamhouse_spark.datasource.scan import scan
+from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.scan.arrow_reader import make_partitions
+from streamhouse_spark.expressions.filters import Projection
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.offset_scan import plan_ranges
+from streamhouse_spark.read.scan_planning import plan_lake
 from streamhouse_spark.read.union_read import plan_union, read_snapshot_rows
 from streamhouse_spark.warehouse.preview import first_rows
 

@@ -9,7 +9,7 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import TableNotFoundError, Warehouse
-from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.storage.local import LocalStorage
 
 

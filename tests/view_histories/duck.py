@@ -20,10 +20,10 @@ from sqlglot import exp
 
 from streamhouse_spark import OffsetRange, StreamhouseError
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.history import state_at
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
-from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.views.step_planning import first_offsets
 from streamhouse_spark.warehouse.process_cache import Connection

@@ -21,12 +21,13 @@ from pyspark.errors import PySparkException
 from faults.faulty_storage import Crash, Fault
 from faults.sequential import one_thing_at_a_time
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError, Table
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table import refresh_commit
 from streamhouse_spark.table.refresh_commit import last_refresh
-from streamhouse_spark.views import local_changes, local_executor, min_max_cache, refresh
+from streamhouse_spark.views import local_executor, local_reads, min_max_cache, refresh
 from streamhouse_spark.views.create import create_and_refresh
-from streamhouse_spark.views.ivm import incremental_aggregate, min_max, top_k
+from streamhouse_spark.views.ivm import aggregates, min_max
+from streamhouse_spark.views.ivm import min_max as top_k
 from view_histories import tables
 from view_histories.duck import in_duckdb, reference
 from view_histories.grammar import Grammar, Kinds, Query
@@ -429,8 +430,8 @@ def by_the_engine() -> Iterator[None]:
 def from_the_sources() -> Iterator[None]:
     """Changes are read by SQL, and groups that they touch are computed again."""
     with (
-        mock.patch.object(local_changes, "LOCAL_ROWS_MAX", -1),
-        mock.patch.object(incremental_aggregate.IncrementalAggregate, "of", return_value=None),
+        mock.patch.object(local_reads, "LOCAL_ROWS_MAX", -1),
+        mock.patch.object(aggregates.IncrementalAggregate, "of", return_value=None),
     ):
         yield
 
@@ -438,7 +439,7 @@ def from_the_sources() -> Iterator[None]:
 @contextmanager
 def of_many_changes() -> Iterator[None]:
     """Few changes count as many, so that the whole query may be computed."""
-    with mock.patch.object(local_changes, "MOSTLY_CHANGED_ROWS_MIN", 2):
+    with mock.patch.object(local_reads, "MOSTLY_CHANGED_ROWS_MIN", 2):
         yield
 
 

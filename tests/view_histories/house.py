@@ -15,7 +15,7 @@ from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import SimClock, SimIds
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage

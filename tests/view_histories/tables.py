@@ -16,9 +16,9 @@ from kit.tables import tier
 from streamhouse_spark import OffsetRange, Table
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.views.step_planning import first_offsets
 from view_histories.grammar import Kinds

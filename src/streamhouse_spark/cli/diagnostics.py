@@ -23,7 +23,7 @@ from typing import Final, Literal
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.catalog.scan.file_systems import S3A, file_system_remedy, scheme_of
+from streamhouse_spark.datasource.scan.file_systems import S3A, file_system_remedy, scheme_of
 from streamhouse_spark.errors import StreamhouseError, WarehouseNotFoundError
 from streamhouse_spark.kv.lmdb.environment import Environment
 from streamhouse_spark.kv.lmdb.tablet_files import (
@@ -33,12 +33,12 @@ from streamhouse_spark.kv.lmdb.tablet_files import (
     cache_folder,
     list_cached_tablets,
 )
-from streamhouse_spark.log.lifecycle.log_locations import log_locations_of
-from streamhouse_spark.log.lifecycle.tiering_failures import list_failures
+from streamhouse_spark.log.catalog.log_locations import log_locations_of
+from streamhouse_spark.log.tiering_failures import list_failures
 from streamhouse_spark.storage.factory import network_file_system
-from streamhouse_spark.table.branching.incomplete_branches import IncompleteBranch, find_incomplete_branches
-from streamhouse_spark.table.health import TableHealth, table_health
+from streamhouse_spark.table.status import TableHealth, table_health
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.versioning.branches import IncompleteBranch, find_incomplete_branches
 from streamhouse_spark.warehouse.table_batch import open_listed
 from streamhouse_spark.warehouse.warehouse import Warehouse
 

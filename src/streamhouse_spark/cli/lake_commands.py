@@ -1,17 +1,26 @@
-"""Lake maintenance commands: compact, optimize, expire-snapshots, remove-orphan-files, rewrite-manifests."""
+"""Commands of a table's lake: adopt, retier, partitions, compact, optimize, expire, orphan files, manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 import click
 import pyarrow as pa
+from rich.console import Console
 
-from streamhouse_spark.cli.session import Command, Session, take_duration_ms
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
-from streamhouse_spark.query.sql_condition import parse_where
-from streamhouse_spark.table.lake_maintenance import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
+from streamhouse_spark.cli.session import Command, Session, take_duration_ms, take_names, take_pairs, take_values
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.where import parse_where
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.schema.partitioning import split_fields
+from streamhouse_spark.table.drop_partition import DropPartitionReport, drop_partitions
+from streamhouse_spark.table.maintenance.lake import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
+from streamhouse_spark.table.maintenance.tiering import RetierReport
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.adoption import AdoptReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -219,3 +228,176 @@ def rewrite_manifests(session: Session, table: str, *, dry_run: bool) -> None:
         "dry_run": dry_run,
     }
     session.output.rows(pa.Table.from_pylist([row], schema=_MANIFESTS))
+
+
+@click.command(
+    "retier",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse retier sales.orders --dry-run
+streamhouse -w ./warehouse retier sales.orders
+streamhouse -w ./warehouse tier --once sales.orders
+""",
+)
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Only show what would be tiered again, and what would be lost.")
+@click.option(
+    "--allow-loss",
+    is_flag=True,
+    help="Lose rows that were trimmed from the log, and restore rows of dropped partitions that it still holds.",
+)
+@click.pass_obj
+def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> None:
+    """Rebuild the lake of a table from its hot log at a new location.
+
+    Use it if the lake was rolled back, damaged or deleted. Reads use the log until the next round of `streamhouse tier`
+    has moved all rows. Files of the former lake stay until the table is dropped. The command fails, with the row
+    counts, if some rows exist only in the lake.
+    """
+    opened = session.warehouse.table(table)
+    with session.output.working(f"retier {opened.name}"):
+        report = opened.retier(allow_loss=allow_loss, dry_run=dry_run)
+    session.output.document(asdict(report), lambda console: _render_retier(report, console))
+
+
+def _render_retier(report: RetierReport, console: Console) -> None:
+    verb = "would be" if report.dry_run else "is"
+    console.print(
+        f"the lake of {report.table} {verb} built anew at {report.lake_location}: {report.rows:,} offsets to tier, "
+        f"{report.lost_rows:,} lost; {report.former_location} is left as it is",
+        markup=False,
+    )
+    if not report.dry_run:
+        console.print(f"next: streamhouse tier --once {report.table}", markup=False)
+
+
+@click.command(
+    "adopt",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse adopt sales.orders --dry-run
+streamhouse -w ./warehouse adopt sales.orders --lake legacy.orders
+streamhouse -w ./warehouse adopt sales.people --primary-key id
+""",
+)
+@click.argument("table")
+@click.option("--lake", metavar="DATABASE.TABLE", help="The lake table; by default it has the table's own name.")
+@click.option(
+    "--primary-key",
+    multiple=True,
+    callback=take_names,
+    metavar="COLUMNS",
+    help="Create a primary-key table; rows must be unique by these columns. A Paimon table has its own key.",
+)
+@click.option(
+    "-p", "--property", "properties", multiple=True, callback=take_pairs, metavar="KEY=VALUE", help="A table property."
+)
+@click.option("--dry-run", is_flag=True, help="Only check whether the table can be adopted.")
+@click.pass_obj
+def adopt(
+    session: Session,
+    table: str,
+    *,
+    lake: str | None,
+    primary_key: list[str],
+    properties: Mapping[str, str],
+    dry_run: bool,
+) -> None:
+    """Create a table from an existing Iceberg or Paimon table, with its rows.
+
+    The rows become the table's history and are not rewritten; new rows are tiered into the same lake table. Dropping
+    the table later keeps the lake table, with all tiered rows. If both kinds of table have the name, select one with -p
+    table.datalake.format=paimon.
+    """
+    warehouse = session.warehouse
+    with session.output.working(f"adopt {lake or table}"):
+        report = warehouse.adopt_table(table, lake, primary_key=primary_key, properties=properties, dry_run=dry_run)
+    document = {**asdict(report), "dry_run": dry_run}
+    session.output.document(document, lambda console: _render_adoption(report, console, dry_run=dry_run))
+
+
+def _render_adoption(report: AdoptReport, console: Console, *, dry_run: bool) -> None:
+    done = "would adopt" if dry_run else "adopted"
+    console.print(
+        f"{done} {report.location} as {report.table}: {report.rows:,} rows in {report.files:,} files, "
+        f"columns {report.schema}",
+        markup=False,
+    )
+
+
+@click.command(
+    "drop-partition",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse drop-partition sales.orders day=2026-01-31 --dry-run
+streamhouse -w ./warehouse drop-partition sales.orders day=2026-01-31 country=de --yes
+""",
+)
+@click.argument("table")
+@click.argument("values", metavar="COLUMN=VALUE...", nargs=-1, required=True, callback=take_values)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.pass_obj
+def drop_partition(session: Session, table: str, values: Mapping[str, str], *, yes: bool, dry_run: bool) -> None:
+    """Remove the rows of all matching partitions after confirmation.
+
+    Give values of some or all partition columns; __HIVE_DEFAULT_PARTITION__ stands for null. In a primary-key table the
+    rows are deleted. Otherwise rows written before the call are tiered and removed from the lake in one snapshot; older
+    lake snapshots contain them until they expire.
+    """
+    parse_table_name(table).require_table("drop partitions of")
+    opened = session.warehouse.table(table)
+    match = PartitionMatch.of_texts(values, opened.state.schema, opened.partition_by, opened.name)
+    chosen = PartitionMatches((match,))
+    subject = f"partition ({match}) of {opened.name}"
+    if dry_run:
+        _print_report(session, _drop_partition(session, opened, chosen, dry_run=True), f"would drop {subject}")
+        return
+    if not yes:
+        preview = _drop_partition(session, opened, chosen, dry_run=True)
+        if not click.confirm(f"drop {subject} with {preview.rows:,} rows?", err=True):
+            raise click.Abort
+    _print_report(session, _drop_partition(session, opened, chosen, dry_run=False), f"dropped {subject}")
+
+
+def _drop_partition(session: Session, table: Table, chosen: PartitionMatches, *, dry_run: bool) -> DropPartitionReport:
+    with session.output.working(f"{'check' if dry_run else 'drop'} partitions of {table.name}"):
+        return drop_partitions(table, chosen, dry_run=dry_run)
+
+
+@click.command(
+    "set-partitioning",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse set-partitioning sales.orders 'hours(at)' region
+streamhouse -w ./warehouse set-partitioning sales.orders --none
+""",
+)
+@click.argument("table")
+@click.argument("fields", metavar="FIELD...", nargs=-1)
+@click.option("--none", "is_none", is_flag=True, help="Stop partitioning new rows.")
+@click.pass_obj
+def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_none: bool) -> None:
+    """Change the partition fields of a table for new rows.
+
+    Fields are columns, and transforms of columns such as 'days(at)' or 'truncate(4, name)'. Nothing is rewritten: lake
+    files keep their partitions, the next tiering round writes by the new fields, and reads support both. The lake must
+    be an Iceberg table.
+    """
+    if bool(fields) == is_none:
+        raise click.UsageError("give the fields to partition by, or --none")
+    parse_table_name(table).require_table("change the partitioning of")
+    opened = session.warehouse.table(table)
+    before = list(opened.state.parsed.partitioned_by)
+    opened.set_partitioning([piece for text in fields for piece in split_fields(text)])
+    now = list(opened.state.parsed.partitioned_by)
+    session.output.document(
+        {"table": opened.name, "partition_by": now, "former_partition_by": before},
+        lambda c: c.print(f"partitioned {opened.name} by {', '.join(now) or 'nothing'}", markup=False),
+    )
+
+
+def _print_report(session: Session, report: DropPartitionReport, text: str) -> None:
+    session.output.document(
+        asdict(report), lambda c: c.print(f"{text}: {report.rows:,} rows, {report.files} lake files", markup=False)
+    )

@@ -1,8 +1,11 @@
-"""Output of commands: results on stdout, as text or JSON; progress and remarks on stderr, only on a terminal."""
+"""Output of commands: results on stdout, as text or JSON; progress, remarks and logs on stderr."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,8 +27,8 @@ from rich.progress import (
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from streamhouse_spark.core.json_encoding import json_text, plain_value
-from streamhouse_spark.schema.json_values import encode_row_texts, encode_rows
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.json_values import encode_row_texts, encode_rows, json_text, plain_value
 
 _PIPE_COLUMNS: Final = 100_000
 """Width of text that does not go to a terminal, so that nothing is cut."""
@@ -135,3 +138,49 @@ def format_value(value: Any) -> str:
         case float() | int():
             return str(plain)
     return json.dumps(plain, ensure_ascii=False)
+
+
+LOG_VARIABLE: Final = "STREAMHOUSE_LOG"
+_OWN: Final = "streamhouse_"
+"""Prefix of the extra attributes of our log records."""
+
+
+def log_to_stderr() -> None:
+    """Send log records to stderr: warnings as text, or with ``STREAMHOUSE_LOG=json`` INFO and above as JSON.
+
+    Raises `InvalidOptionError` for any other value of the variable.
+    """
+    form = os.environ.get(LOG_VARIABLE, "text")
+    if form not in ("text", "json"):
+        raise InvalidOptionError(f"{LOG_VARIABLE} is {form[:40]!r}, expected text or json")
+    root = logging.getLogger("streamhouse_spark")
+    for handler in [h for h in root.handlers if isinstance(h, _Lines)]:
+        root.removeHandler(handler)
+    root.addHandler(_JsonLines() if form == "json" else _TextLines())
+    root.setLevel(logging.INFO if form == "json" else logging.WARNING)
+
+
+class _Lines(logging.Handler):
+    pass
+
+
+class _TextLines(_Lines):
+    """Messages on stderr, without tracebacks."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.secho(record.getMessage(), err=True, fg="red")
+
+
+class _JsonLines(_Lines):
+    """One JSON object per record: time, level, logger, message, and the record's extra attributes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        at = dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds")
+        value = {
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        value |= {k.removeprefix(_OWN): v for k, v in vars(record).items() if k.startswith(_OWN)}
+        click.echo(json.dumps(value, ensure_ascii=False, default=str), err=True)

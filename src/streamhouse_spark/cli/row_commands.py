@@ -17,12 +17,12 @@ from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.core.option_parsing import parse_timestamp_ms
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commits.idempotency import find_stored_transaction
+from streamhouse_spark.expressions.where import parse_where
+from streamhouse_spark.log.idempotency import find_stored_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata, without_metadata
 from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
-from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import metadata_fields, read_log, start_offsets
-from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import encode_rows
 from streamhouse_spark.schema.row_conversion import convert_rows

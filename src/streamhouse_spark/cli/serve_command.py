@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import click
 
-from streamhouse_spark.cli.service_log import log_to_stderr
+from streamhouse_spark.cli.output import log_to_stderr
 from streamhouse_spark.cli.session import Command, Session, take_pairs
 from streamhouse_spark.errors import InvalidOptionError
 
@@ -135,11 +135,9 @@ def serve(
     a page. Nothing depends on this server, and any number of them may run: all shared state is in the warehouse. Runs
     until Ctrl-C.
     """
-    from streamhouse_spark.serve.access import Access
-    from streamhouse_spark.serve.access_file import ReloadingAcl, parse_tokens
+    from streamhouse_spark.serve.acl import Access, ReloadingAcl, parse_tokens
     from streamhouse_spark.serve.audit import AuditLog, require_writable
-    from streamhouse_spark.serve.listen_address import ListenAddress
-    from streamhouse_spark.serve.options import AccessOf, ServeOptions, VendOptions
+    from streamhouse_spark.serve.options import AccessOf, ListenAddress, ServeOptions, VendOptions
     from streamhouse_spark.serve.same_site import AllowedSites
     from streamhouse_spark.serve.server import serve as serve_until_stopped
 

@@ -199,7 +199,7 @@ def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str
 
 def take_fields(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
     """Callback of options with partition fields, like `take_names`: ``truncate(4, a),b``."""
-    from streamhouse_spark.schema.partition_fields import split_fields
+    from streamhouse_spark.schema.partitioning import split_fields
 
     return [field for text in value for field in split_fields(text) if field]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.cli.diagnostics import check_java, find_java, os_release
-from streamhouse_spark.datasource.worker_python import use_python
+from streamhouse_spark.datasource.session import use_python
 from streamhouse_spark.errors import MissingExtraError, StreamhouseError
 
 if TYPE_CHECKING:

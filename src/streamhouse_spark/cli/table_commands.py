@@ -11,18 +11,18 @@ import click
 import pyarrow as pa
 from rich.console import Console
 
-from streamhouse_spark.cli.costs import parse_prices, render_costs
 from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_fields, take_names, take_pairs
-from streamhouse_spark.config.view_definition import view_facts
+from streamhouse_spark.cli.status_commands import parse_prices, render_costs
+from streamhouse_spark.config.table_properties import view_facts
 from streamhouse_spark.core.paths import parse_database, parse_table_name
-from streamhouse_spark.handle import log_url
-from streamhouse_spark.log.lifecycle.tiering_failures import TieringFailure, list_failures
+from streamhouse_spark.log.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.archive_scan import count_archived_bytes
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.table_handle import log_url
 from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.write.file_readers import CsvOptions, file_format, open_rows
 

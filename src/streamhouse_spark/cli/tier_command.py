@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import pyarrow as pa
 
-from streamhouse_spark.cli.output import Output
-from streamhouse_spark.cli.service_log import log_to_stderr
+from streamhouse_spark.cli.maintenance_commands import select_tables
+from streamhouse_spark.cli.output import Output, log_to_stderr
 from streamhouse_spark.cli.session import Command, Session, fail_for
-from streamhouse_spark.cli.upkeep_commands import select_tables
-from streamhouse_spark.core.fork_safety import new_event
+from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.table_batch import TableBatch
@@ -140,7 +139,7 @@ def tier_here(table: Table) -> TieringReport:
 
 def _with_failure_note(tier_one: Callable[[Table], T]) -> Callable[[Table], T]:
     """Return the work with failures recorded next to the table, for people who do not see a scheduled job's output."""
-    from streamhouse_spark.service.failure_log import FailureNotes
+    from streamhouse_spark.service.tiering_service import FailureNotes
 
     def work(table: Table) -> T:
         with FailureNotes(table.world.clock).note_failure(table):
@@ -229,7 +228,7 @@ def _serve_on_spark(
     views: bool,
 ) -> None:
     from streamhouse_spark.spark import TieringService
-    from streamhouse_spark.views.view_metrics import view_measures
+    from streamhouse_spark.views.service import view_measures
 
     report = _create_reporter(session.output)
     with session.output.doing() if views else nullcontext(lambda _: None) as show:

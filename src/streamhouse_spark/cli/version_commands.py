@@ -1,4 +1,4 @@
-"""``history``, ``rollback``: the versions of a table, and restoring the rows of an older one."""
+"""``history``, ``rollback``, ``clone``, tags and branches: the versions of a table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import click
 
 from streamhouse_spark.cli.session import Command, Session
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.table.rollback import RollbackReport
+from streamhouse_spark.log.catalog.branches import base_version_of_clone
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.versioning.rollback import RollbackReport
 
 
 @click.command(
@@ -83,4 +84,160 @@ def _print_report(session: Session, report: RollbackReport, verb: str) -> None:
             f"{report.rows_added:,} come back",
             markup=False,
         ),
+    )
+
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+@click.command(
+    "tag",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse tag sales.orders quarter-3
+streamhouse -w ./warehouse tag sales.orders before-backfill --version 41 --retain-days 30
+""",
+)
+@click.argument("table")
+@click.argument("name")
+@click.option("--version", help="Commit number or another tag; the newest commit by default.")
+@click.option("--retain-days", type=click.IntRange(min=1), help="Drop it after so many days; never by default.")
+@click.pass_obj
+def tag(session: Session, table: str, name: str, *, version: str | None, retain_days: int | None) -> None:
+    """Name a version of a table and retain the files that its readers need.
+
+    VERSION AS OF and rollback accept the name. Log files and the lake snapshot are retained despite compaction,
+    trimming, cleaning and expiry. Expiry by other engines does not know of it. `drop-tag` ends it.
+    """
+    parse_table_name(table).require_table("tag")
+    retain_ms = None if retain_days is None else retain_days * _DAY_MS
+    created = session.warehouse.table(table).create_tag(name, version, retain_ms=retain_ms)
+    session.output.document(
+        {"table": table, **asdict(created)},
+        lambda console: console.print(f"{created.name} is commit {created.version} of {table}", markup=False),
+    )
+
+
+@click.command("tags", cls=Command, examples="streamhouse -w ./warehouse tags sales.orders")
+@click.argument("table")
+@click.pass_obj
+def tags(session: Session, table: str) -> None:
+    """Show the tags of a table.
+
+    The newest commit is shown as main.
+    """
+    parse_table_name(table).require_table("show the tags of")
+    session.output.rows(session.warehouse.table(table).inspect.refs())
+
+
+@click.command("drop-tag", cls=Command, examples="streamhouse -w ./warehouse drop-tag sales.orders quarter-3")
+@click.argument("table")
+@click.argument("name")
+@click.pass_obj
+def drop_tag(session: Session, table: str, name: str) -> None:
+    """Drop a tag of a table. Cleaning deletes the files that only it retained, after the grace period."""
+    parse_table_name(table).require_table("drop a tag of")
+    session.warehouse.table(table).drop_tag(name)
+    session.output.document(
+        {"table": table, "dropped": name},
+        lambda console: console.print(f"dropped the tag {name} of {table}", markup=False),
+    )
+
+
+@click.command(
+    "clone",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse clone sales.orders sales.orders_test
+streamhouse -w ./warehouse clone sales.orders sales.orders_before --version 41
+streamhouse -w ./warehouse clone sales.orders audit.orders_q3 --version quarter-3
+""",
+)
+@click.argument("source")
+@click.argument("target")
+@click.option("--version", help="Commit number or a tag of the source; the newest commit by default.")
+@click.pass_obj
+def clone(session: Session, source: str, target: str, *, version: str | None) -> None:
+    """Create a table from a version of another without copying lake files.
+
+    Afterwards the tables are independent: writes, deletes and column changes of one do not affect the other. Rows of
+    the hot log are copied. Shared lake files stay until the clone is dropped and cleaned, even if the source is
+    dropped.
+    """
+    parse_table_name(source).require_table("clone")
+    parse_table_name(target).require_table("clone to")
+    with session.output.working(f"clone {source}"):
+        cloned = session.warehouse.clone_table(source, target, version=version)
+    began = base_version_of_clone(session.warehouse.table(source).refresh(), cloned.uuid)
+    session.output.document(
+        {"source": source, "target": target, "version": began.version, "lake_snapshot": began.lake_snapshot},
+        lambda console: console.print(f"{target} is a clone of commit {began.version} of {source}", markup=False),
+    )
+
+
+@click.command(
+    "branch",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse branch sales.orders audit
+streamhouse -w ./warehouse append 'sales.orders$branch_audit' orders.csv
+streamhouse -w ./warehouse head 'sales.orders$branch_audit'
+streamhouse -w ./warehouse publish-branch sales.orders audit
+""",
+)
+@click.argument("table")
+@click.argument("name")
+@click.pass_obj
+def branch(session: Session, table: str, name: str) -> None:
+    """Create a branch whose changes are isolated from the table.
+
+    It starts at the table's latest version, and is read and written as TABLE$branch_NAME. `publish-branch` publishes
+    its changes to the table, `drop-branch` discards them; `tags` lists it. Rows of the hot log are copied, lake files
+    are not.
+    """
+    parse_table_name(table).require_table("make a branch of")
+    opened = session.warehouse.table(table)
+    with session.output.working(f"make the branch {name} of {table}"):
+        created = opened.create_branch(name)
+    session.output.document(
+        {"table": table, **asdict(created)},
+        lambda console: console.print(
+            f"{table}$branch_{created.name} begins with commit {created.version} of {table}", markup=False
+        ),
+    )
+
+
+@click.command("publish-branch", cls=Command, examples="streamhouse -w ./warehouse publish-branch sales.orders audit")
+@click.argument("table")
+@click.argument("name")
+@click.pass_obj
+def publish_branch(session: Session, table: str, name: str) -> None:
+    """Publish the changes of a branch to its table atomically, and end it.
+
+    If the table has changed since the branch began, the branch is published only if its changes are still correct after
+    those; otherwise nothing is published. Idempotent.
+    """
+    parse_table_name(table).require_table("publish a branch of")
+    opened = session.warehouse.table(table)
+    with session.output.working(f"publish the branch {name} of {table}"):
+        done = opened.fast_forward(name)
+    session.output.document(
+        asdict(done),
+        lambda console: console.print(
+            f"commit {done.version} of {table} has the changes of its branch {done.branch}", markup=False
+        ),
+    )
+
+
+@click.command("drop-branch", cls=Command, examples="streamhouse -w ./warehouse drop-branch sales.orders audit")
+@click.argument("table")
+@click.argument("name")
+@click.pass_obj
+def drop_branch(session: Session, table: str, name: str) -> None:
+    """Drop a branch of a table and discard its changes. Cleaning deletes its files after the grace period."""
+    parse_table_name(table).require_table("drop a branch of")
+    session.warehouse.table(table).drop_branch(name)
+    session.output.document(
+        {"table": table, "dropped": name},
+        lambda console: console.print(f"dropped the branch {name} of {table}", markup=False),
     )

@@ -1,31 +1,282 @@
-"""ALTER TABLE: a set of changes, and the resulting schema and properties. Pure."""
+"""Renaming, dropping and widening of columns: conditions and effects. Pure.
+
+A table's properties follow a column in the same record. The data layout depends on the types of keys and on partition
+columns, whose names are in the lake's partitioning, so these cannot change.
+
+ALTER TABLE: a set of changes, and the resulting schema and properties. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from streamhouse_spark.config.column_changes import ColumnChanges, apply_column_changes, refuse_partition_names
-from streamhouse_spark.config.properties import (
+import pyarrow as pa
+
+from streamhouse_spark.config.table_properties import (
+    FIELD,
+    PARTITION_FIELDS,
     PRIMARY_KEY,
+    VERSION_COLUMN,
     TableProperties,
     alter_properties,
     parse_properties,
 )
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.option_parsing import parse_names
+from streamhouse_spark.core.option_parsing import join_names, parse_names
 from streamhouse_spark.core.types import is_text_list
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.ddl import TextSize, parse_type, type_name
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
-from streamhouse_spark.schema.evolution import names_by_id, with_positions, without_not_null
-from streamhouse_spark.schema.partition_fields import PartitionField
-from streamhouse_spark.schema.table_schema import TableSchema, new_columns
+from streamhouse_spark.schema.evolution import (
+    names_by_id,
+    with_inner_changes,
+    with_names,
+    with_positions,
+    with_types,
+    without_columns,
+    without_not_null,
+)
+from streamhouse_spark.schema.nested_fields import InnerChanges, Path, split_path
+from streamhouse_spark.schema.partitioning import PartitionField, join_fields, parse_fields, split_fields
+from streamhouse_spark.schema.table_schema import TableSchema, canonical_type, new_columns
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from streamhouse_spark.schema.table_schema import SparkSchema
+
+
+_STATISTICS: Final = "table.statistics.columns"
+_LISTS: Final = (PRIMARY_KEY, "bucket.key", _STATISTICS)
+"""Properties that are lists of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChanges:
+    """Changes of existing columns, by their names before all changes."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    widened: Mapping[str, pa.DataType] = field(default_factory=dict)
+    sizes: Mapping[str, TextSize] = field(default_factory=dict)
+    """Lengths of widened columns that become CHAR(n) or VARCHAR(n)."""
+    fields: tuple[tuple[Path, pa.DataType], ...] = ()
+    """New nested fields: the column's name before the changes, and the path from there after the other changes."""
+
+    def __bool__(self) -> bool:
+        return bool(self.renamed or self.dropped or self.widened or self.fields)
+
+    @classmethod
+    def of(cls, renamed: object, dropped: object, widened: object) -> ColumnChanges:
+        """Validate and combine the changes.
+
+        Raises `InvalidOptionError` for an invalid mapping or list of names, `SchemaMismatchError` for an unknown type.
+        """
+        for name, mapping in (("rename_columns", renamed), ("widen_columns", widened)):
+            if not isinstance(mapping, Mapping | None) or not all(isinstance(column, str) for column in mapping or ()):
+                raise InvalidOptionError(f"{name} is {mapping!r}, expected a mapping of column names")
+        if not isinstance(dropped, list | tuple) or not all(isinstance(column, str) for column in dropped):
+            raise InvalidOptionError(f"drop_columns is {dropped!r}, expected a list of column names")
+        names = dict(renamed or {})  # type: ignore[call-overload]
+        if not all(isinstance(name, str) for name in names.values()):
+            raise InvalidOptionError(f"rename_columns is {renamed!r}, expected a mapping of old to new names")
+        types = {column: _parse_type(column, mapping) for column, mapping in dict(widened or {}).items()}  # type: ignore[call-overload]
+        dropped_and_changed = {name.casefold() for name in dropped} & {name.casefold() for name in (*names, *types)}
+        if dropped_and_changed:
+            raise InvalidOptionError(
+                f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do only one of these"
+            )
+        return cls(names, tuple(dropped), types, _parse_sizes(dict(widened or {})))  # type: ignore[call-overload]
+
+
+def _parse_type(column: str, type_or_text: object) -> pa.DataType:
+    if isinstance(type_or_text, pa.DataType):
+        return canonical_type(type_or_text, column=column)
+    if isinstance(type_or_text, str):
+        return parse_type(type_or_text)
+    raise InvalidOptionError(
+        f"widen_columns: the type of '{column}' is {type_or_text!r}, expected a type, or its name in SQL"
+    )
+
+
+def _parse_sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
+    sizes = {
+        column: TextSize.parse(type_or_text) for column, type_or_text in types.items() if isinstance(type_or_text, str)
+    }
+    return {column: size for column, size in sizes.items() if size is not None}
+
+
+def apply_column_changes(
+    changes: ColumnChanges,
+    schema: TableSchema,
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+    former_schemas: Iterable[TableSchema] = (),
+) -> tuple[TableSchema, dict[str, str]]:
+    """Return the schema and the properties after ``changes``. ``former_schemas`` are all schemas that the table had.
+
+    Raises `SchemaMismatchError` for an unknown column, a name that is taken or invalid, a type that is not wider, and
+    if no column would remain; `InvalidOptionError` for a column whose role forbids the change.
+    """
+    changes, nested_changes = _split_nested_changes(changes, schema)
+    _require_allowed(changes, schema, partition_by, properties, nested_changes)
+    after = with_inner_changes(schema, nested_changes, former_schemas)
+    after = with_types(after, changes.widened, changes.sizes)
+    after = without_columns(after, changes.dropped) if changes.dropped else after
+    after = with_names(after, changes.renamed)
+    names = {schema.column(old).name: new for old, new in changes.renamed.items()}
+    dropped_names = {schema.column(name).name for name in changes.dropped}
+    return after, _rename_in_properties(properties, schema, names, dropped_names)
+
+
+def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[ColumnChanges, dict[str, InnerChanges]]:
+    """Separate changes of whole columns from those of nested fields. An existing column name may contain dots."""
+    renamed: dict[str, dict[Path, str]] = {}
+    widened: dict[str, dict[Path, pa.DataType]] = {}
+    dropped: dict[str, list[Path]] = {}
+    added: dict[str, list[tuple[Path, pa.DataType]]] = {}
+    inner: set[str] = set()
+    for text in dict.fromkeys((*changes.renamed, *changes.widened, *changes.dropped)):
+        if schema.find(text) is not None or len(path := split_path(text)) == 1:
+            continue
+        name = schema.column(path[0]).name
+        inner.add(text)
+        if text in changes.renamed:
+            renamed.setdefault(name, {})[path[1:]] = changes.renamed[text]
+        if text in changes.widened:
+            if text in changes.sizes:
+                raise SchemaMismatchError(
+                    f"field '{text}' cannot have a length, which only columns have; make it STRING"
+                )
+            widened.setdefault(name, {})[path[1:]] = changes.widened[text]
+        if text in changes.dropped:
+            dropped.setdefault(name, []).append(path[1:])
+    for path, kind in changes.fields:
+        added.setdefault(schema.column(path[0]).name, []).append((path[1:], kind))
+    nested_changes = {
+        name: InnerChanges(
+            renamed.get(name, {}), tuple(dropped.get(name, ())), widened.get(name, {}), tuple(added.get(name, ()))
+        )
+        for name in {**renamed, **widened, **dropped, **added}
+    }
+    column_changes = replace(
+        changes,
+        renamed={name: new for name, new in changes.renamed.items() if name not in inner},
+        dropped=tuple(name for name in changes.dropped if name not in inner),
+        widened={name: kind for name, kind in changes.widened.items() if name not in inner},
+        fields=(),
+    )
+    dropped_and_changed = {schema.column(name).name for name in column_changes.dropped} & nested_changes.keys()
+    if dropped_and_changed:
+        raise InvalidOptionError(
+            f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do only one of these"
+        )
+    return column_changes, nested_changes
+
+
+def _require_allowed(
+    changes: ColumnChanges,
+    schema: TableSchema,
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+    nested_changes: Mapping[str, InnerChanges],
+) -> None:
+    parsed = parse_properties(properties, schema, partition_by)
+    partitions = {schema.column(name).name for name in partition_by}
+    key, bucket_key = set(parsed.primary_key), set(parsed.bucket_key)
+    version = {schema.column(properties[VERSION_COLUMN].strip()).name} if VERSION_COLUMN in properties else set()
+    roles: list[tuple[str, set[str], str]] = [
+        ("a partition column", partitions, "rows lie by it"),
+        ("of the primary key", key, "rows are found by it"),
+        ("the bucket key", bucket_key, "rows lie by it"),
+        ("what table.merge-engine compares", version, "rows are merged by it"),
+        *(
+            (f"named in the constraint '{c.name}'", set(c.condition.columns()), f"CHECK ({c.text})")
+            for c in parsed.checks
+        ),
+        ("cut into partitions", set(parsed.partition_sources), "rows lie by it"),
+    ]
+    generated = [
+        *((f"used by the generated column '{g.name}'", set(g.expression.columns()), g.text) for g in parsed.generated),
+        *(("generated", {g.name}, g.text) for g in parsed.generated),
+        *(("an identity column", {i.name}, i.sql) for i in (parsed.identity,) if i is not None),
+    ]
+    for name in changes.dropped:
+        _refuse(schema.column(name).name, "dropped", generated, "create a new table without it, and copy the rows")
+        _refuse(schema.column(name).name, "dropped", roles[4:-1], "drop the constraint first")
+        _refuse(schema.column(name).name, "dropped", roles, "create a new table without it, and copy the rows")
+    for name in changes.renamed:
+        _refuse(schema.column(name).name, "renamed", generated, "create a new table with that name, and copy the rows")
+        _refuse(schema.column(name).name, "renamed", roles[:1], "create a new table with that name, and copy the rows")
+        _refuse(schema.column(name).name, "renamed", roles[4:-1], "drop the constraint first")
+    for name, change in nested_changes.items():
+        if change.renamed or change.dropped or change.widened:
+            advice = "add a column of the type that you want"
+            _refuse(name, "changed inside", [*generated, *roles], advice)
+    # Paimon's hash differs for a wider type, Iceberg's does not.
+    fixed = roles[:3] if parsed.datalake_format == "paimon" else [*roles[:2], roles[-1]]
+    for name, kind in changes.widened.items():
+        column = schema.column(name)
+        if not kind.equals(column.type):
+            action = f"made {type_name(kind)}"
+            _refuse(column.name, action, fixed, "create a new table with that type, and copy the rows")
+
+
+def _refuse(column: str, change: str, roles: Sequence[tuple[str, set[str], str]], advice: str) -> None:
+    for role, columns, why in roles:
+        if column in columns:
+            raise InvalidOptionError(f"column '{column}' cannot be {change}: it is {role}, {why}; {advice}")
+
+
+def _rename_in_properties(
+    properties: Mapping[str, str], schema: TableSchema, names: Mapping[str, str], dropped_names: set[str]
+) -> dict[str, str]:
+    """Return the properties with columns renamed and dropped columns removed."""
+
+    def current_name(name: str) -> str | None:
+        schema_column = schema.find(name)
+        column = schema_column.name if schema_column is not None else name
+        return None if column in dropped_names else names.get(column, column)
+
+    renamed = {}
+    for name, value in properties.items():
+        new_name, new_value = name, value
+        if name in _LISTS and value.strip() != "*":
+            new_value = _join_names(value, current_name)
+        elif name == PARTITION_FIELDS:
+            fields = parse_fields(split_fields(value), schema)
+            new_value = join_fields(
+                replace(field, column=current_name(field.column) or field.column) for field in fields
+            )
+        elif name == VERSION_COLUMN:
+            new_value = current_name(value.strip()) or value
+        elif (match := FIELD.match(name)) is not None:
+            column = current_name(match["column"])
+            if column is None:
+                continue
+            new_name = f"fields.{column}{name[match.end('column') :]}"
+        renamed[new_name] = new_value
+    return renamed
+
+
+def _join_names(text: str, current_name: Callable[[str], str | None]) -> str:
+    before = parse_names(text)
+    after = [name for name in map(current_name, before) if name is not None]
+    return text if list(before) == after else join_names(after)
+
+
+def refuse_partition_names(names: Sequence[str], partitions: Sequence[str]) -> None:
+    """Reject new columns with names of the lake table's partitions by bucket or transform.
+
+    ``partitions`` are all names that these ever had. Raises `SchemaMismatchError`.
+    """
+    folded_names = {name.casefold().rstrip("_") for name in partitions}
+    for name in names:
+        if name.casefold().rstrip("_") in folded_names:
+            raise SchemaMismatchError(
+                f"the new column '{name}' has the name of the lake table's partition by bucket or transform; choose "
+                "another name"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import uuid
 from dataclasses import field
 from typing import NamedTuple, Protocol
 
-from streamhouse_spark.core.background import IN_CALL, IN_THREAD, Background
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.post_commit import IN_CALL, IN_THREAD, Background
 
 
 class Clock(Protocol):

@@ -1,34 +1,15 @@
-"""Layout of a warehouse. Every key is built and parsed only here.
+"""Names of tables and databases, keys of their objects, and locations of warehouses.
 
-::
-
-    streamhouse.json                                 format version and id of the warehouse, and where it was written
-    relocation.json                                  the ids of a copy; only during relocation
-    <database>/database.json                         the database exists
-    <database>/database-00000002.json                it was dropped, recreated, or its comment changed
-    <database>/<table>/names/00000001.json           the name refers to table <uuid>, or to none
-    tables/<uuid>/commits/00000000000000000042.json  the table's commit log, put-if-absent, never rewritten
-    tables/<uuid>/checkpoints/00000000000000000500   the table's state at a commit
-    tables/<uuid>/checkpoints/hint                   number of a recent checkpoint; only a hint
-    tables/<uuid>/floors/00000000000000000400        records below are void and may be deleted
-    tables/<uuid>/manifests/<uuid>.json              the actions of a record that is too large, or a page of
-                                                     the change archive
-    tables/<uuid>/segments/<uuid>.arrow              immutable Arrow IPC data
-    tables/<uuid>/tags/<uuid>                        the state of a tag, in the format of a checkpoint
-    tables/<uuid>/tiering-claim.json                 which service tiers the table now; only a hint
-    tables/<uuid>/refresh-claim.json                 which service refreshes the view now; only a hint
-    tables/<uuid>/tiering-failures.json              failed rounds of the table; only a hint
-    tables/<uuid>/location.json                      the URL of all of the above, for a placed table
-    tables/<uuid>/owner.json                         next to a placed log: its warehouse
-    lake/<database>/<table>/                         default location of the lake table
-
-Keys are relative to the warehouse. Names follow a strict grammar, so that no name can escape its folder.
+A *location* is an absolute path of this machine or a URL, as in lake metadata and ``streamhouse.json``.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from streamhouse_spark.core.types import BRANCH_PREFIX, TableName, TablePath
 from streamhouse_spark.errors import InvalidNameError, quote
@@ -285,3 +266,88 @@ def virtual_epoch(name: str) -> int | None:
 def _lake_key(path: TablePath, name: str, lake_format: str) -> str:
     database = f"{path.database}.db" if lake_format == "paimon" else path.database
     return f"{LAKE_PREFIX}{database}/{name}"
+
+
+_FILE = re.compile(r"file:/+(?=[^/])", re.IGNORECASE)
+_S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
+_AZURE = re.compile(r"abfs://", re.IGNORECASE)
+
+
+def plain_location(location: str) -> str:
+    """Return the canonical spelling of a location: local files as a path, S3 as ``s3://``, Azure as ``abfss://``."""
+    if location.startswith("/"):
+        return location
+    return _AZURE.sub("abfss://", _S3.sub("s3://", _FILE.sub("/", location, count=1), count=1), count=1)
+
+
+def plain_root(url: str) -> str:
+    """Return the canonical spelling of a warehouse root, without a trailing slash."""
+    return plain_location(url).rstrip("/")
+
+
+def rebase_uri(location: str, recorded_root: str, opened_root: str) -> str:
+    """Move a location from the recorded root to the opened root. Return other locations unchanged.
+
+    Both roots are spelled as by `plain_root`.
+    """
+    plain_uri = plain_location(location)
+    return opened_root + plain_uri[len(recorded_root) :] if _is_below(plain_uri, recorded_root) else location
+
+
+def _is_below(plain_uri: str, root: str) -> bool:
+    return plain_uri == root or plain_uri.startswith(f"{root}/")
+
+
+def find_recorded_root(location: str, key: str) -> str | None:
+    """Return the warehouse root in which ``key`` had this location; None if the location has another key."""
+    plain_uri = plain_root(location)
+    return plain_uri.removesuffix(f"/{key}") if plain_uri.endswith(f"/{key}") else None
+
+
+def is_same_place(first: str, second: str) -> bool:
+    """Return whether two roots are the same.
+
+    The file system compares local directories, so symbolic links and visible mounts count as equal.
+    """
+    first, second = plain_root(first), plain_root(second)
+    return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))
+
+
+def find_same_parent_directory(path: str, root: str) -> str | None:
+    """Return the nearest parent directory of a local path that is ``root`` by another name, or None."""
+    return next((str(folder) for folder in Path(path).parents[:-1] if _is_same_directory(str(folder), root)), None)
+
+
+def _is_same_directory(first: str, second: str) -> bool:
+    try:
+        return Path(first).samefile(second)
+    except OSError:
+        return False
+
+
+def is_within(inner: str, outer: str) -> bool:
+    """Return whether a root equals another one or lies below it. Symbolic links of local directories are followed."""
+    inner, outer = plain_root(inner), plain_root(outer)
+    if inner.startswith("/") and outer.startswith("/"):
+        inner, outer = os.path.realpath(inner), os.path.realpath(outer)
+    return _is_below(inner, outer)
+
+
+NAME_PROPERTY: Final = "openlineage.dataset.name"
+NAMESPACE_PROPERTY: Final = "openlineage.dataset.namespace"
+PROPERTY_PREFIX: Final = "openlineage."
+
+
+class DatasetName(NamedTuple):
+    namespace: str
+    name: str
+
+
+def dataset_name(warehouse_url: str, within: str) -> DatasetName:
+    """Return the name of a table, such as ``sales.orders``, or of a folder in a warehouse."""
+    url = warehouse_url.rstrip("/")
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return DatasetName("file", f"{url}/{within}")
+    authority, _, path = rest.partition("/")
+    return DatasetName(f"{scheme}://{authority}", f"{path}/{within}" if path else within)

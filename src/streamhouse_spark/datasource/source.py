@@ -30,7 +30,7 @@ from streamhouse_spark.config.spark_options import (
     table_option,
 )
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.catalog.rpc_options import (
+from streamhouse_spark.datasource.rpc_arguments import (
     ARGUMENTS_OPTION,
     CALL_OPTION,
     CLUSTERED_OPTION,
@@ -45,16 +45,15 @@ from streamhouse_spark.datasource.catalog.rpc_options import (
     UUID_OPTION,
     is_internal,
 )
-from streamhouse_spark.datasource.worker_errors import ErrorBoundary, UnsupportedStream
-from streamhouse_spark.datasource.worker_memory import release_memory_after
+from streamhouse_spark.datasource.worker import ErrorBoundary, UnsupportedStream, release_memory_after
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.warehouse.process_cache import Connection, connect
 
 if TYPE_CHECKING:
     from streamhouse_spark.config.spark_options import WriteOptions
-    from streamhouse_spark.datasource.read.table_reference import ReadTarget
-    from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
-    from streamhouse_spark.log.commits.state import TableState
+    from streamhouse_spark.datasource.read.read_target import ReadTarget
+    from streamhouse_spark.datasource.write.replaced_part import ReplacedPart
+    from streamhouse_spark.log.state import TableState
     from streamhouse_spark.table.table import Table
 
 
@@ -105,19 +104,19 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self.options.get(CALL_OPTION) == READ_STREAM:
-            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamPartReader
+            from streamhouse_spark.datasource.scan.stream_pushdown import StreamPartReader
 
             return StreamPartReader(self._connection())
         if self.options.get(CALL_OPTION) == RUN_TASKS:
-            from streamhouse_spark.datasource.catalog.procedures.tasks import TaskReader
+            from streamhouse_spark.datasource.catalog.procedures.spark_jobs import TaskReader
 
             return TaskReader(self._connection(), self.options[ARGUMENTS_OPTION], schema)
         if CALL_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.scan.arrow_reader import PythonReader
+            from streamhouse_spark.datasource.scan.arrow_reader import PythonReader
 
             return PythonReader(self._connection(), self.options[ARGUMENTS_OPTION])
         from streamhouse_spark.datasource.read.batch import StreamhouseReader
-        from streamhouse_spark.datasource.read.table_reference import resolve_batch_target
+        from streamhouse_spark.datasource.read.read_target import resolve_batch_target
 
         user_options = _user_options(self.options)
         options = parse_read_options(user_options)
@@ -132,7 +131,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             return UnsupportedStream(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
+        from streamhouse_spark.datasource.read.read_target import resolve_stream_target
         from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 
         user_options = _user_options(self.options)
@@ -141,7 +140,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         state, target = _resolve_on_one_state(table, lambda: resolve_stream_target(table, suffix, options))
         reader_class = StreamhouseStreamReader
         if NEED_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader
+            from streamhouse_spark.datasource.scan.stream_pushdown import PrunedStreamReader
 
             reader_class = PrunedStreamReader
         return reader_class(self._connection(), target, options, schema, state)
@@ -170,7 +169,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
     def _replaced_part(self, name: str, options: WriteOptions, *, overwrite: bool) -> ReplacedPart | None:
         if REPLACED_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.ddl.overwrite_by_filter import parse_overwrite_filter
+            from streamhouse_spark.datasource.dml.pushed_conditions import parse_overwrite_filter
 
             return parse_overwrite_filter(self._connection(), name, self.options[REPLACED_OPTION])
         if options.replace_where is None:
@@ -180,22 +179,22 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
                 f"replaceWhere requires mode('overwrite'), but the write to {name} uses mode('append'); use "
                 "mode('overwrite'), or leave replaceWhere out"
             )
-        from streamhouse_spark.datasource.write.overwrite_writer import parse_replace_where
+        from streamhouse_spark.datasource.write.replaced_part import parse_replace_where
 
         return parse_replace_where(self._connection().table(name), options.replace_where)
 
     def _row_level_writer(self, name: str, schema: StructType) -> DataSourceWriter:
         """Return the writer of an UPDATE, DELETE or MERGE."""
-        from streamhouse_spark.datasource.catalog.scan.read_set import ReadSet
-        from streamhouse_spark.kv.read_version import ReadVersion
+        from streamhouse_spark.datasource.dml.row_delta import ReadSet
+        from streamhouse_spark.log.read_version import ReadVersion
 
         connection = self._connection()
         read = ReadSet.from_text(self.options[SCOPE_OPTION]).of(ReadVersion.from_text(self.options[READ_OPTION]))
         if not connection.table(name).state.primary_key:
-            from streamhouse_spark.datasource.write.rewrite_writer import LogRewriteWriter
+            from streamhouse_spark.datasource.dml.rewrite_writer import LogRewriteWriter
 
             return LogRewriteWriter(connection, name, read)
-        from streamhouse_spark.datasource.write.row_level_writer import RowLevelWriter
+        from streamhouse_spark.datasource.dml.row_level_writer import RowLevelWriter
 
         return RowLevelWriter(connection, name, read, schema, is_clustered=self._is_clustered())
 
@@ -214,7 +213,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
         checkpoint = user_options.get("checkpointlocation")
         if REAL_TIME_OPTION in self.options:
-            from streamhouse_spark.datasource.write.realtime_sink import RealTimeStreamWriter
+            from streamhouse_spark.datasource.realtime.sink import RealTimeStreamWriter
             from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 
             rows = SourceProgress(*self.options[REAL_TIME_OPTION].split(" "))
@@ -240,7 +239,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
     def _stream_read_options(self, user_options: Mapping[str, str]) -> StreamReadOptions:
         if UUID_OPTION not in self.options:
             return parse_stream_read_options(user_options)
-        from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
+        from streamhouse_spark.datasource.scan.catalog_options import parse_catalog_stream_options
 
         return parse_catalog_stream_options(table_option(user_options, "readStream"), user_options)
 
@@ -268,7 +267,7 @@ def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple
 
 def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[str, str]) -> ReadTarget:
     """Return the target of a batch read or a stream: Spark asks for the schema without saying which."""
-    from streamhouse_spark.datasource.read.table_reference import resolve_batch_target, resolve_stream_target
+    from streamhouse_spark.datasource.read.read_target import resolve_batch_target, resolve_stream_target
 
     try:
         return resolve_batch_target(table, suffix, parse_read_options(user_options))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.types import CharType, StringType, StructType, VarcharType
 
-from streamhouse_spark.core.arrow_chunking import combine_small_chunks
+from streamhouse_spark.core.arrow_rows import combine_small_chunks
 from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import CorruptDataError, SchemaMismatchError

@@ -13,19 +13,20 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.demo.assertions import (
+from streamhouse_spark.demo.display import Board, View
+from streamhouse_spark.demo.flights import TABLE, FlightStream
+from streamhouse_spark.demo.proofs import (
+    LAKE_TABLE,
     Proof,
+    QueryLoop,
+    bucket_lines,
     compute_facts,
+    installed_readers,
     prove_equal_facts,
     prove_independently,
     prove_queries,
     prove_same_rows,
 )
-from streamhouse_spark.demo.display import Board, View
-from streamhouse_spark.demo.external_readers import installed_readers
-from streamhouse_spark.demo.flights import TABLE
-from streamhouse_spark.demo.monitor import LAKE_TABLE, QueryLoop, bucket_lines
-from streamhouse_spark.demo.stream import FlightStream
 from streamhouse_spark.spark import TieringService, tier
 from streamhouse_spark.table.table import Table
 

@@ -1,4 +1,8 @@
-"""Merges a changelog range by key: the rows that a union read overlays on older rows. Pure.
+"""The latest change per key of a changelog range, deletions included. Pure.
+
+Used for lakes whose readers merge by key: deletions are written instead of searching rows.
+
+Merges a changelog range by key: the rows that a union read overlays on older rows. Pure.
 
 The rows of a bucket at the end of the range are its rows at the start whose keys are not in the range, and ``rows``.
 Memory is bounded by the range, not by the bucket.
@@ -14,13 +18,56 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_chunking import take_rows
+from streamhouse_spark.core.arrow_rows import combine_chunks, take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys, key_numbers
-from streamhouse_spark.keys.latest_per_key import find_last_per_key
+from streamhouse_spark.keys.keyed_batch import sort_by_key
 
 Bools = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LatestChanges:
+    """One row per key, in key order."""
+
+    rows: pa.Table
+    """Rows without the change column; a deletion has the deleted row."""
+    deleted: Bools
+    places: Places
+    """Index of each change in the range."""
+
+    @classmethod
+    def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_indexes: Sequence[int]) -> LatestChanges:
+        """Take the changes in log order: the change column first, then the columns of ``schema``.
+
+        ``key_indexes`` are the indexes of the primary key columns in the schema. Memory is bounded by the range.
+        """
+        batches = list(changes)
+        if not batches:
+            return cls(schema.empty_table(), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+        types, *columns = pa.Table.from_batches(batches).columns
+        kinds = types.to_numpy()
+        _, _, places = find_last_per_key(kinds, [columns[index] for index in key_indexes])
+        rows = take_rows(pa.Table.from_arrays(columns, schema=schema), places, distinct=True)
+        return cls(rows, kinds[places] == np.int8(ChangeType.DELETE), places)
+
+
+def find_last_per_key(kinds: npt.NDArray[np.int8], key: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Places, Places]:
+    """Find the last change of each key; before-images of updates are ignored.
+
+    Returns the keys of the other changes, the index among these of one change per key, ascending by key, and the
+    indexes of the last changes.
+    """
+    is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
+    keys = encode_keys([combine_chunks(column.filter(is_after)) for column in key])
+    order, is_first = sort_by_key(keys)
+    starts = np.flatnonzero(is_first)
+    ends = np.append(starts[1:], len(order))[: len(starts)]
+    return keys, order[starts], np.flatnonzero(is_after)[order[ends - 1]]
+
+
 Numbers = npt.NDArray[np.uint64]
 
 

@@ -1,4 +1,7 @@
-"""The rows of a batch grouped by key. Pure."""
+"""Membership tests of a few keys in many, without hashing the many: by an eight-byte prefix of each, computed once.
+
+The rows of a batch grouped by key. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,68 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import arrow_chunking
-from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core import arrow_rows
+from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.keys.key_codec import as_numbers
-from streamhouse_spark.keys.key_prefix_index import KeyPrefixIndex
+
+HEAD_BYTES = 8
+
+
+class KeyPrefixIndex:
+    """Distinct ascending keys, with the bytes of each after the common prefix as a number.
+
+    Keys to test are compared byte by byte only with those of the same number.
+    """
+
+    def __init__(self, keys: pa.BinaryArray) -> None:
+        """``keys`` must be ascending, and at least one."""
+        self._keys = keys
+        self._common = _common_prefix(keys[0].as_py(), keys[len(keys) - 1].as_py())
+        self._heads = _heads(keys, len(self._common))
+
+    def contains(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+        """Return which of ``keys``, in any order, are in the set."""
+        heads = _heads(keys, len(self._common))
+        lows = np.searchsorted(self._heads, heads, "left")
+        mask: npt.NDArray[np.bool_] = self._heads[np.minimum(lows, len(self._heads) - 1)] == heads
+        if self._common:
+            mask &= pc.starts_with(keys, pattern=self._common).to_numpy(zero_copy_only=False)
+        if mask.any():
+            alike = self._keys.take(pa.array(self._places(np.unique(heads[mask]))))
+            candidates = keys.filter(pa.array(mask))
+            mask[mask] = pc.is_in(candidates, value_set=alike).to_numpy(zero_copy_only=False)
+        return mask
+
+    def _places(self, heads: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the indexes of the keys with these numbers, which are distinct."""
+        lows = np.searchsorted(self._heads, heads, "left")
+        counts = np.searchsorted(self._heads, heads, "right") - lows
+        firsts = np.cumsum(counts) - counts
+        places: npt.NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(lows - firsts, counts)
+        return places
+
+
+def _common_prefix(first: bytes, last: bytes) -> bytes:
+    """Return the common prefix of the first and the last key, and so of all keys between them."""
+    differ = (place for place, (low, high) in enumerate(zip(first, last, strict=False)) if low != high)
+    return first[: next(differ, min(len(first), len(last)))]
+
+
+def _heads(keys: pa.BinaryArray, skipped: int) -> npt.NDArray[np.uint64]:
+    """Return eight bytes of each key after the first ``skipped`` ones as a number, padded with zeros, in key order."""
+    _, offsets_buffer, data_buffer = keys.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, keys.offset + len(keys) + 1)[keys.offset :].astype(np.int64)
+    data = np.zeros(1, np.uint8)
+    if data_buffer is not None and data_buffer.size:
+        data = np.frombuffer(data_buffer, np.uint8)
+    heads = np.zeros(len(keys), np.uint64)
+    for place in range(skipped, skipped + HEAD_BYTES):
+        at = offsets[:-1] + place
+        next_byte = np.where(at < offsets[1:], data[np.minimum(at, len(data) - 1)], np.uint8(0))
+        heads = (heads << np.uint64(8)) | next_byte
+    return heads
+
 
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -45,7 +105,7 @@ class KeyedBatch:
 
     keys: pa.BinaryArray
     """The distinct keys, ascending."""
-    columns: tuple[arrow_chunking.Column, ...]
+    columns: tuple[arrow_rows.Column, ...]
     """Arrays; chunked columns in a batch that is larger than a slice, see `pieces`."""
     deleted: Bools
     """Whether each row deletes its key; only the key columns of such rows are used."""
@@ -57,7 +117,7 @@ class KeyedBatch:
     def of(
         cls,
         keys: pa.BinaryArray,
-        columns: Sequence[arrow_chunking.Column],
+        columns: Sequence[arrow_rows.Column],
         deleted: Bools,
         places: Places | None = None,
     ) -> KeyedBatch:
@@ -69,7 +129,7 @@ class KeyedBatch:
         starts = np.flatnonzero(is_first)
         in_order = places is None and bool((order == np.arange(len(order))).all())  # avoids a copy
         rows = order if places is None else places[order]
-        sorted_columns = tuple(c if in_order else arrow_chunking.take_values(c, rows, distinct=True) for c in columns)
+        sorted_columns = tuple(c if in_order else arrow_rows.take_values(c, rows, distinct=True) for c in columns)
         return cls(keys.take(pa.array(order[starts])), sorted_columns, deleted[rows], starts)
 
     def __len__(self) -> int:
@@ -82,23 +142,23 @@ class KeyedBatch:
         Raises `RowsTooLargeError` if the rows of a single key are too large for any part.
         """
         num_bytes = sum(int(column.nbytes) for column in self.columns) + int(old_bytes.sum())
-        if num_bytes <= arrow_chunking.SLICE_BYTES_MAX or not len(self):
+        if num_bytes <= arrow_rows.SLICE_BYTES_MAX or not len(self):
             yield 0, self._slice(0, len(self))
             return
         of_rows = sum(
-            (arrow_chunking.estimate_row_bytes(c) for c in self.columns), start=np.zeros(len(self.deleted), np.int64)
+            (arrow_rows.estimate_row_bytes(c) for c in self.columns), start=np.zeros(len(self.deleted), np.int64)
         )
         sizes = np.add.reduceat(of_rows, self.starts) + old_bytes
-        if (largest := int(sizes.max())) > arrow_chunking.KEY_ROWS_BYTES_MAX:
+        if (largest := int(sizes.max())) > arrow_rows.KEY_ROWS_BYTES_MAX:
             raise RowsTooLargeError(int(self.starts[np.argmax(sizes)]), largest)
-        for first, last in arrow_chunking.cut_by_size(sizes):
+        for first, last in arrow_rows.cut_by_size(sizes):
             yield first, self._slice(first, last)
 
     def _slice(self, first: int, last: int) -> KeyedBatch:
         if first == 0 and last == len(self) and all(isinstance(column, pa.Array) for column in self.columns):
             return self
         start, end = (int(self.starts[first]), int(self.ends[last - 1])) if last > first else (0, 0)
-        columns = tuple(arrow_chunking.combine_chunks(column.slice(start, end - start)) for column in self.columns)
+        columns = tuple(arrow_rows.combine_chunks(column.slice(start, end - start)) for column in self.columns)
         inserted = None if self.inserted is None else self.inserted[first:last]
         keys, starts = self.keys.slice(first, last - first), self.starts[first:last] - start
         return KeyedBatch(keys, columns, self.deleted[start:end], starts, inserted)

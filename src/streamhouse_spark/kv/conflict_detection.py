@@ -29,10 +29,10 @@ from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.log_replay import KeyedLayout
-from streamhouse_spark.kv.read_version import ReadVersion, changed_since_read_error
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MAX: Final = 1 << 24

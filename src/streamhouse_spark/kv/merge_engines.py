@@ -1,4 +1,14 @@
-"""Merge engines: how rows of a batch are merged with the stored rows. Pure, over Arrow columns.
+"""Aggregate functions of the merge engine ``aggregation``: vectorized folds of a column's values per key. Pure.
+
+A fold gets the values of all keys in one array, grouped by key and in order, and returns one value per key. The first
+value of a key may be an earlier result of the fold, because results are stored.
+
+Numbers are folded as Spark does. Nulls are ignored. NaN is larger than any other number: it is the maximum if present,
+and the minimum only if there is nothing else. Positive and negative zero are equal. If a ``sum`` or ``product`` of
+integers or decimals does not fit the column, the write fails with ``AGGREGATE_OVERFLOW`` and the stored value is kept;
+floats become infinite. Decimal products are rounded half up to their scale after each step.
+
+Merge engines: how rows of a batch are merged with the stored rows. Pure, over Arrow columns.
 
 The engines are Apache Fluss's: last row (the default), ``first_row``, ``versioned`` and ``aggregation``. A partial
 update names its target columns; other columns keep their values, or get their defaults in a new row. A partial deletion
@@ -7,18 +17,267 @@ sets the target columns to null, and deletes the row if no other column but the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, SchemaMismatchError
+from streamhouse_spark.expressions.generated_columns import Generated, recompute_generated_columns
 from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch, KeyedRows, Places
-from streamhouse_spark.kv.aggregation import Fold, last_value
-from streamhouse_spark.schema.generated_columns.generated_column import Generated, recompute_generated_columns
+
+KeyIndexes = npt.NDArray[np.int64]
+Fold = Callable[[pa.Array, KeyIndexes, int], pa.Array]
+"""``fold(values, keys, num_keys)`` returns one value per key, null for a key without values. ``keys`` ascend."""
+
+DELIMITER: Final = ","
+_DIVISOR_DIGITS: Final = 9
+"""Digits that one cast of a decimal drops. Arrow 19 divides 256 bits wrongly by some divisors of more than 32 bits: it
+returns 4294967293 for 429496729499810911067751394114218404872527544320 + 5e37 over 1e38, expected 4294967295."""
+
+
+def last_value(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+    """Return the last value of each key, null or not."""
+    last = np.full(num_keys, -1, np.int64)
+    last[keys] = np.arange(len(keys))
+    return values.take(pa.array(last, mask=last < 0))
+
+
+def first_value(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+    """Return the first value of each key, null or not."""
+    first = np.full(num_keys, -1, np.int64)
+    first[keys[::-1]] = np.arange(len(keys))[::-1]
+    return values.take(pa.array(first, mask=first < 0))
+
+
+def ignore_nulls(fold: Fold) -> Fold:
+    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+        if not values.null_count:
+            return fold(values, keys, num_keys)
+        valid = values.is_valid()
+        return fold(values.filter(valid), keys[valid.to_numpy(zero_copy_only=False)], num_keys)
+
+    return folded
+
+
+def _arrow_fold(function: str) -> Fold:
+    """Return the fold that applies Arrow's aggregate ``function``, ignoring nulls."""
+
+    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+        groups = pa.table({"key": keys, "value": values}).group_by("key", use_threads=False)
+        aggregated = groups.aggregate([("value", function)]).combine_chunks()
+        place = np.full(num_keys, -1, np.int64)
+        place[aggregated["key"].to_numpy()] = np.arange(len(aggregated))
+        column = pa.chunked_array(aggregated[f"value_{function}"]).combine_chunks()
+        return column.take(pa.array(place, mask=place < 0))
+
+    return folded
+
+
+def _extreme_fold(function: str, of_floats: np.ufunc) -> Fold:
+    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+        if not pa.types.is_floating(values.type):
+            return _arrow_fold(function)(values, keys, num_keys)
+        place = np.full(num_keys, -1, np.int64)
+        starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1]]))
+        place[keys[starts]] = np.arange(len(starts))
+        extremes = of_floats.reduceat(values.to_numpy(zero_copy_only=False), starts) if len(starts) else np.zeros(0)
+        return pa.array(extremes, values.type).take(pa.array(place, mask=place < 0))
+
+    return ignore_nulls(folded)
+
+
+def _sum(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+    data_type = values.type
+    if pa.types.is_decimal(data_type):
+        wide = values.cast(pa.decimal256(76, data_type.scale))
+        return _fit_sum(_arrow_fold("sum")(wide, keys, num_keys), data_type, "sum")
+    if pa.types.is_floating(data_type):
+        return _arrow_fold("sum")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
+    # Arrow's sum wraps around silently, so the halves of 64 bits are summed separately.
+    integers = values.cast(pa.int64())
+    raw = integers.fill_null(0).to_numpy()
+    high = _arrow_fold("sum")(pa.array(raw >> 32), keys, num_keys).fill_null(0).to_numpy()
+    low = _arrow_fold("sum")(pa.array(raw & 0xFFFFFFFF), keys, num_keys).fill_null(0).to_numpy()
+    carried = high + (low >> 32)
+    if ((carried > 2**31 - 1) | (carried < -(2**31))).any():
+        raise _overflow_error(data_type, "sum")
+    total = (carried << 32) | (low & 0xFFFFFFFF)
+    valid = _arrow_fold("count")(integers, keys, num_keys).fill_null(0).to_numpy() > 0
+    return _fit_sum(pa.array(total, mask=~valid), data_type, "sum")
+
+
+def _product(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+    """Multiply the values of each key, the n-th values of all keys at a time. Decimals are rounded to their scale, half
+    up.
+    """
+    data_type = values.type
+    if pa.types.is_floating(data_type):
+        return _arrow_fold("product")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
+    scale = data_type.scale if pa.types.is_decimal(data_type) else 0
+    factors = values.cast(pa.decimal256(38, scale))
+    begins = np.concatenate([np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1]])
+    rank = np.arange(len(keys)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    product = first_value(factors, keys, num_keys)
+    for n in range(1, int(rank.max(initial=0)) + 1):
+        chosen = np.flatnonzero(rank == n)
+        place = np.full(num_keys, -1, np.int64)
+        place[keys[chosen]] = chosen
+        times = factors.take(pa.array(place, mask=place < 0))
+        # The product of two 38-digit numbers has at most 76 digits and fits. Arrow's result type would need one more.
+        exact = pc.multiply(
+            _cast_decimal_bits(product, pa.decimal256(37, scale)), _cast_decimal_bits(times, pa.decimal256(37, scale))
+        )
+        fitting = _fit_sum(_round_decimals(exact, scale), data_type, "product").cast(pa.decimal256(38, scale))
+        product = pc.coalesce(fitting, product)  # keys of fewer values are done
+    return _fit_sum(product, data_type, "product")
+
+
+def _round_decimals(values: pa.Array, scale: int) -> pa.Array:
+    """Round decimals to half their scale, half away from zero. `pyarrow.compute.round` rounds halves wrong here."""
+    if not scale:
+        return values
+    half, whole = 5 * 10 ** (scale - 1), pa.decimal256(75, 0)
+    values = _cast_decimal_bits(values, whole)
+    halves = pc.if_else(pc.less(values, pa.scalar(0, whole)), pa.scalar(-half, whole), pa.scalar(half, whole))
+    shifted = _cast_decimal_bits(pc.add(values, halves), pa.decimal256(76, 2 * scale))
+    for digits in range(2 * scale, scale, -_DIVISOR_DIGITS):
+        narrower = pa.decimal256(76, max(digits - _DIVISOR_DIGITS, scale))
+        shifted = shifted.cast(options=pc.CastOptions(narrower, allow_decimal_truncate=True))
+    return shifted
+
+
+def _cast_decimal_bits(values: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """Reinterpret the 256 bits of each value as decimals of ``data_type``, whatever its precision."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return pa.Array.from_buffers(data_type, len(values), values.buffers(), offset=values.offset)
+
+
+def _list_fold(delimiter: str) -> Fold:
+    """Return the fold that joins texts with ``delimiter``, ignoring nulls."""
+
+    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+        counts = np.bincount(keys, minlength=num_keys)
+        bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        lists = pa.ListArray.from_arrays(pa.array(bounds), values, mask=pa.array(counts == 0))
+        return pc.binary_join(lists, delimiter)
+
+    return folded
+
+
+def _bitmap_fold(name: str) -> Fold:
+    """Return the fold that unions serialized roaring bitmaps."""
+
+    def folded(values: pa.Array, keys: KeyIndexes, num_keys: int) -> pa.Array:
+        bitmap = _bitmap_class(name)
+        unions: dict[int, Any] = {}
+        for key, value in zip(keys.tolist(), values.to_pylist(), strict=True):
+            try:
+                decoded = bitmap.deserialize(value)
+            except Exception as error:
+                raise SchemaMismatchError(
+                    f"a value for {name} is no roaring bitmap: {error}; write valid ones"
+                ) from error
+            unions[key] = unions[key] | decoded if key in unions else decoded
+        return pa.array([unions[k].serialize() if k in unions else None for k in range(num_keys)], pa.binary())
+
+    return folded
+
+
+def _bitmap_class(name: str) -> Any:
+    try:
+        import pyroaring
+    except ImportError as error:
+        raise MissingExtraError(f"aggregate function {name} needs pyroaring; pip install pyroaring") from error
+    return pyroaring.BitMap if name == "rbm32" else pyroaring.BitMap64
+
+
+def _fit_sum(values: pa.Array, data_type: pa.DataType, function: str) -> pa.Array:
+    try:
+        return values.cast(data_type)
+    except pa.ArrowInvalid as error:
+        raise _overflow_error(data_type, function) from error
+
+
+def _overflow_error(data_type: pa.DataType, function: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"the {function} of a key's values does not fit into {data_type}; nothing was written; give the column a wider "
+        "type and write again, or create a table with one and copy the rows",
+        condition="AGGREGATE_OVERFLOW",
+    )
+
+
+# -- names and types --------------------------------------------------------------------------------------------------
+
+
+def _is_number(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_signed_integer(data_type) or types.is_floating(data_type) or types.is_decimal(data_type))
+
+
+def _is_ordered(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return _is_number(data_type) or bool(
+        types.is_string(data_type) or types.is_date(data_type) or types.is_timestamp(data_type)
+    )
+
+
+_ACCEPTED_TYPES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
+    "sum": ("numbers", _is_number),
+    "product": ("numbers", _is_number),
+    "max": ("numbers, texts, dates and timestamps", _is_ordered),
+    "min": ("numbers, texts, dates and timestamps", _is_ordered),
+    "last_value": ("any column", lambda _type: True),
+    "last_value_ignore_nulls": ("any column", lambda _type: True),
+    "first_value": ("any column", lambda _type: True),
+    "first_value_ignore_nulls": ("any column", lambda _type: True),
+    "listagg": ("texts", pa.types.is_string),
+    "string_agg": ("texts", pa.types.is_string),
+    "bool_and": ("booleans", pa.types.is_boolean),
+    "bool_or": ("booleans", pa.types.is_boolean),
+    "rbm32": ("binaries", pa.types.is_binary),
+    "rbm64": ("binaries", pa.types.is_binary),
+}
+FUNCTIONS: Final = tuple(_ACCEPTED_TYPES)
+DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
+
+
+def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = DELIMITER) -> Fold:
+    """Return the fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError` for an unknown name or
+    unsupported type.
+    """
+    if name not in _ACCEPTED_TYPES:
+        raise InvalidOptionError(f"fields.{column}.agg is {name!r}; known are {', '.join(FUNCTIONS)}")
+    takes, accepts = _ACCEPTED_TYPES[name]
+    if not accepts(data_type):
+        raise InvalidOptionError(
+            f"fields.{column}.agg is {name}, which takes {takes}, and column '{column}' has type {data_type}",
+        )
+    if name in ("listagg", "string_agg"):
+        return ignore_nulls(_list_fold(delimiter))
+    if name in ("rbm32", "rbm64"):
+        return ignore_nulls(_bitmap_fold(name))
+    return _FOLDS[name]
+
+
+_FOLDS: Final[Mapping[str, Fold]] = {
+    "sum": _sum,
+    "product": ignore_nulls(_product),
+    "max": _extreme_fold("max", np.maximum),  # NaN if either is
+    "min": _extreme_fold("min", np.fmin),  # NaN only if both are
+    "last_value": last_value,
+    "last_value_ignore_nulls": ignore_nulls(last_value),
+    "first_value": first_value,
+    "first_value_ignore_nulls": ignore_nulls(first_value),
+    "bool_and": _arrow_fold("all"),
+    "bool_or": _arrow_fold("any"),
+}
 
 
 class MergeEngine(Protocol):

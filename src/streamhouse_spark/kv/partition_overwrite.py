@@ -3,34 +3,50 @@
 The bucket's rows in the partitions are deleted and the new rows written in one batch. So a key has at most one net
 change, and an unchanged row has none. The changes cover the rows up to the bucket's end, so the record adds them only
 if it still ends there; a bucket that moved is scanned again. No older row of the partitions remains, whoever wrote it.
+
+Deletes all rows of some partitions of a primary-key table, through the changelog.
+
+**Commit point:** the one record with the deletions of all buckets. The deletions of a bucket cover the rows up to its
+end, so the record adds them only if it still ends there; a bucket that moved is scanned again within the commit
+attempt. So no row of the partitions remains after the commit, whoever wrote it. Rows are read from this host's tablets
+in steps and their deletions staged as segments, so memory is bounded by one segment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core import arrow_rows
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
+from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory, PartitionMatches
+from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.change_staging import (
     BucketPosition,
     ChangeStager,
     StagedChanges,
     StaleStateError,
+    WriteOverlay,
     bucket_position,
     may_have_rows,
 )
 from streamhouse_spark.kv.lmdb.environment import DamagedError
-from streamhouse_spark.kv.log_replay import catch_up
-from streamhouse_spark.kv.tablet_lineage import belongs_to_table
-from streamhouse_spark.kv.write_overlay import WriteOverlay
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.query.overwrite_filter import OverwriteFilterFactory
+from streamhouse_spark.kv.log_replay import KeyedLayout, belongs_to_table, catch_up
+from streamhouse_spark.kv.row_codec import UnknownSchemaError
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.log.actions import Action, Append
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket, is_retained
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.storage.base import Storage
 
 DAMAGED_MAX: Final = 3
 
@@ -70,13 +86,13 @@ class PartitionOverwriteStager(ChangeStager):
         rows = self._read_key_rows(bucket, state, at)
         if not rows.num_rows:
             return batch
-        columns: list[arrow_chunking.Column] = [
-            arrow_chunking.combine_if_small(arrow_chunking.concat_columns((old, new), new.type))
+        columns: list[arrow_rows.Column] = [
+            arrow_rows.combine_if_small(arrow_rows.concat_columns((old, new), new.type))
             for old, new in zip(rows.columns, batch.columns, strict=True)
         ]
         deleted = np.concatenate([np.ones(rows.num_rows, np.bool_), batch.deleted])
         of_key = self.layout.key_indexes
-        keys = self.layout.keys([arrow_chunking.combine_chunks(c) if i in of_key else c for i, c in enumerate(columns)])
+        keys = self.layout.keys([arrow_rows.combine_chunks(c) if i in of_key else c for i, c in enumerate(columns)])
         return KeyedBatch.of(keys, columns, deleted)
 
     def _read_key_rows(self, bucket: int, state: TableState, at: BucketPosition) -> pa.Table:
@@ -125,3 +141,157 @@ class _KeyCollector:
             for c in self._schema.columns
         ]
         return pa.Table.from_arrays(columns, names=list(self._schema.names))
+
+
+SEGMENT_BYTES: Final = 64 << 20
+TRIES_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Deletions:
+    """The staged deletions of a bucket, valid while it is at this position."""
+
+    at: BucketPosition
+    segments: tuple[StagedSegment, ...]
+    staged_ms: int
+    """Store time when staging began."""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(staged.segment.num_rows for staged in self.segments)
+
+    def is_valid(self, state: TableState, bucket: int, time_ms: int) -> bool:
+        """Return whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
+        uuids = [staged.segment.uuid for staged in self.segments]
+        return self.at == bucket_position(state, bucket) and is_retained(state, uuids, self.staged_ms, time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDelete:
+    """Deletes the rows of some partitions of one table."""
+
+    log: CommitLog
+    storage: Storage
+    world: World
+    options: Callable[[TableState], SegmentOptions]
+    """Returns the segment options for a state."""
+    tablet_of: Callable[[int], Tablet]
+    """Returns this host's tablet of a bucket."""
+    partitions: PartitionMatches
+
+    def run(self) -> int:
+        """Delete the rows, durably and atomically, and return their number.
+
+        Raises `CommitConflictError` if other writers commit faster than the rows can be scanned; nothing was deleted
+        then. Other errors are those of `CommitLog.commit`.
+        """
+        staged: dict[int, _Deletions] = {}
+        schema_ids: set[int] = set()
+
+        def stage(state: TableState, time_ms: int) -> None:
+            if state.dropped:
+                raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was deleted")
+            if schema_ids - {state.schema_id}:
+                staged.clear()
+            schema_ids.clear()
+            schema_ids.add(state.schema_id)
+            layout = KeyedLayout.of(state)
+            for bucket in state.buckets:
+                if bucket not in staged or not staged[bucket].is_valid(state, bucket, time_ms):
+                    staged[bucket] = self._stage_deletions(state, layout, bucket)
+
+        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+            stage(state, time_ms)
+            return _make_append_actions(staged, state, time_ms)
+
+        for _ in range(TRIES_MAX):
+            try:
+                # Before the commit attempt, for which other threads wait; it only rescans buckets that moved since.
+                stage(self.log.refresh(), self.storage.now_ms())
+                self.log.commit(
+                    plan, staged_ms=min((of_bucket.staged_ms for of_bucket in staged.values()), default=None)
+                )
+            except (StaleStateError, UnknownSchemaError):
+                self.log.refresh()
+                continue
+            return sum(deletions.num_rows for deletions in staged.values())
+        raise CommitConflictError(
+            f"{self.log.state.name}: lost {TRIES_MAX} races in a row against other processes of this host; nothing "
+            "was deleted, drop the partition again"
+        )
+
+    def _stage_deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:
+        """Stage the deletions of all rows of the partitions that the bucket has at its end in ``state``."""
+        at, staged_ms = bucket_position(state, bucket), self.storage.now_ms()
+        if at[0] == at[1]:
+            return _Deletions(at, (), staged_ms)
+        tablet = self.tablet_of(bucket)
+        for _ in range(DAMAGED_MAX):
+            catch_up(tablet, layout, self.storage, state, bucket)
+            scan = _Scan(self, state, layout, bucket)
+            extent = tablet.scan(scan.take)
+            is_of_table = belongs_to_table(tablet, extent, self.storage, state)
+            if extent[:2] == at and is_of_table:
+                return _Deletions(at, scan.finish_staging(), staged_ms)
+            if extent.applied > at[1] and is_of_table:
+                raise StaleStateError
+        raise DamagedError(
+            f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "
+            "was deleted: check the disk of this host's cache, then drop the partition again"
+        )
+
+
+class _Scan:
+    """Scans a bucket's rows in steps and stages the deletions of the selected rows."""
+
+    def __init__(self, delete: PartitionDelete, state: TableState, layout: KeyedLayout, bucket: int) -> None:
+        self._delete = delete
+        self._state = state
+        self._layout = layout
+        self._bucket = bucket
+        self._options = delete.options(state)
+        self._schema = state.written_schema(layout.schema_id).arrow
+        self._deciding = [state.schema.column(name) for name in delete.partitions.columns]
+        self._waiting: list[pa.RecordBatch] = []
+        self._staged: list[StagedSegment] = []
+
+    def take(self, items: list[tuple[bytes, bytes]]) -> None:
+        stored = [value for _, value in items]
+        partitions, _ = self._layout.values.unpack_all(stored, self._deciding)
+        names = [column.name for column in self._deciding]
+        chosen = np.flatnonzero(self._delete.partitions.mask(pa.table(partitions, names=names)))
+        if not len(chosen):
+            return
+        columns, _ = self._layout.values.unpack_all([stored[place] for place in chosen.tolist()])
+        types = pa.array(np.full(len(chosen), ChangeType.DELETE, np.int8))
+        self._waiting.extend(pa.Table.from_arrays([types, *columns], schema=self._schema).to_batches())
+        if sum(batch.nbytes for batch in self._waiting) >= SEGMENT_BYTES:
+            self._stage()
+
+    def finish_staging(self) -> tuple[StagedSegment, ...]:
+        """Return the staged deletions. A few of them travel in the record."""
+        size_bytes = sum(batch.nbytes for batch in self._waiting)
+        share_bytes = inline_bytes_per_bucket(INLINE_BYTES_MAX, self._state.num_buckets)
+        if self._waiting and not self._staged and size_bytes <= share_bytes:
+            return (stage_inline(pa.Table.from_batches(self._waiting), self._bucket, self._options),)
+        if self._waiting:
+            self._stage()
+        return tuple(self._staged)
+
+    def _stage(self) -> None:
+        rows, uuid = pa.Table.from_batches(self._waiting), self._delete.world.ids.new_uuid()
+        self._waiting.clear()
+        storage, table_uuid = self._delete.storage, self._state.table_uuid
+        self._staged.append(stage_object(storage, table_uuid, uuid, rows, self._bucket, self._options))
+
+
+def _make_append_actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> Sequence[Action]:
+    segments, inline = [], []
+    for deletions in staged.values():
+        end = deletions.at[1]
+        for deletion in deletions.segments:
+            placed = deletion.segment.placed(end, state.version + 1, time_ms)
+            segments.append(replace(placed, rewrites=True))  # the table was read to select the deleted rows
+            inline.append(deletion.inline_rows)
+            end += deletion.segment.num_rows
+    return (Append(tuple(segments), tuple(inline)),) if segments else ()

@@ -88,7 +88,7 @@ def _encode_text(value: Any) -> bytes | None:
 
 
 def murmur3(data: bytes) -> int:
-    """Hash bytes as `streamhouse_spark.log.buckets.iceberg_hash` does."""
+    """Hash bytes as `streamhouse_spark.log.bucketing` does."""
     state, whole = 0, len(data) & ~3
     for (word,) in struct.iter_unpack("<I", data[:whole]):
         state ^= _mix_hash(word)

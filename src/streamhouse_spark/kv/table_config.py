@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, NoReturn, cast, get_args
 
 import pyarrow as pa
 
-from streamhouse_spark.config.properties import (
+from streamhouse_spark.config.table_properties import (
     CHANGELOG_IMAGE,
     DELETE_BEHAVIOR,
     FIELD,
@@ -21,21 +21,23 @@ from streamhouse_spark.config.properties import (
 from streamhouse_spark.core import option_parsing as values
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.expressions.check_constraints import Check, parse_checks
+from streamhouse_spark.expressions.generated_columns import Generated, parse_generated
 from streamhouse_spark.keys.key_codec import is_key_type
-from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of
 from streamhouse_spark.kv.merge_engines import (
+    DEFAULT_FUNCTION,
+    DELIMITER,
     ColumnwiseMerge,
     FirstRowMerge,
     GeneratingMerge,
     MergeEngine,
     NumberingMerge,
     VersionedMerge,
+    fold_of,
 )
-from streamhouse_spark.schema.constraints.check_constraint import Check, parse_checks
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.generated_columns.generated_column import Generated, parse_generated
 from streamhouse_spark.schema.identity import Identity, parse_identity
-from streamhouse_spark.schema.partition_fields import parse_field, split_fields
+from streamhouse_spark.schema.partitioning import parse_field, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
 EngineName = Literal["last_row", "first_row", "versioned", "aggregation"]

@@ -1,16 +1,149 @@
-"""Tablet: the current rows of a bucket by key, a local cache that is rebuilt from the log and never authoritative."""
+"""Committed changes that wait to be applied to this host's tablets, after the writer's call returned.
+
+The log has the changes, so only the next use of the tablet waits for them: it applies queued work itself, or waits for
+the thread of this module. Work that is lost, because a process was killed or a disk failed, is repeated from the log by
+the next use. It may therefore be dropped, as in a forked child, whose parent still has it.
+
+Tablet: the current rows of a bucket by key, a local cache that is rebuilt from the log and never authoritative.
+
+The open tablets of this process: one object per bucket, shared by all tables and threads.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import queue
+import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from streamhouse_spark.core.fork_safety import new_lock
+import xxhash
+
+from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.kv.apply_queue import ApplyQueue
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, ReadTransaction, Writer
-from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
+from streamhouse_spark.kv.lmdb.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
+
+BYTES_MAX: Final = 64 << 20
+"""Bytes of rows queued in this process, over all tablets. More are applied before the call returns."""
+
+Work = Callable[[], None]
+
+
+class ApplyQueue:
+    """Queued work of one tablet, in log order. Thread-safe.
+
+    Work must not raise. It may use the tablet, which has all earlier work applied.
+    """
+
+    def __init__(self) -> None:
+        self._work: deque[tuple[Work, int]] = deque()
+        self._is_busy = False
+        self._lock = new_lock()
+        reinit_after_fork(self)
+
+    def renew_in_child(self) -> None:
+        """Leave all work to the parent process."""
+        self._work.clear()
+        self._is_busy = False
+
+    def add(self, work: Work, num_bytes: int) -> None:
+        """Queue ``work``: another thread does it soon if little is queued, else this call does it now."""
+        self._work.append((work, num_bytes))
+        if _applier.try_enqueue(self, num_bytes):
+            return
+        self.finish()
+
+    def finish(self) -> None:
+        """Do all queued work that has not started, and wait for work in progress."""
+        if not self._work and not self._is_busy:
+            return
+        with self._lock:
+            if self._is_busy:
+                return  # reentrant: this thread's work uses the tablet
+            self._is_busy = True
+            try:
+                while self._work:
+                    work, num_bytes = self._work.popleft()
+                    try:
+                        work()
+                    finally:
+                        _applier.note_done(num_bytes)
+            finally:
+                self._is_busy = False
+
+
+class _Applier:
+    """The thread of this process that applies the queues of all tablets."""
+
+    def __init__(self) -> None:
+        self.renew_in_child()
+        reinit_after_fork(self)
+
+    def renew_in_child(self) -> None:
+        self._lock = new_lock()
+        self._tablets: queue.SimpleQueue[ApplyQueue] = queue.SimpleQueue()
+        self._waiting: weakref.WeakSet[ApplyQueue] = weakref.WeakSet()
+        self._num_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._is_ending = False
+
+    def try_enqueue(self, due: ApplyQueue, num_bytes: int) -> bool:
+        """Count the bytes. Returns False if too much is queued or no thread can start."""
+        with self._lock:
+            self._num_bytes += num_bytes
+            if self._num_bytes > BYTES_MAX or self._is_ending or not self._is_running():
+                return False
+            self._waiting.add(due)
+        self._tablets.put(due)
+        return True
+
+    def note_done(self, num_bytes: int) -> None:
+        with self._lock:
+            self._num_bytes = max(0, self._num_bytes - num_bytes)
+
+    def end(self) -> None:
+        """Apply all queues; afterwards work is done at once."""
+        with self._lock:
+            self._is_ending = True
+        self.finish()
+
+    def finish(self) -> None:
+        with self._lock:
+            waiting = list(self._waiting)
+        for due in waiting:
+            due.finish()
+
+    def _is_running(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, args=(self._tablets,), name="streamhouse-apply", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the process is out of threads, or exiting
+                return False
+            self._thread = thread
+            # Files of a writer that ends in the middle are discarded. Children of multiprocessing do not run `atexit`.
+            Finalize(None, self.end, exitpriority=50)
+        return True
+
+    @staticmethod
+    def _run(tablets: queue.SimpleQueue[ApplyQueue]) -> None:
+        while True:
+            tablets.get().finish()
+
+
+_applier = _Applier()
+
+
+def finish_all() -> None:
+    """Apply the queues of all tablets of this process."""
+    _applier.finish()
+
 
 ITEMS_PER_STEP: Final = 65_536
 _ESTIMATE_ROWS_MIN: Final = 4096
@@ -29,7 +162,7 @@ class TabletState(NamedTuple):
     begins: int
     applied: int
     history: bytes | None = None
-    """Identifies the log, see `streamhouse_spark.kv.tablet_lineage`; None if the tablet has no record of it."""
+    """Identifies the log, see `streamhouse_spark.kv.log_replay`; None if the tablet has no record of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,3 +462,39 @@ def _estimate_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: in
     """Estimate the bytes of ``num_rows`` rows like these: 1.5 times their own, and LMDB's overhead."""
     some = range(0, len(keys), 1 + len(keys) // 1000)
     return num_rows * (16 + 3 * sum(len(keys[i]) + len(values[i]) for i in some) // (2 * len(some)))
+
+
+_open: dict[Path, Tablet] = {}
+_by_name: dict[tuple[str | None, str, str, int], Tablet] = {}
+"""Open tablets by the parts of their names, because building a path costs more than a lookup."""
+_lock = new_lock()
+
+
+def open_tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
+    """Return the bucket's tablet in this host's cache, opening it if needed. Raises `StorageError` if the disk fails.
+
+    Opening one evicts unused tablets if the cache is too large. The table may have been restored since the rows were
+    applied: see `streamhouse_spark.kv.log_replay`.
+    """
+    name = (os.environ.get(CACHE_DIR_VARIABLE), warehouse_url, table_uuid, bucket)
+    cached = _by_name.get(name)
+    if cached is not None:
+        return cached
+    folder = f"{table_uuid}-{xxhash.xxh3_64_hexdigest(warehouse_url.encode())}"
+    files = TabletFiles(cache_folder(), folder, bucket)
+    with _lock:
+        opened = _open.get(files.folder)
+        if opened is None:
+            bytes_max = cache_bytes_max()
+            opened = _open[files.folder] = Tablet(files, identity)
+            evict(cache_folder(), bytes_max)
+        _by_name[name] = opened
+        return opened
+
+
+def close_tablets() -> None:
+    """Close all tablets; the next use reopens them. None may be in use."""
+    with _lock:
+        _by_name.clear()
+        while _open:
+            _open.popitem()[1].close()

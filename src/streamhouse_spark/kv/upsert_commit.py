@@ -32,21 +32,22 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.change_staging import (
     BucketPosition,
     ChangeStager,
+    OverlayMissError,
     PreparedChanges,
     StagedChanges,
     StaleStateError,
+    WriteOverlay,
 )
 from streamhouse_spark.kv.conflict_detection import ConflictChecker
-from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.log_replay import belongs_to_table, history_of
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_lineage import belongs_to_table, history_of
-from streamhouse_spark.kv.write_overlay import OverlayMissError, WriteOverlay
-from streamhouse_spark.log.commits.actions import Action, Append
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.group_commit import CommitResult, DependentPlan, Plan
-from streamhouse_spark.log.commits.idempotency import find_stored_transaction, require_writable
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.actions import Action, Append
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.group_commit import CommitResult, DependentPlan, Plan
+from streamhouse_spark.log.idempotency import find_stored_transaction, require_writable
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.staging import ends_after, make_truncate_actions, offsets_of_commit
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 TRIES_MAX: Final = 100

@@ -1,22 +1,92 @@
-"""Access to the data files around a location: in the warehouse, or in the storage of an external catalog."""
+"""Access to data files outside the warehouse, in the storage of the configured catalog.
+
+Access to the data files around a location: in the warehouse, or in the storage of an external catalog.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Final
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
-from streamhouse_spark.core.fork_safety import new_lock
-from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.core.concurrency import THREADS_MAX, new_lock, parallel_map
+from streamhouse_spark.errors import LakeMismatchError, ObjectNotFoundError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_offset_file
-from streamhouse_spark.storage.base import Sink, Storage
+from streamhouse_spark.lake.types import LakeSplit
+from streamhouse_spark.storage.base import Bytes, Sink, Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO, OutputStream
+
+
+CATALOG_SETTINGS = "lake.iceberg.catalog."
+"""Prefix of warehouse settings that are properties of a pyiceberg catalog, used instead of the file catalog."""
+
+
+class CatalogFiles:
+    """Data files outside the warehouse, through pyiceberg's file access; read-only unless an external catalog keeps
+    them there.
+    """
+
+    def __init__(self, file_io: FileIO, *, is_writable: bool) -> None:
+        self._io = file_io
+        self._is_writable = is_writable
+
+    def open_input(self, location: str) -> pa.NativeFile:
+        try:
+            return pa.PythonFile(self._io.new_input(location).open(), mode="r")
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError.of(f"lake file {location}") from error
+
+    def create(self, location: str) -> AbstractContextManager[Sink]:
+        """Create a file. Raises `LakeMismatchError` if no external catalog is configured."""
+        if not self._is_writable:
+            raise LakeMismatchError(
+                f"lake file {location} lies outside the warehouse, where nothing is written; name the catalog of the "
+                "lake table with lake.iceberg.catalog.* settings, or let write.data.path of the table be inside"
+            )
+        return self._create(location)
+
+    def is_named(self, name: str, location: str) -> bool:
+        return name == location
+
+    @contextmanager
+    def _create(self, location: str) -> Iterator[Sink]:
+        # After an error a truncated file remains as an orphan, which orphan removal deletes.
+        stream = self._io.new_output(location).create()
+        try:
+            yield _StreamSink(stream)
+        finally:
+            stream.close()
+
+
+class _StreamSink:
+    def __init__(self, stream: OutputStream) -> None:
+        self._stream = stream
+
+    def write(self, data: Bytes) -> int:
+        return self._stream.write(bytes(data))
+
+
+def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
+    """Return the access to data files outside the warehouse, by the settings of the warehouse and its lake catalog."""
+    from pyiceberg.io import load_file_io
+
+    is_writable = any(name.startswith(CATALOG_SETTINGS) for name in settings)
+    return CatalogFiles(load_file_io(catalog_properties(settings), location), is_writable=is_writable)
+
+
+def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties for pyiceberg's catalog and file access among the warehouse's settings."""
+    storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "gcs.", "adls.", "client."))}
+    named = {k.removeprefix(CATALOG_SETTINGS): v for k, v in settings.items() if k.startswith(CATALOG_SETTINGS)}
+    return {**storage, **named}
+
 
 SMALL_BYTES_MAX: Final = 4 << 20
 """Files up to this size are fetched whole, which takes no longer than reading the footer and then the columns."""
@@ -32,7 +102,6 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
     inside = StorageFiles(storage)
     if inside.holds(location):
         return inside
-    from streamhouse_spark.lake.external_files import outside_files
 
     return outside_files(settings, location)
 

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from streamhouse_spark.config.properties import LakeFormat
+from streamhouse_spark.config.table_properties import LakeFormat
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import MissingExtraError
-from streamhouse_spark.lake.adoption import LakeAdoption
-from streamhouse_spark.lake.model.values import WriteContext
+from streamhouse_spark.lake.base import LakeAdoption, LakeRelocation, LakeTable
 from streamhouse_spark.lake.parquet.file_writer import FileSpec
-from streamhouse_spark.lake.relocation import LakeRelocation
-from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.lake.types import WriteContext
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 

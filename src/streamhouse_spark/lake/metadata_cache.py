@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 

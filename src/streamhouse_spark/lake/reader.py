@@ -1,32 +1,112 @@
-"""Reads of a planned lake in any format: the rows of a log range with their offsets."""
+"""Data skipping: whether a lake file can match a filter, by its metadata.
+
+Live rows of data files, by offset or by position; reads no rows.
+
+Reads of a planned lake in any format: the rows of a log range with their offsets.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark.core.arrow_rows import drop_rows
 from streamhouse_spark.core.concurrency import parallel_map
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, find_no_nested_fields
-from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection, LakeSplit
+from streamhouse_spark.expressions.predicates import Bounds, Node, constant_bounds, may_match, to_comparable
+from streamhouse_spark.lake.column_mapping import ColumnMap, InnerOf, find_no_nested_fields
 from streamhouse_spark.lake.parquet.file_writer import may_hold, parse_file_offsets
 from streamhouse_spark.lake.parquet.reader import (
     FilesAt,
     OffsetFile,
     Positions,
+    num_rows_in,
     read_deleted_positions,
     read_in_offset_order,
     read_offset_file,
     read_offsets,
 )
-from streamhouse_spark.query.row_selection import drop_rows
+from streamhouse_spark.lake.types import ColumnStatistics, FieldNames, LakePlan, LakeProjection, LakeSplit, ScanFile
+from streamhouse_spark.log.segments.metadata_columns import BUCKET
 from streamhouse_spark.schema.nested_fields import Path, join_path, list_field_paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+
+def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
+    """Return False only if no row of the lake file can match the filter. Missing metadata matches anything."""
+    bounds: dict[str, Bounds] = {}
+    if file.bucket is not None:  # null for rows that another engine rewrote
+        bounds[BUCKET.name] = replace(constant_bounds(file.bucket), may_be_null=True)
+    for name in node.columns():
+        column = schema.find(name)
+        if column is None:
+            continue
+        if name in file.partition:
+            bounds[name] = constant_bounds(file.partition[name])
+        elif name in file.statistics:
+            bounds[name] = column_bounds(file.statistics[name], column.type, file.num_rows)
+    return may_match(node, bounds)
+
+
+def column_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) -> Bounds:
+    """Return the bounds of a column of a lake file. Lake bounds exclude NaN, which Spark orders above all numbers."""
+    low, high = stats.low, stats.high
+    if low != low or high != high:  # noqa: PLR0124 - a writer that let NaN into its bounds
+        low = high = None
+    return Bounds(
+        None if low is None else to_comparable(low),
+        None if high is None else to_comparable(high),
+        may_be_null=stats.null_count != 0,
+        may_have_value=stats.null_count is None or stats.null_count < num_rows,
+        may_be_nan=pa.types.is_floating(data_type) and stats.nan_count != 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    location: str
+    bucket: int | None
+    """None for a file whose rows have no offsets."""
+    rows: OffsetSet
+    """Offsets, or positions in the file."""
+
+
+def read_live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> list[LiveRows]:
+    """Return the live rows of the files of these splits, from footers and position deletes.
+
+    ``writers`` are the tables whose files have offsets. Raises `SnapshotExpiredError`, `CorruptDataError`.
+    """
+
+    def of_file(split: LakeSplit) -> LiveRows:
+        files = files_at(split.location)
+        own = (
+            read_offset_file(files, split.location, writers) if parse_file_offsets(split.location) is not None else None
+        )
+        deleted = OffsetSet.of(read_deleted_positions(files, split.location, split.position_deletes))
+        if own is None:
+            positions = OffsetSet.dense(0, num_rows_in(files, split.location))
+            return LiveRows(split.location, None, positions.without(deleted))
+        offsets = own.runs.without(OffsetSet.of(own.runs.offsets()[deleted.offsets()])) if deleted else own.runs
+        return LiveRows(split.location, own.bucket, offsets)
+
+    return list(parallel_map(of_file, list({split.location: split for split in splits}.values())))
+
+
+def group_by_bucket(files: Iterable[LiveRows]) -> dict[int, OffsetSet]:
+    """Return bucket → offsets of the files whose rows have offsets."""
+    parts: dict[int, list[OffsetSet]] = {}
+    for file in files:
+        if file.bucket is not None:
+            parts.setdefault(file.bucket, []).append(file.rows)
+    return {bucket: OffsetSet.merged(runs) for bucket, runs in parts.items()}
+
 
 PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
 """Batches of rows with the offset of each row, in offset order."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError, LakeRolledBackError
-from streamhouse_spark.lake.model.values import LakeSnapshot
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.history_epochs import HistoryRelation
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.lake.types import LakeSnapshot
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.history_epochs import HistoryRelation
+from streamhouse_spark.log.state import TableState
 
 if TYPE_CHECKING:
-    from streamhouse_spark.lake.table import LakeTable  # it imports pyarrow.parquet, which plans rarely need
+    from streamhouse_spark.lake.base import LakeTable  # it imports pyarrow.parquet, which plans rarely need
 
 
 def newest_snapshot(log: CommitLog, lake: LakeTable) -> LakeSnapshot | None:

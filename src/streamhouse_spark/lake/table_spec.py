@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Self
 
-from streamhouse_spark.config.branch_metadata import BranchMark
+from streamhouse_spark.config.table_properties import BranchMark
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.commits.history_epochs import HistoryPoint
-from streamhouse_spark.log.commits.idempotency import unsupported_on_branch_error
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.schema.partition_fields import PartitionField
+from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.idempotency import unsupported_on_branch_error
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.schema.partitioning import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 
 TARGET_FILE_BYTES = 128 << 20

@@ -13,11 +13,11 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.archive_metadata import SetArchive
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows, PartitionDropRows
-from streamhouse_spark.log.commits.record import Record, read_record
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log import actions as act
+from streamhouse_spark.log.actions import SetArchive
+from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.record import Record, read_record
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
 

@@ -1,6 +1,6 @@
 """Log compaction: merges adjacent small segments into large ones. Offsets, rows and commit times stay.
 
-With many buckets, segments that are still small then share objects (`log/segments/packed_objects.py`).
+With many buckets, segments that are still small then share objects (`log/segments/multi_bucket_writer.py`).
 
 Inline rows are merged by the writer that commits after `INLINE_RECORDS_MAX` records with inline rows, or
 `INLINE_LIVE_BYTES_MAX` of them, because such records cannot be deleted. Small objects are merged by maintenance.
@@ -22,11 +22,10 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.log.commits.actions import Action, Replace
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.packed_objects import create_shared, group_into_objects
+from streamhouse_spark.log.actions import Action, Replace
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segments.multi_bucket_writer import create_shared, group_into_objects
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
 from streamhouse_spark.log.segments.statistics import (
     collect_partitions,
@@ -42,6 +41,7 @@ from streamhouse_spark.log.segments.writer import (
     write_file,
 )
 from streamhouse_spark.log.staging import is_retained
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Sink, Storage
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 

@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
+from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError
-from streamhouse_spark.log.commits.actions import Action, Append
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.history_epochs import HistoryPoint
-from streamhouse_spark.log.commits.idempotency import require_not_dropped
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.transactions import find_stored_version
+from streamhouse_spark.log.actions import Action, Append
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.transactions import find_stored_version
 from streamhouse_spark.schema.identity import Identity, fill_identity_column, reject_identity_values
 
 RANGE_MAX: Final = 1 << 16

@@ -17,28 +17,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.config.paimon_limits import check_paimon_values
-from streamhouse_spark.config.properties import LakeFormat, TableProperties
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.config.table_properties import LakeFormat, TableProperties
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import map_with_prefetch
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.log.buckets.bucketing import row_buckets
-from streamhouse_spark.log.commits.actions import (
-    Action,
-    Append,
-    Truncate,
-)
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.group_commit import CommitResult
-from streamhouse_spark.log.commits.idempotency import require_not_dropped
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.expressions.check_constraints import Check, require_constraints
+from streamhouse_spark.expressions.generated_columns import Generated, fill_generated_columns
+from streamhouse_spark.log.actions import Action, Append, Truncate
+from streamhouse_spark.log.bucketing import row_buckets
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.group_commit import CommitResult
+from streamhouse_spark.log.idempotency import require_not_dropped
 from streamhouse_spark.log.identity_allocation import IdentityRanges
-from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
-from streamhouse_spark.log.segments.streaming_writer import Part, SegmentStream, StreamForm, stage_streams
+from streamhouse_spark.log.segments.multi_bucket_writer import (
+    Part,
+    SegmentStream,
+    StreamForm,
+    group_into_objects,
+    stage_group,
+    stage_streams,
+)
 from streamhouse_spark.log.segments.writer import (
     BATCH_ROWS_MAX,
     SegmentOptions,
@@ -46,10 +48,10 @@ from streamhouse_spark.log.segments.writer import (
     combine_batches,
     stage_inline,
 )
-from streamhouse_spark.schema.constraints.check_constraint import Check, require_constraints
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.defaults import same_defaults
 from streamhouse_spark.schema.evolution import is_same_column
-from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
+from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -255,8 +257,8 @@ class RowStager:
         """Cut rows into slices with just under a full batch per bucket, and at most ``bytes_max``."""
         step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * self._routing.num_buckets
         for start in range(0, rows.num_rows, step_rows):
-            yield from arrow_chunking.slice_by_size(
-                rows.slice(start, step_rows), min(bytes_max, arrow_chunking.SLICE_BYTES_MAX)
+            yield from arrow_rows.slice_by_size(
+                rows.slice(start, step_rows), min(bytes_max, arrow_rows.SLICE_BYTES_MAX)
             )
 
 
@@ -286,7 +288,7 @@ def _cut_pieces(rows: pa.Table) -> Iterator[pa.Table]:
     """Cut rows into slices of about `SEGMENT_BYTES_MAX`, measured row by row: few rows may have most of the bytes."""
     if not rows.num_rows:
         return
-    yield from arrow_chunking.slice_by_size(rows, min(SEGMENT_BYTES_MAX, arrow_chunking.SLICE_BYTES_MAX))
+    yield from arrow_rows.slice_by_size(rows, min(SEGMENT_BYTES_MAX, arrow_rows.SLICE_BYTES_MAX))
 
 
 def merge_staged_rows(staged: Iterable[StagedRows]) -> StagedRows:

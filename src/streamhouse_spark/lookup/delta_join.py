@@ -33,13 +33,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_chunking import take_rows
-from streamhouse_spark.core.arrow_groupby import distinct_rows
+from streamhouse_spark.core.arrow_rows import distinct_rows, take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.table_config import parse_keyed_properties
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, add_unmatched, one_chunk, parse_how, parse_on
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import Column, TableSchema

@@ -12,20 +12,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import commit_key, table_prefix
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, quote
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys, encode_lmdb_prefix
-from streamhouse_spark.kv.log_replay import catch_up
+from streamhouse_spark.kv.log_replay import belongs_to_table, catch_up, is_ahead
+from streamhouse_spark.kv.row_codec import UnknownSchemaError
 from streamhouse_spark.kv.tablet import Tablet, TabletState
-from streamhouse_spark.kv.tablet_lineage import belongs_to_table, is_ahead
-from streamhouse_spark.kv.value_codec import UnknownSchemaError
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.schema.reserved_names import FOUND, require_distinct_names
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.row_conversion import convert_to_schema
-from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.schema.table_schema import FOUND, TableSchema, require_distinct_names
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 REMOTE_STALENESS_MS = 1_000
@@ -80,10 +78,10 @@ class Lookup:
         shape = self._keyed.shape(state)
         value_names = _value_names(shape, columns)
         key_rows = self._keyed.keys(keys, shape)
-        if key_rows.nbytes > arrow_chunking.KEYS_BYTES_MAX:
+        if key_rows.nbytes > arrow_rows.KEYS_BYTES_MAX:
             raise InvalidOptionError(
                 f"a lookup in {shape.name} has {key_rows.nbytes} bytes of keys, expected at most "
-                f"{arrow_chunking.KEYS_BYTES_MAX}; look them up in several calls"
+                f"{arrow_rows.KEYS_BYTES_MAX}; look them up in several calls"
             )
         key_rows = key_rows.combine_chunks()
         if insert_if_absent and key_rows.num_rows:
@@ -122,17 +120,17 @@ class Lookup:
             self._scan_prefix(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, prefix_row)
         ]
         columns_read = [
-            arrow_chunking.concat_columns((rows[place] for rows in bucket_columns), column.type)
+            arrow_rows.concat_columns((rows[place] for rows in bucket_columns), column.type)
             for place, column in enumerate(shape.schema.columns)
         ]
         places = shape.layout.key_indexes
         keys = shape.layout.keys(
-            [arrow_chunking.combine_chunks(c) if place in places else c for place, c in enumerate(columns_read)]
+            [arrow_rows.combine_chunks(c) if place in places else c for place, c in enumerate(columns_read)]
         )
         inside = pc.starts_with(keys, pattern=encoded) if len(keys) else pa.array([], pa.bool_())
         order = np.flatnonzero(inside)[pc.sort_indices(keys.filter(inside)).to_numpy()]
         rows = pa.Table.from_arrays(
-            [arrow_chunking.take_values(c, order, distinct=True) for c in columns_read], schema=shape.schema.arrow
+            [arrow_rows.take_values(c, order, distinct=True) for c in columns_read], schema=shape.schema.arrow
         )
         return rows.select(list(projection.names))
 
@@ -175,7 +173,7 @@ class Lookup:
         places = np.concatenate(parts)
         order = np.argsort(places, kind="stable")
         unpacked, _ = shape.layout.values.unpack_all(values, projection)
-        rows = [arrow_chunking.take_values(column, order, distinct=True) for column in unpacked]
+        rows = [arrow_rows.take_values(column, order, distinct=True) for column in unpacked]
         schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in projection])
         return Matches(places[order], pa.Table.from_arrays(rows, schema=schema))
 
@@ -394,4 +392,4 @@ def _buckets_of_prefix(shape: PrimaryKeySchema, prefix_row: pa.Table) -> Iterato
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
-    return arrow_chunking.combine_chunks(column)
+    return arrow_rows.combine_chunks(column)

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.lookup.lookup import Matches
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
@@ -210,8 +210,8 @@ class LookupPlan:
         row_of, partner = places[matches.places], np.arange(len(matches.places))
         if self.how == "left":
             row_of, partner = add_unmatched(row_of, rows.num_rows)
-        row_columns = [arrow_chunking.take_values(column, row_of) for column in rows.columns]
-        added = [arrow_chunking.take_values(matches.rows.column(name), partner) for name in self.columns]
+        row_columns = [arrow_rows.take_values(column, row_of) for column in rows.columns]
+        added = [arrow_rows.take_values(matches.rows.column(name), partner) for name in self.columns]
         return pa.Table.from_arrays([*row_columns, *added], schema=pa.schema([*rows.schema, *self.fields]))
 
 
@@ -228,4 +228,4 @@ def add_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return arrow_chunking.combine_chunks(column)
+    return arrow_rows.combine_chunks(column)

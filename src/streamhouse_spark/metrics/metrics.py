@@ -1,13 +1,28 @@
-"""Metrics as values, independent of the exporter. Names, base units and texts follow Prometheus' guidelines."""
+"""Metrics as values, independent of the exporter. Names, base units and texts follow Prometheus' guidelines.
+
+Metrics export through OpenTelemetry's API, for any SDK. Only this module imports opentelemetry.
+
+Instruments are observed only when an SDK collects, so a process without an SDK has no cost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from streamhouse_spark.core.argument_validation import require_part
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.log.commits.commit_counter import COMMITS
+from streamhouse_spark.errors import MissingExtraError, StreamhouseError
+from streamhouse_spark.log.group_commit import COMMITS
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
 
 Point = tuple[tuple[str, ...], float]
 """Label values, and the number."""
@@ -59,3 +74,105 @@ def process_metrics() -> list[Metric]:
         ),
         *store_metrics(METER.total()),
     ]
+
+
+logger = logging.getLogger(__name__)
+
+SCOPE: Final = "streamhouse_spark"
+"""The name of our meter."""
+
+
+def export_metrics(meter_provider: MeterProvider | None = None) -> None:
+    """Export the metrics of this process through OpenTelemetry: its commits, and its requests to object stores.
+
+    By default it uses the process's ``meter_provider``, which may also be set later. Repeated calls have no effect.
+    Raises `MissingExtraError` without the extra ``otel``, `InvalidOptionError` for an invalid provider.
+    """
+    if meter_provider is not None:
+        require_part("meter_provider", meter_provider, "a MeterProvider of OpenTelemetry", "get_meter")
+    try:
+        _exports_to(meter_provider).add(process_metrics)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "opentelemetry":
+            raise
+        raise MissingExtraError(
+            "metrics of OpenTelemetry need its API, which is not installed; run: pip install 'streamhouse-spark[otel]'"
+        ) from error
+
+
+@contextmanager
+def export_until_exit(measures: MetricSource, meter_provider: MeterProvider | None = None) -> Iterator[None]:
+    """Export metrics, and those of the process, through OpenTelemetry until the block ends, if its API is installed."""
+    try:
+        exports = _exports_to(meter_provider)
+    except ModuleNotFoundError:
+        yield
+        return
+    exports.add(process_metrics)
+    exports.add(measures)
+    try:
+        yield
+    finally:
+        exports.remove(measures)
+
+
+class _Exports:
+    """The metric sources registered with one provider. Safe for threads."""
+
+    def __init__(self, meter: Any) -> None:
+        self._meter = meter
+        self._lock = new_lock()
+        self._sources: list[MetricSource] = []
+        self._exported: set[str] = set()
+
+    def add(self, source: MetricSource) -> None:
+        with self._lock:
+            if source in self._sources:
+                return
+            self._sources = [*self._sources, source]
+        for metric in _collect_metrics(source):
+            with self._lock:
+                if metric.name in self._exported:
+                    continue
+                self._exported.add(metric.name)
+            create = {
+                "counter": self._meter.create_observable_counter,
+                "gauge": self._meter.create_observable_gauge,
+            }[metric.kind]
+            create(metric.name, callbacks=[partial(self._observe, metric.name)], description=metric.text)
+
+    def remove(self, source: MetricSource) -> None:
+        with self._lock:
+            self._sources = [registered for registered in self._sources if registered != source]
+
+    def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - required by the API
+        from opentelemetry.metrics import Observation
+
+        for source in self._sources:
+            for metric in _collect_metrics(source):
+                if metric.name == name:
+                    for values, number in metric.points:
+                        yield Observation(number, dict(zip(metric.labels, values, strict=True)))
+
+
+def _collect_metrics(source: MetricSource) -> list[Metric]:
+    """Return the metrics of a source, or none if it fails, so that the others are still exported."""
+    try:
+        return list(source())
+    except StreamhouseError as error:
+        logger.warning("metrics could not be collected, the next time tries again: %s", error)
+        return []
+
+
+_lock = new_lock()
+_exports: dict[int, tuple[object, _Exports]] = {}
+"""By the id of the provider, which is kept alive so that the id is not reused."""
+
+
+def _exports_to(provider: MeterProvider | None) -> _Exports:
+    from opentelemetry.metrics import get_meter
+
+    with _lock:
+        if id(provider) not in _exports:
+            _exports[id(provider)] = provider, _Exports(get_meter(SCOPE, meter_provider=provider))
+        return _exports[id(provider)][1]

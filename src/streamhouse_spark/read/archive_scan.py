@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.actions import pages_between
 from streamhouse_spark.log.archive.pages import PageContent, read_page, read_pages, usable_archive
-from streamhouse_spark.log.commits.archive_metadata import pages_between
-from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
+from streamhouse_spark.log.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.read.read_snapshot import offset_at
 from streamhouse_spark.read.scan_tasks import ArchiveScanTask
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table_handle import TableHandle
 
 _TRIES: Final = 3
 

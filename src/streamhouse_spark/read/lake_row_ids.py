@@ -13,19 +13,19 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.config.table_properties import ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.kv.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
-from streamhouse_spark.log.commits.delete_vectors import FileRows, count_rows, have_same_files, union_deleted_file_rows
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.row_ids import NO_PLACE, Int64Array, offsets_by_bucket, positions_by_file
+from streamhouse_spark.log.delete_vectors import FileRows, count_rows, have_same_files, union_deleted_file_rows
+from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
+from streamhouse_spark.log.segments.metadata_columns import NO_PLACE, Int64Array, offsets_by_bucket, positions_by_file
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table_handle import TableHandle
 
 _T = TypeVar("_T")
 

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Final
 
 from streamhouse_spark.core.clock import Clock, SystemClock
-from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
+from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import table_prefix
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.table_handle import TableHandle
 
 SHARE: Final = 16
 """The poll interval is this fraction of the time without commits."""

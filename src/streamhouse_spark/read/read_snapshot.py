@@ -3,6 +3,10 @@
 A read snapshot is a table state, a lake snapshot S, and for each bucket the log range that S does not hold. The rows of
 S and of the ranges are the table, each row exactly once: the state's own record says which offsets S holds, and
 trimming never passes them.
+
+Lake snapshots visible to a read: any retained one for a table, and the initial one for a branch.
+
+The lake belongs to the table. Later snapshots have rows of the table that the branch never had.
 """
 
 from __future__ import annotations
@@ -12,16 +16,17 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.config.table_properties import ADOPTED, BRANCH
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
-from streamhouse_spark.log.commits.actions import KvSnapshot, TieredSnapshot
-from streamhouse_spark.log.commits.delete_vectors import Deletion, Deletions
-from streamhouse_spark.log.commits.state import BucketLog, TableState
-from streamhouse_spark.log.lifecycle.retention import effective_times_ms
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.lake.types import LakeSnapshot, same_offsets
+from streamhouse_spark.log.actions import KvSnapshot, TieredSnapshot
+from streamhouse_spark.log.catalog.branches import require_no_branch
+from streamhouse_spark.log.delete_vectors import Deletion, Deletions
+from streamhouse_spark.log.gc.retention import effective_times_ms
 from streamhouse_spark.log.segments.scan import hot_range
+from streamhouse_spark.log.state import BucketLog, TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +225,34 @@ def offset_at(log: BucketLog, timestamp_ms: int) -> int:
 def offset_after(log: BucketLog, timestamp_ms: int) -> int:
     """Return the first offset committed after ``timestamp_ms``."""
     return offset_at(log, timestamp_ms + 1)
+
+
+def require_visible_snapshot(state: TableState, snapshot_id: int | None) -> None:
+    """Require that the table or branch sees a lake snapshot, None for the latest.
+
+    Raises `InvalidOptionError` for a branch, with the snapshot that it sees.
+    """
+    if BRANCH not in state.properties:
+        return
+    if snapshot_id is None:
+        require_no_branch(state, "reading the newest lake snapshot")
+    visible_ids = [tiered.snapshot_id for tiered in state.lake_history]
+    if snapshot_id not in visible_ids:
+        visible = f"lake snapshot {visible_ids[-1]}" if visible_ids else "no lake snapshot"
+        raise InvalidOptionError(
+            f"{state.name} is a branch and sees {visible}, with which it began; "
+            f"snapshot {snapshot_id} is of the lake of its table: read it there"
+        )
+
+
+def require_initial_snapshot(state: TableState, snapshot: LakeSnapshot | None) -> None:
+    """Require that a branch's lake snapshot, already accepted by `require_visible_snapshot`, still is the one it
+    started with.
+
+    Raises `SnapshotExpiredError` if another engine reused its id for other rows.
+    """
+    if BRANCH not in state.properties or snapshot is None:
+        return
+    tiered = next((tiered for tiered in state.lake_history if tiered.snapshot_id == snapshot.id), None)
+    if tiered is not None:
+        require_recorded(state, tiered, snapshot)

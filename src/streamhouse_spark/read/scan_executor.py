@@ -1,41 +1,24 @@
-# ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
-"""Scan execution: read the scan tasks of a plan, as whole tables or batch by batch. Every reader uses it."""
+"""Overlay of a primary-key table's latest changes: merge each bucket's changelog, drop older rows of its keys.
+
+Scan execution: read the scan tasks of a plan, as whole tables or batch by batch. Every reader uses it.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
-from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
-from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
-from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
-from streamhouse_spark.lake.parquet.merge_on_read import read_whole
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_places_within, read_offset_file
-from streamhouse_spark.lake.parquet.row_positions import read_numbered
-from streamhouse_spark.log.commits.state import CHANGE_COLUMN
-from streamhouse_spark.log.segments.metadata_columns import (
-    CHANGELOG_FIELDS,
-    add_log_positions,
-    with_metadata,
-)
-from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
-from streamhouse_spark.log.segments.row_ids import file_row_ids
-from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
-from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.query.row_mask import RowMask
-from streamhouse_spark.query.row_selection import (
+from streamhouse_spark.core import arrow_rows
+from streamhouse_spark.core.arrow_rows import (
     NO_PLACES,
     Places,
     copy_live_rows,
@@ -43,10 +26,31 @@ from streamhouse_spark.query.row_selection import (
     select_matching_rows,
     slice_live_rows,
 )
+from streamhouse_spark.core.concurrency import THREADS_MAX, new_lock, parallel_map
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
+from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.keys.changelog_merge import MergedChangelog
+from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
+from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
+from streamhouse_spark.lake.parquet.merge_on_read import read_whole
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_places_within, read_offset_file
+from streamhouse_spark.lake.parquet.row_positions import read_numbered
+from streamhouse_spark.lake.types import LakeProjection, LakeSplit
+from streamhouse_spark.log.segments.metadata_columns import (
+    CHANGELOG_FIELDS,
+    add_log_positions,
+    file_row_ids,
+    with_metadata,
+)
+from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
+from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
+from streamhouse_spark.log.state import CHANGE_COLUMN
 from streamhouse_spark.read.archive_scan import ArchiveReader
-from streamhouse_spark.read.binlog import binlog_batches
-from streamhouse_spark.read.change_rows import change_batches
-from streamhouse_spark.read.changelog_overlay import ChangelogOverlay
+from streamhouse_spark.read.change_rows import binlog_batches, change_batches
 from streamhouse_spark.read.commit_ranges import Int64Array
 from streamhouse_spark.read.lake_row_ids import read_lake_file
 from streamhouse_spark.read.scan_tasks import (
@@ -57,6 +61,7 @@ from streamhouse_spark.read.scan_tasks import (
     KeyedScanTask,
     LakeScanTask,
     LogScanTask,
+    MergeColumns,
     OffsetsScanTask,
     ScanPlan,
     ScanTask,
@@ -66,6 +71,123 @@ from streamhouse_spark.read.scan_tasks import (
 )
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.table_handle import TableHandle
+
+CACHE_BYTES_MAX = 128 << 20
+"""Memory that the cache of a process may use. A larger changelog is kept only while its task runs."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    lock: threading.RLock = field(default_factory=new_lock)
+    tail: MergedChangelog | None = None
+
+
+class ChangelogCache:
+    """LRU cache of merged changelogs. Safe for use by several threads: one computes an entry, others wait for it.
+
+    Entries never become stale, since an offset range holds the same changes forever within one history of a table. Keys
+    include the history, because a restored table may hold other changes at the same offsets. After a failed computation
+    the next caller retries.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._lock = new_lock()
+
+    def get(self, key: Hashable, make: Callable[[], MergedChangelog]) -> MergedChangelog:
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+        with entry.lock:
+            if entry.tail is None:
+                entry.tail = make()
+                self._drop_old()
+            return entry.tail
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
+    def _drop_old(self) -> None:
+        with self._lock:
+            size_bytes = sum(entry.tail.size_bytes for entry in self._entries.values() if entry.tail is not None)
+            for key, entry in list(self._entries.items()):
+                if size_bytes <= CACHE_BYTES_MAX:
+                    return
+                if entry.tail is not None:
+                    size_bytes -= entry.tail.size_bytes
+                    del self._entries[key]
+
+
+changelog_cache = ChangelogCache()
+"""The cache of this process."""
+
+
+class ChangelogOverlay:
+    """Merged changes per bucket, computed on demand and held until another bucket is requested."""
+
+    def __init__(self, table: TableHandle, keyed: MergeColumns) -> None:
+        self._table = table
+        self._keyed = keyed
+        self._places = tuple(keyed.schema.names.index(name) for name in keyed.key)
+        self._splits = {split.bucket: split for split in keyed.tails}
+        self._changelogs_by_bucket: Mapping[int, MergedChangelog] = {}
+
+    def read_all(self) -> None:
+        """Merge and hold the changes of all buckets in parallel. After that, several threads may read them."""
+        records = InlineRecords(self._table.storage, self._table.uuid)
+        records.expect(segment for split in self._splits.values() for segment in split.segments)
+        records.fetch_first()
+        merged = parallel_map(lambda split: self._read(split, records), list(self._splits.values()))
+        self._changelogs_by_bucket = dict(zip(self._splits, merged, strict=True))
+
+    def rows(self, bucket: int) -> pa.Table:
+        """Return the rows that result from the changes of the bucket."""
+        return self._changelogs(bucket)[0].rows
+
+    def without_changed(self, batch: pa.RecordBatch, bucket: int | None) -> pa.RecordBatch:
+        """Drop older rows whose keys the bucket changed. None stands for any bucket."""
+        for tail in self._changelogs(bucket):
+            if len(tail.keys) and batch.num_rows:
+                changed = tail.keys.holds_keys_of([batch.column(place) for place in self._places])
+                batch = arrow_rows.drop_rows(batch, changed)
+        return batch
+
+    def _changelogs(self, bucket: int | None) -> Sequence[MergedChangelog]:
+        buckets = [b for b in self._splits if bucket is None or b == bucket]
+        if not self._changelogs_by_bucket.keys() >= set(buckets):
+            self._changelogs_by_bucket = {
+                b: self._changelogs_by_bucket[b]
+                if b in self._changelogs_by_bucket
+                else self._get_cached(self._splits[b])
+                for b in buckets
+            }
+        return [self._changelogs_by_bucket[b] for b in buckets]
+
+    def _get_cached(self, split: LogSplit) -> MergedChangelog:
+        """Merge the changes of a split, once for all tasks of the process if the history is known."""
+        if self._keyed.history is None:
+            return self._read_alone(split)
+        ranges = (split.table_uuid, split.bucket, split.offsets)
+        columns = tuple((c.id, c.name, str(c.type), c.inner_ids) for c in self._keyed.schema.columns)
+        key = (self._table.storage.url, self._keyed.history, ranges, columns, self._places)
+        return changelog_cache.get(key, lambda: self._read_alone(split))
+
+    def _read_alone(self, split: LogSplit) -> MergedChangelog:
+        records = InlineRecords(self._table.storage, self._table.uuid)
+        records.expect(split.segments)
+        return self._read(split, records)
+
+    def _read(self, split: LogSplit, records: InlineRecords) -> MergedChangelog:
+        schema = self._keyed.schema
+        written = TableSchema((CHANGE_COLUMN, *schema.columns))
+        batches = (batches.batch for batches in read_split(self._table.storage, split, written, records=records))
+        return MergedChangelog.of(batches, schema.arrow, self._places)
+
+
+# ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
+
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
-from streamhouse_spark.log.commits.delete_vectors import rows_from_json, rows_to_json
+from streamhouse_spark.lake.types import LakeProjection, LakeSplit
+from streamhouse_spark.log.delete_vectors import rows_from_json, rows_to_json
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read.commit_ranges import CommitRanges
 from streamhouse_spark.schema.table_schema import TableSchema

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
 from streamhouse_spark.lake.tiering.plan import require_progress
-from streamhouse_spark.log.commits.actions import TieredSnapshot
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.lake.types import LakeSnapshot
+from streamhouse_spark.log.actions import TieredSnapshot
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.schema.evolution import require_same_columns
+from streamhouse_spark.table_handle import TableHandle
 
 FALLBACKS_MAX = 3
 

@@ -13,22 +13,21 @@ import pyarrow as pa
 from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, quote
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.expressions.filters import Projection
+from streamhouse_spark.log.actions import NO_ARCHIVE
 from streamhouse_spark.log.archive.pages import first_change_offsets, usable_archive
-from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE
-from streamhouse_spark.log.commits.log_position import LogPosition, require_position
-from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.consumers import LogPosition, require_position
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import plan_range, read_split
-from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.read.archive_scan import ArchiveReader, ArchiveTimeIndex
-from streamhouse_spark.read.delete_filter import require_undeleted
 from streamhouse_spark.read.log_poller import poller_of
-from streamhouse_spark.read.offset_range_scan import plan_archive_tasks
+from streamhouse_spark.read.offset_scan import plan_archive_tasks, require_undeleted
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table_handle import TableHandle
 
 LOCAL_POLL_MS = 1.0
 REMOTE_POLL_MS = 100.0

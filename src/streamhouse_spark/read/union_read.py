@@ -15,15 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.historical_schema import take_historical_snapshot
-from streamhouse_spark.read.planner import ScanRequest, plan_scan
-from streamhouse_spark.read.previous_table import table_as_of
+from streamhouse_spark.expressions.filters import Projection, parse_filter
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_tables
+from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
 from streamhouse_spark.read.scan_tasks import ScanPlan
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+from streamhouse_spark.read.time_travel import table_as_of, take_historical_snapshot
+from streamhouse_spark.table_handle import TableHandle
 
 
 def read_union(

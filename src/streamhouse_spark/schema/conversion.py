@@ -1,4 +1,9 @@
-"""Lossless conversion of Arrow and Python values to the canonical types of a table."""
+"""Lossless conversion of Arrow and Python values to the canonical types of a table.
+
+Fast path for single rows: Python values of exactly their column's type, which need no conversion.
+
+They are recognised without Arrow, so that many single rows can be buffered and become Arrow data at once.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import datetime as dt
 import decimal
 import numbers
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, NoReturn
 
@@ -13,14 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.char_varchar import TextSize, TextTooLongError
-from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.table_schema import is_any_list
-from streamhouse_spark.schema.variant import as_variant, has_variant_fields, is_marked, is_variant
-from streamhouse_spark.schema.variant_values import encode_variant
+from streamhouse_spark.schema.ddl import TextSize, TextTooLongError, type_name
+from streamhouse_spark.schema.table_schema import Column, is_any_list
+from streamhouse_spark.schema.variant import as_variant, encode_variant, has_variant_fields, is_marked, is_variant
 
 FEW_ROWS: Final = 2048
 """Up to this many rows, texts are validated by one Arrow call, which checks each of them. More rows are validated
@@ -72,25 +76,25 @@ def fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) 
     sizes = _sizes_with_blanks(values, size)
     if sizes is None:
         return _fit_slice(values, size, table, column, 0)
-    if (largest := int(sizes.max())) > arrow_chunking.ROW_BYTES_MAX:
+    if (largest := int(sizes.max())) > arrow_rows.ROW_BYTES_MAX:
         refuse_column(
             table,
             column,
             f"is {size}, so the text in row {int(np.argmax(sizes))} of these rows takes {largest} bytes, and a row may "
-            f"have {arrow_chunking.ROW_BYTES_MAX}; make it VARCHAR or STRING",
+            f"have {arrow_rows.ROW_BYTES_MAX}; make it VARCHAR or STRING",
         )
-    cuts = arrow_chunking.cut_by_size(sizes)
+    cuts = arrow_rows.cut_by_size(sizes)
     parts = [_fit_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
-    return arrow_chunking.concat_columns(parts, values.type)
+    return arrow_rows.concat_columns(parts, values.type)
 
 
-def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_chunking.Sizes | None:
+def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Sizes | None:
     """Return the padded size of each text in bytes; None if all texts surely fit into one array."""
-    if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_chunking.SLICE_BYTES_MAX:
+    if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_rows.SLICE_BYTES_MAX:
         return None
     characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
-    blanks: arrow_chunking.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
-    return arrow_chunking.estimate_row_bytes(values) + blanks
+    blanks: arrow_rows.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
+    return arrow_rows.estimate_row_bytes(values) + blanks
 
 
 def _fit_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
@@ -470,3 +474,87 @@ def _join_names(names: set[str]) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0][:200]
+
+
+NOT_PLAIN: Final = -1
+SizeOf = Callable[[Any], int]
+"""Returns the approximate size of a value in bytes, or `NOT_PLAIN` if it needs conversion or would be rejected."""
+
+
+def size_of_values(column: Column) -> SizeOf | None:
+    """Return the function that recognises the column's non-null plain values, or None without one."""
+    kind, types = column.type, pa.types
+    if column.size is not None:
+        return None
+    if types.is_signed_integer(kind):
+        return _integers(kind.bit_width)
+    if types.is_decimal(kind):
+        return _decimals(kind.precision, kind.scale)
+    if types.is_timestamp(kind):
+        return _utc_times if kind.tz is not None else _local_times
+    for is_kind, size_of in _SIZES:
+        if is_kind(kind):
+            return size_of
+    return None
+
+
+def _integers(num_bits: int) -> SizeOf:
+    end = 1 << (num_bits - 1)
+    return lambda value: num_bits // 8 if type(value) is int and -end <= value < end else NOT_PLAIN
+
+
+def _decimals(precision: int, scale: int) -> SizeOf:
+    def size_of(value: Any) -> int:
+        if type(value) is not Decimal:
+            return NOT_PLAIN
+        _, digits, exponent = value.as_tuple()
+        if not isinstance(exponent, int):  # NaN or infinity
+            return NOT_PLAIN
+        fits = -scale <= exponent <= 0 and len(digits) + exponent <= precision - scale
+        return 16 if fits else NOT_PLAIN
+
+    return size_of
+
+
+def _texts(value: Any) -> int:
+    if type(value) is not str:
+        return NOT_PLAIN
+    if value.isascii():
+        return len(value)
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError:
+        return NOT_PLAIN
+
+
+def _bytes(value: Any) -> int:
+    return len(value) if type(value) is bytes else NOT_PLAIN
+
+
+def _floats(value: Any) -> int:
+    return 8 if type(value) is float else NOT_PLAIN
+
+
+def _booleans(value: Any) -> int:
+    return 1 if type(value) is bool else NOT_PLAIN
+
+
+def _dates(value: Any) -> int:
+    return 4 if type(value) is dt.date else NOT_PLAIN
+
+
+def _utc_times(value: Any) -> int:
+    return 8 if type(value) is dt.datetime and value.tzinfo is dt.UTC else NOT_PLAIN
+
+
+def _local_times(value: Any) -> int:
+    return 8 if type(value) is dt.datetime and value.tzinfo is None else NOT_PLAIN
+
+
+_SIZES: Final[tuple[tuple[Callable[[pa.DataType], bool], SizeOf], ...]] = (
+    (pa.types.is_string, _texts),
+    (pa.types.is_binary, _bytes),
+    (pa.types.is_float64, _floats),
+    (pa.types.is_boolean, _booleans),
+    (pa.types.is_date32, _dates),
+)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.schema import literals as constants
+from streamhouse_spark.schema import default_values as constants
 from streamhouse_spark.schema.conversion import Conversion
-from streamhouse_spark.schema.default_functions import Default, DefaultFunction, StatementContext, parse_default
+from streamhouse_spark.schema.default_values import Default, DefaultFunction, StatementContext, parse_default
 from streamhouse_spark.schema.table_schema import Column, TableSchema, fit_default
 
 
@@ -92,9 +92,7 @@ def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
     if column.default is None:
         return pa.chunked_array([pa.nulls(num_rows, column.type)])
     scalar_column = pa.repeat(column.default_scalar, 1)
-    return arrow_chunking.concat_columns(
-        [arrow_chunking.take_values(scalar_column, np.zeros(num_rows, np.int64))], column.type
-    )
+    return arrow_rows.concat_columns([arrow_rows.take_values(scalar_column, np.zeros(num_rows, np.int64))], column.type)
 
 
 def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:

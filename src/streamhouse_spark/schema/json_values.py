@@ -1,4 +1,6 @@
-"""Lossless JSON encoding and decoding of rows: one form per type.
+"""Lossless JSON encoding of row values.
+
+Lossless JSON encoding and decoding of rows: one form per type.
 
 Only `encode_rows` writes rows as JSON, and `decode_rows` reads every form that it writes. `FORMS` is the table of
 types. A JSON string never becomes a number, and a number is never rounded on its way to a decimal.
@@ -8,7 +10,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime as dt
+import decimal
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,13 +24,46 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.json_encoding import plain_value
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import signed_year
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.table_schema import is_any_list
-from streamhouse_spark.schema.variant import VARIANT, is_variant
-from streamhouse_spark.schema.variant_values import encode_variant, readable_value
+from streamhouse_spark.schema.variant import VARIANT, encode_variant, is_variant, readable_value
+
+
+def json_text(value: Any) -> str:
+    return json.dumps(plain_value(value), ensure_ascii=False, allow_nan=False)
+
+
+def plain_value(value: Any) -> Any:
+    """Convert a value to JSON types, without loss.
+
+    Decimals become text, bytes base64, times ISO-8601. A map becomes an object if its keys are texts, else a list of
+    pairs. A float that JSON lacks (NaN, infinities) becomes a text.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+        case decimal.Decimal():
+            return format(value, "f")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dt.datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case Mapping():
+            return {str(k): plain_value(v) for k, v in value.items()}
+        case list() if value and all(isinstance(item, tuple) for item in value):
+            if all(isinstance(key, str) for key, _ in value):
+                return {key: plain_value(item) for key, item in value}
+            return [[plain_value(key), plain_value(item)] for key, item in value]
+        case list() | tuple():
+            return [plain_value(item) for item in value]
+    return str(value)
+
 
 _ENCODED_ROWS: Final = 16_384
 """Rows that are converted to Python values at once."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.conversion import (
@@ -227,26 +227,26 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
         return values
     _require_small(values, column.name, table)
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    parts = [conversion.cast(part, column.type) for chunk in chunks for part in arrow_chunking.pieces(chunk)]
+    parts = [conversion.cast(part, column.type) for chunk in chunks for part in arrow_rows.pieces(chunk)]
     return pa.chunked_array(parts, type=column.type)
 
 
-def _require_small(values: arrow_chunking.Column, name: str, table: str) -> None:
+def _require_small(values: arrow_rows.Column, name: str, table: str) -> None:
     """Reject a value larger than any row may be, before a cast that would fail without naming its row."""
-    if not arrow_chunking.are_small(values, arrow_chunking.ROW_BYTES_MAX):
-        sizes = arrow_chunking.estimate_row_bytes(values)
-        if len(sizes) and (largest := int(sizes.max())) > arrow_chunking.ROW_BYTES_MAX:
+    if not arrow_rows.are_small(values, arrow_rows.ROW_BYTES_MAX):
+        sizes = arrow_rows.estimate_row_bytes(values)
+        if len(sizes) and (largest := int(sizes.max())) > arrow_rows.ROW_BYTES_MAX:
             _refuse_row(table, name, int(np.argmax(sizes)), largest)
 
 
 def require_small_rows(rows: pa.Table, table: str) -> None:
     """Raise `SchemaMismatchError` for a row larger than `arrow_chunking.ROW_BYTES_MAX`."""
-    if not arrow_chunking.may_have_large_row(rows):
+    if not arrow_rows.may_have_large_row(rows):
         return
-    sizes = arrow_chunking.table_row_bytes(rows)
+    sizes = arrow_rows.table_row_bytes(rows)
     row = int(np.argmax(sizes))
-    if sizes[row] > arrow_chunking.ROW_BYTES_MAX:
-        of_column = [int(arrow_chunking.estimate_row_bytes(column.slice(row, 1))[0]) for column in rows.columns]
+    if sizes[row] > arrow_rows.ROW_BYTES_MAX:
+        of_column = [int(arrow_rows.estimate_row_bytes(column.slice(row, 1))[0]) for column in rows.columns]
         _refuse_row(table, rows.column_names[int(np.argmax(of_column))], row, int(sizes[row]))
 
 
@@ -255,7 +255,7 @@ def _refuse_row(table: str, name: str, row: int, num_bytes: int) -> None:
         table,
         name,
         f"has a value of {num_bytes} bytes with its row, in row {row} of these rows, and a row may have "
-        f"{arrow_chunking.ROW_BYTES_MAX}; store it in parts, or as a file that the row names",
+        f"{arrow_rows.ROW_BYTES_MAX}; store it in parts, or as a file that the row names",
     )
 
 

@@ -3,16 +3,29 @@
 In Arrow, a VARIANT column is a struct of two non-null binaries: ``value``, and ``metadata`` with the names of all
 object fields. Spark marks the second field by metadata. Here the type alone is sufficient, because fields of all other
 structs of a table are nullable. A SQL null is a null struct; a JSON null is a value.
+
+Encoding and decoding of single VARIANT values, for rows that are processed one by one.
+
+The format is version 1 of Parquet's variant binary encoding, as in Spark and Paimon. Object fields are sorted by their
+UTF-16 names, because both use binary search.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import datetime as dt
+import itertools
+import struct
+import uuid
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from streamhouse_spark.errors import CorruptDataError
 
 VALUE: Final = "value"
 METADATA: Final = "metadata"
@@ -117,3 +130,291 @@ def _first_bytes(array: pa.StructArray, name: str) -> npt.NDArray[np.int16]:
         is_nonempty &= pc.is_valid(part).to_numpy(zero_copy_only=False)
     first_bytes[is_nonempty] = np.frombuffer(data, np.uint8)[bounds[:-1][is_nonempty]]
     return first_bytes
+
+
+BYTES_MAX: Final = 16 << 20
+"""Larger values are rejected, because not every reader supports them."""
+DEPTH_MAX: Final = 200
+
+_PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
+_NULL, _TRUE, _FALSE, _INT8, _INT16, _INT32, _INT64, _DOUBLE = range(8)
+_DECIMAL4, _DECIMAL8, _DECIMAL16, _DATE, _TIMESTAMP, _TIMESTAMP_NTZ, _FLOAT, _BINARY, _TEXT = range(8, 17)
+_TIME_NTZ, _NANOS, _NANOS_NTZ, _UUID = range(17, 21)
+_INTEGERS: Final = ((_INT8, 1), (_INT16, 2), (_INT32, 4), (_INT64, 8))
+_DECIMALS: Final = ((_DECIMAL4, 4, 9), (_DECIMAL8, 8, 18), (_DECIMAL16, 16, 38))
+_DIGITS_MAX: Final = 38
+_SHORT_TEXT_BYTES_MAX: Final = 63
+_FEW_MAX: Final = 255
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - also for zoned times, after conversion to UTC
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+
+
+def encode_variant(value: Any) -> dict[str, bytes]:
+    """Return the two binaries of a value.
+
+    Supports None (JSON null), bool, int, float, Decimal, str, bytes, date, datetime, and lists, tuples and mappings of
+    these. A dict of the two binaries, and an object with attributes ``value`` and ``metadata``, such as PySpark's
+    ``VariantVal``, are passed through. Raises ``TypeError`` for other values, ``ValueError`` for one that is too large
+    or too deep.
+    """
+    parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    body, metadata = parts.get(VALUE), parts.get(METADATA)
+    if len(parts) == 2 and isinstance(body, bytes) and isinstance(metadata, bytes):
+        return {VALUE: body, METADATA: metadata}
+    names: dict[str, int] = {}
+    body = _encode_value(value, names, 0)
+    metadata = _metadata([name.encode() for name in names])
+    if max(len(body), len(metadata)) > BYTES_MAX:
+        raise ValueError(f"it takes {max(len(body), len(metadata))} bytes, at most {BYTES_MAX} are possible")
+    return {VALUE: body, METADATA: metadata}
+
+
+def _metadata(names: list[bytes]) -> bytes:
+    total = sum(map(len, names))
+    width = _width(max(total, len(names)))
+    parts = [bytes([1 | (width - 1) << 6]), len(names).to_bytes(width, "little")]
+    end = 0
+    parts.append(end.to_bytes(width, "little"))
+    for name in names:
+        end += len(name)
+        parts.append(end.to_bytes(width, "little"))
+    return b"".join([*parts, *names])
+
+
+def _encode_value(value: Any, names: dict[str, int], depth: int) -> bytes:  # noqa: C901 - one case per type
+    if depth > DEPTH_MAX:
+        raise ValueError(f"it is nested deeper than {DEPTH_MAX}")
+    match value:
+        case None:
+            return _header(_NULL)
+        case bool():
+            return _header(_TRUE if value else _FALSE)
+        case int():
+            return _integer(value)
+        case float():
+            return _header(_DOUBLE) + struct.pack("<d", value)
+        case Decimal():
+            return _decimal(value)
+        case str():
+            return _text(value.encode())
+        case bytes() | bytearray() | memoryview():
+            return _header(_BINARY) + len(bytes(value)).to_bytes(4, "little") + bytes(value)
+        case dt.datetime():
+            kind = _TIMESTAMP_NTZ if value.tzinfo is None else _TIMESTAMP
+            naive = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
+            return _header(kind) + ((naive - _EPOCH) // _MICROSECOND).to_bytes(8, "little", signed=True)
+        case dt.date():
+            return _header(_DATE) + (value - _EPOCH.date()).days.to_bytes(4, "little", signed=True)
+        case Mapping():
+            return _object(value, names, depth)
+        case list() | tuple():
+            items = [_encode_value(item, names, depth + 1) for item in value]
+            return _header(_few(items) | _width(sum(map(len, items))) - 1, _ARRAY) + _encode_list(items)
+    raise TypeError(f"a {type(value).__name__} is no value of a variant")
+
+
+def _header(kind: int, basic: int = _PRIMITIVE) -> bytes:
+    return bytes([kind << 2 | basic])
+
+
+def _width(number: int) -> int:
+    return max(1, (number.bit_length() + 7) // 8)
+
+
+def _few(items: list[bytes]) -> int:
+    """Return the header bit that marks an array with many items."""
+    return 4 if len(items) > _FEW_MAX else 0
+
+
+def _encode_list(items: list[bytes], ids: bytes = b"") -> bytes:
+    total = sum(map(len, items))
+    width, end, ends = _width(total), 0, [b""]
+    ends[0] = end.to_bytes(width, "little")
+    for item in items:
+        end += len(item)
+        ends.append(end.to_bytes(width, "little"))
+    number = len(items).to_bytes(4 if len(items) > _FEW_MAX else 1, "little")
+    return b"".join([number, ids, *ends, *items])
+
+
+def _object(value: Mapping[Any, Any], names: dict[str, int], depth: int) -> bytes:
+    for name in value:
+        if not isinstance(name, str):
+            raise TypeError(f"an object has a name of type {type(name).__name__}, expected a text")
+        name.encode()
+        names.setdefault(name, len(names))
+    fields = sorted(value, key=lambda name: name.encode("utf-16-be"))
+    items = [_encode_value(value[name], names, depth + 1) for name in fields]
+    width = _width(max((names[name] for name in fields), default=0))
+    ids = b"".join(names[name].to_bytes(width, "little") for name in fields)
+    many = 16 if len(items) > _FEW_MAX else 0
+    return _header(many | (width - 1) << 2 | _width(sum(map(len, items))) - 1, _OBJECT) + _encode_list(items, ids)
+
+
+def _integer(value: int) -> bytes:
+    for kind, width in _INTEGERS:
+        if -(1 << 8 * width - 1) <= value < 1 << 8 * width - 1:
+            return _header(kind) + value.to_bytes(width, "little", signed=True)
+    return _decimal(Decimal(value)) if abs(value) < 10**_DIGITS_MAX else _encode_value(float(value), {}, 0)
+
+
+def _decimal(value: Decimal) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"the decimal {value} is no number")  # noqa: TRY004 - an invalid value, not an invalid type
+    if abs(exponent) > _DIGITS_MAX:
+        raise ValueError(f"the decimal {value} has more than {_DIGITS_MAX} digits")
+    unscaled: int = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
+    scale, length = max(-exponent, 0), max(len(str(unscaled)), -exponent)
+    for kind, width, most in _DECIMALS:
+        if length <= most:
+            signed = -unscaled if sign else unscaled
+            return _header(kind) + bytes([scale]) + signed.to_bytes(width, "little", signed=True)
+    raise ValueError(f"the decimal {value} has more than {_DIGITS_MAX} digits")
+
+
+def _text(data: bytes) -> bytes:
+    if len(data) <= _SHORT_TEXT_BYTES_MAX:
+        return _header(len(data), _SHORT_TEXT) + data
+    return _header(_TEXT) + len(data).to_bytes(4, "little") + data
+
+
+# -- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def decode_variant(value: bytes, metadata: bytes) -> Any:
+    """Return the Python value of a variant: lists for arrays, dicts for objects, zoned times in UTC.
+
+    Raises ``ValueError`` for malformed bytes.
+    """
+    try:
+        return _Reader(value, metadata).value(0, 0)
+    except (IndexError, struct.error, OverflowError, UnicodeDecodeError) as error:
+        raise ValueError(f"no variant: {error}") from error
+
+
+def readable_value(value: Mapping[str, bytes], column: str) -> Any:
+    """Decode the two binaries of a variant. Raises `CorruptDataError` for malformed bytes."""
+    try:
+        return _as_numbers(decode_variant(value[VALUE], value[METADATA]))
+    except ValueError as error:
+        raise CorruptDataError(f"column '{column}' has a value that is {error}; leave the column out") from error
+
+
+def _as_numbers(value: Any) -> Any:
+    match value:
+        case Decimal():
+            if not value.as_tuple().exponent:
+                return int(value)
+            as_float = float(value)
+            return as_float if Decimal(repr(as_float)) == value else value
+        case dict():
+            return {name: _as_numbers(part) for name, part in value.items()}
+        case list():
+            return [_as_numbers(part) for part in value]
+    return value
+
+
+class _Reader:
+    def __init__(self, value: bytes, metadata: bytes) -> None:
+        if not metadata or metadata[0] & 0x0F != 1:
+            raise ValueError("no variant: its metadata has another version than 1")
+        self._value = value
+        width = (metadata[0] >> 6) + 1
+        number = _read_unsigned(metadata, 1, width)
+        at = 1 + width
+        if at + (number + 1) * width > len(metadata):
+            raise ValueError("no variant: its metadata is cut")
+        ends = [_read_unsigned(metadata, at + i * width, width) for i in range(number + 1)]
+        text = metadata[at + (number + 1) * width :]
+        self._names = [text[a:b].decode() for a, b in itertools.pairwise(ends)]
+
+    def value(self, at: int, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise ValueError(f"no variant that is shown here: it is nested deeper than {DEPTH_MAX}")
+        basic, kind = self._value[at] & 3, self._value[at] >> 2
+        if basic == _SHORT_TEXT:
+            return self._bytes(at + 1, kind).decode()
+        if basic == _OBJECT:
+            return self._object(at, kind, depth)
+        if basic == _ARRAY:
+            begin, ends = self._ends(at + 1, 4 if kind & 4 else 1, 0, (kind & 3) + 1)
+            return [self.value(begin + end, depth + 1) for end in ends[:-1]]
+        if kind in (_NULL, _TRUE, _FALSE):
+            return {_NULL: None, _TRUE: True, _FALSE: False}[kind]
+        reader = _SCALARS.get(kind)
+        if reader is None:
+            raise ValueError(f"no variant that is known here: it has a value of type {kind}")
+        return reader(self, at + 1)
+
+    def _object(self, at: int, kind: int, depth: int) -> dict[str, Any]:
+        id_width, number_width = (kind >> 2 & 3) + 1, 4 if kind & 16 else 1
+        begin, ends = self._ends(at + 1, number_width, id_width, (kind & 3) + 1)
+        first = at + 1 + number_width
+        names = [self._names[_read_unsigned(self._value, first + i * id_width, id_width)] for i in range(len(ends) - 1)]
+        return {name: self.value(begin + end, depth + 1) for name, end in zip(names, ends, strict=False)}
+
+    def _ends(self, at: int, number_width: int, id_width: int, width: int) -> tuple[int, list[int]]:
+        """Return where the items start, and the offsets of each and of their end."""
+        number = _read_unsigned(self._value, at, number_width)
+        first = at + number_width + number * id_width
+        begin = first + (number + 1) * width
+        if begin > len(self._value):
+            raise ValueError("no variant: it is cut")
+        return begin, [_read_unsigned(self._value, first + i * width, width) for i in range(number + 1)]
+
+    def _bytes(self, at: int, length: int) -> bytes:
+        data = self._value[at : at + length]
+        if len(data) != length:
+            raise ValueError("no variant: it is cut")
+        return data
+
+    def read_signed(self, at: int, width: int) -> int:
+        return int.from_bytes(self._bytes(at, width), "little", signed=True)
+
+    def number(self, at: int, form: str) -> float:
+        return float(struct.unpack(form, self._bytes(at, struct.calcsize(form)))[0])
+
+    def read_decimal(self, at: int, width: int) -> Decimal:
+        unscaled = self.read_signed(at + 1, width)
+        digits = tuple(map(int, str(abs(unscaled))))
+        return Decimal((int(unscaled < 0), digits, -self._value[at]))
+
+    def read_bytes(self, at: int) -> bytes:
+        return self._bytes(at + 4, _read_unsigned(self._value, at, 4))
+
+    def moment(self, at: int, zone: dt.tzinfo | None, divisor: int = 1) -> dt.datetime:
+        return (_EPOCH + dt.timedelta(microseconds=self.read_signed(at, 8) // divisor)).replace(tzinfo=zone)
+
+    def day(self, at: int) -> dt.date:
+        return _EPOCH.date() + dt.timedelta(days=self.read_signed(at, 4))
+
+    def uuid(self, at: int) -> str:
+        return str(uuid.UUID(bytes=self._bytes(at, 16)))
+
+
+_SCALARS: Final[dict[int, Callable[[_Reader, int], Any]]] = {
+    _INT8: lambda reader, at: reader.read_signed(at, 1),
+    _INT16: lambda reader, at: reader.read_signed(at, 2),
+    _INT32: lambda reader, at: reader.read_signed(at, 4),
+    _INT64: lambda reader, at: reader.read_signed(at, 8),
+    _DOUBLE: lambda reader, at: reader.number(at, "<d"),
+    _FLOAT: lambda reader, at: reader.number(at, "<f"),
+    _DECIMAL4: lambda reader, at: reader.read_decimal(at, 4),
+    _DECIMAL8: lambda reader, at: reader.read_decimal(at, 8),
+    _DECIMAL16: lambda reader, at: reader.read_decimal(at, 16),
+    _DATE: lambda reader, at: reader.day(at),
+    _TIMESTAMP: lambda reader, at: reader.moment(at, dt.UTC),
+    _TIMESTAMP_NTZ: lambda reader, at: reader.moment(at, None),
+    _NANOS: lambda reader, at: reader.moment(at, dt.UTC, 1000),
+    _NANOS_NTZ: lambda reader, at: reader.moment(at, None, 1000),
+    _BINARY: lambda reader, at: reader.read_bytes(at),
+    _TEXT: lambda reader, at: reader.read_bytes(at).decode(),
+    _UUID: lambda reader, at: reader.uuid(at),
+}
+
+
+def _read_unsigned(data: bytes, at: int, width: int) -> int:
+    if at + width > len(data):
+        raise ValueError("no variant: it is cut")
+    return int.from_bytes(data[at : at + width], "little")

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.serve.admission import Admission
+from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.serve.audit import AuditLog
+from streamhouse_spark.serve.auth import Admission
 from streamhouse_spark.serve.metrics import ServerCounters
-from streamhouse_spark.serve.open_tables import OpenTables
+from streamhouse_spark.table.first_calls import load_first_calls
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+
+class OpenTables:
+    """Opens each table once, so that all requests share its caches. Safe for threads."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.warehouse = warehouse
+        self._tables: dict[str, Table] = {}
+
+    def table(self, name: str) -> Table:
+        """Return the table that has the name now, in its latest state. Raises `TableNotFoundError`."""
+        table = self._tables.get(name)
+        if table is not None:
+            with suppress(TableNotFoundError):
+                if table.refresh().name == name:
+                    return table
+            self._tables.pop(name, None)
+        table = self.warehouse.table(name)
+        load_first_calls(table.state)
+        self._tables[name] = table
+        return table
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import StreamBatch, Transaction, check_app_id
 from streamhouse_spark.errors import (
@@ -24,9 +24,9 @@ from streamhouse_spark.errors import (
     InvalidOptionError,
     ProducerSequenceError,
 )
-from streamhouse_spark.log.commits.idempotency import find_stored_transaction
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.transactions import TransactionEntry, find_stored_version
+from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.transactions import TransactionEntry, find_stored_version
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 PRODUCER_ID: Final = "Producer-Id"

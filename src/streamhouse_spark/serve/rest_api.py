@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import field
+from dataclasses import field, replace
+from importlib.metadata import version
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from streamhouse_spark.core.fork_safety import new_event
+from streamhouse_spark.config.table_properties import VIEW, view_facts
+from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.types import BucketOffsets, Transaction
@@ -27,28 +34,46 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     quote,
 )
-from streamhouse_spark.log.commits.log_position import LogPosition
-from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.expressions.where import parse_where
+from streamhouse_spark.log.consumers import LogPosition
+from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.tiering_failures import list_failures
 from streamhouse_spark.read.tail import Tail
-from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import encode_row_texts
-from streamhouse_spark.serve.body_codecs import body_type, media_type, parse_rows, write_rows
-from streamhouse_spark.serve.followers import Followers, FollowResponse
+from streamhouse_spark.serve.acl import ANONYMOUS, client_of, hide_names, requested_table, require
+from streamhouse_spark.serve.app_context import OpenTables
 from streamhouse_spark.serve.metrics import ServerCounters
-from streamhouse_spark.serve.open_tables import OpenTables
-from streamhouse_spark.serve.parameters import parse_parameters
-from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
-from streamhouse_spark.serve.responses import RETRY_AFTER_S, error_response
-from streamhouse_spark.serve.rights import ANONYMOUS, client_of, hide_names, requested_table, require
-from streamhouse_spark.serve.row_rejection import Body, RejectedRow, parse_bad_rows, parse_body, validate_rows
-from streamhouse_spark.serve.table_facts import describe_failures, describe_table
-from streamhouse_spark.table.dead_letters import DEAD_LETTERS
+from streamhouse_spark.serve.request_identity import (
+    IDEMPOTENCY_KEY,
+    PRODUCER_ID,
+    PRODUCER_SEQUENCE,
+    RequestIdentity,
+    RequestsInFlight,
+)
+from streamhouse_spark.serve.responses import RETRY_AFTER_S, error_response, parse_parameters
+from streamhouse_spark.serve.row_bodies import (
+    ARROW,
+    CSV,
+    JSON,
+    JSON_LINES,
+    Body,
+    RejectedRow,
+    body_type,
+    media_type,
+    parse_bad_rows,
+    parse_body,
+    parse_rows,
+    validate_rows,
+    write_rows,
+)
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.creation import DEAD_LETTERS
 from streamhouse_spark.warehouse.preview import first_rows, schema_of
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from streamhouse_spark.write.csv_rows import decode_field
-from streamhouse_spark.write.file_readers import CsvOptions
+from streamhouse_spark.write.file_readers import CsvOptions, decode_field
 
 BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
@@ -407,3 +432,282 @@ def _too_large_response() -> Response:
 def _busy_response(text: str) -> Response:
     body = {"error": {"condition": "BUSY", "kind": "unavailable", "message": f"BUSY: {text}"}}
     return JSONResponse(body, 429, {"Retry-After": str(RETRY_AFTER_S)})
+
+
+FOLLOWERS_MAX: Final = 200
+FOLLOWERS_OF_CLIENT_MAX: Final = 100
+"""Followers per client, so that one client cannot keep others out."""
+EVENT_ROWS_MAX: Final = 1_000
+EVENT_BYTES_MAX: Final = 64 << 10
+"""Approximate Arrow bytes of an event's rows; a larger row is an event of its own."""
+_HEARTBEAT_S: Final = 10.0
+
+
+class Followers:
+    """Counts the followers of a server. Use it only in the server's event loop."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._threads: CapacityLimiter | None = None
+
+    @property
+    def threads(self) -> CapacityLimiter:
+        """The threads in which followers wait for rows, separate from those of other requests."""
+        self._threads = self._threads or CapacityLimiter(FOLLOWERS_MAX)
+        return self._threads
+
+    def admit(self, client: str) -> str | None:
+        """Count a follower, which must be released. Return the reason of a rejection, or None."""
+        if self._counts.total() >= FOLLOWERS_MAX:
+            return f"{FOLLOWERS_MAX} clients already follow tables here; retry later, or on another server"
+        if self._counts[client] >= FOLLOWERS_OF_CLIENT_MAX:
+            return f"this client follows {FOLLOWERS_OF_CLIENT_MAX} tables here already; end one of these streams first"
+        self._counts[client] += 1
+        return None
+
+    def release(self, client: str) -> None:
+        self._counts[client] -= 1
+        if not self._counts[client]:
+            del self._counts[client]
+
+
+class FollowResponse(StreamingResponse):
+    """The events of a tail, until its client disconnects."""
+
+    def __init__(
+        self,
+        tail: Tail,
+        stop: threading.Event,
+        *,
+        threads: CapacityLimiter,
+        has_ended: Callable[[], bool],
+        release: Callable[[], None],
+    ) -> None:
+        """``has_ended`` returns whether the client's token expired; ``release`` is called exactly once at the end."""
+        super().__init__(
+            self._events(tail, threads, has_ended),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store"},
+        )
+        self._stop = stop
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stop.set()
+            self._release()
+
+    @staticmethod
+    async def _events(tail: Tail, threads: CapacityLimiter, has_ended: Callable[[], bool]) -> AsyncIterator[str]:
+        # The first event contains the start position: all rows written after it follow.
+        yield _format_event("begin", tail.position, "[]")
+        events = tail_events(tail)
+        pending: asyncio.Task[str | None] | None = None
+        while not has_ended():
+            pending = pending or asyncio.ensure_future(to_thread.run_sync(next, events, None, limiter=threads))
+            done, _ = await asyncio.wait([pending], timeout=_HEARTBEAT_S)
+            if not done:
+                yield ": waiting\n\n"
+                continue
+            event, pending = pending.result(), None
+            if event is None:
+                return
+            yield event
+
+
+def tail_events(tail: Tail) -> Iterator[str]:
+    """Yield events of some rows each, whose id is the position after them; an error is the last event."""
+    try:
+        for batch in tail:
+            yield from _batch_events(batch, tail.position)
+    except StreamhouseError as error:
+        yield f"event: error\ndata: {json.dumps(str(error))}\n\n"
+
+
+def _batch_events(batch: pa.RecordBatch, position: LogPosition) -> Iterator[str]:
+    num_rows = max(1, min(EVENT_ROWS_MAX, EVENT_BYTES_MAX * batch.num_rows // max(1, batch.nbytes)))
+    for start in range(0, batch.num_rows, num_rows):
+        rows = batch.slice(start, num_rows)
+        is_last = start + num_rows >= batch.num_rows
+        yield _format_event(
+            "rows", position if is_last else _position_after(rows, position), f"[{', '.join(encode_row_texts(rows))}]"
+        )
+
+
+def _position_after(rows: pa.RecordBatch, position: LogPosition) -> LogPosition:
+    """Return the position after the first rows of a batch of one bucket, given that after the whole batch."""
+    bucket, offset = (rows.column(name)[-1].as_py() for name in (BUCKET.name, LOG_OFFSET.name))
+    return replace(position, offsets={**position.offsets, bucket: offset + 1})
+
+
+def _format_event(kind: str, position: LogPosition, rows: str) -> str:
+    at = json.dumps(position.to_json(), separators=(",", ":"))
+    return f"id: {at}\nevent: {kind}\ndata: {rows}\n\n"
+
+
+def describe_table(table: Table) -> dict[str, Any]:
+    """Describe the state that was read last, without storage requests."""
+    state = table.state
+    columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in table.schema]
+    return {
+        "table": table.name,
+        "version": state.version,
+        "primary_key": list(state.primary_key),
+        "partition_by": list(state.parsed.partitioned_by),
+        "columns": columns,
+        "buckets": state.num_buckets,
+        "properties": {key: value for key, value in state.properties.items() if key != VIEW},
+        "rounds": _describe_rounds(state),
+        "readers": _describe_readers(state),
+        "writers": _describe_writers(state),
+        "view": view_facts(state.properties, table.name),
+    }
+
+
+def describe_failures(table: Table) -> dict[str, Any]:
+    """Describe the failed rounds on record, latest first, with one storage request."""
+    failures = [failure.to_json(table.state) for failure in list_failures(table.storage, table.uuid)]
+    for entry in failures:
+        entry |= {"first_at": _format_time(entry.pop("first_ms")), "last_at": _format_time(entry.pop("last_ms"))}
+    return {"failed_rounds": failures}
+
+
+def _describe_rounds(state: TableState) -> list[dict[str, Any]]:
+    """Return the tiering rounds whose snapshots the log knows, latest first, with the rows of each."""
+    rounds = []
+    for before, after in pairwise(state.lake_history):
+        rows = sum(max(0, end - before.offsets.get(bucket, 0)) for bucket, end in after.offsets.items())
+        rounds.append({"snapshot_id": str(after.snapshot_id), "recorded_at": _format_time(after.time_ms), "rows": rows})
+    return rounds[::-1]
+
+
+def _describe_readers(state: TableState) -> list[dict[str, Any]]:
+    """Return the consumers that report their positions, such as streams with a ``consumerId``."""
+    ends = state.ends
+    return [
+        {
+            "consumer": name,
+            "lag_rows": sum(max(0, end - entry.offsets.get(bucket, 0)) for bucket, end in ends.items()),
+            "seen_at": _format_time(entry.time_ms),
+        }
+        for name, entry in sorted(state.consumers.items())
+    ]
+
+
+def _describe_writers(state: TableState) -> list[dict[str, Any]]:
+    """Return the writers whose last version is on record, such as streams; latest first."""
+    newest = sorted(state.transactions.items(), key=lambda item: (-item[1].time_ms, item[0]))
+    return [
+        {"writer": name, "version": entry.version, "wrote_at": _format_time(entry.time_ms)} for name, entry in newest
+    ]
+
+
+def _format_time(time_ms: int) -> str:
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_TABLE: Final = {
+    "name": "table",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "example": "sales.orders",
+}
+_ROWS: Final = {
+    JSON: {"schema": {"type": "array", "items": {"type": "object"}}},
+    JSON_LINES: {"schema": {"type": "string"}},
+    CSV: {"schema": {"type": "string"}},
+    ARROW: {"schema": {"type": "string", "format": "binary"}},
+}
+
+
+def openapi() -> dict[str, Any]:
+    """Return the document, in OpenAPI 3.1."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "streamhouse serve", "version": version("streamhouse-spark")},
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"token": []}],
+        "paths": {
+            "/api/v1/overview": {
+                "get": _operation("All tables, with rows and lag; with a primary key these count changes (rows_unit).")
+            },
+            "/api/v1/tables": {"get": _operation("The names of all tables.")},
+            "/api/v1/tables/{table}": {
+                "get": _operation(
+                    "A table's columns and keys, its last rounds and those that failed, and who reads and writes it.",
+                    _TABLE,
+                    _query("costs", "With any value: also an estimate of a month's requests and dollars."),
+                )
+            },
+            "/api/v1/tables/{table}/rows": {
+                "get": _operation(
+                    "Some rows, hot and cold; a name such as orders$lake or orders$history shows that.",
+                    _TABLE,
+                    _query("where", "A condition, such as: amount > 5 AND customer = 'ann'"),
+                    _query("columns", "Names with commas between them."),
+                    _query("limit", "How many rows, 100 by default."),
+                    answers=_ROWS,
+                ),
+                "post": {
+                    **_operation(
+                        "Write rows: all of them or none, durable when answered.",
+                        _TABLE,
+                        _query("mode", "append, upsert or delete; by default append, with a primary key upsert."),
+                        _query("columns", "With upsert: only these columns and the key are in the rows."),
+                        _query("bad_rows", "refuse (all rows or none), skip, or dead-letter."),
+                        _query("dead_letters", "The table for rows that do not fit, such as sales.bad."),
+                        _header(
+                            IDEMPOTENCY_KEY,
+                            "Any text that is new for each request, kept for 24 hours. A retry with the same key and "
+                            "body gets the first answer and adds nothing.",
+                            "8e03978e-40d5-43dd-bc93-6894a57f9324",
+                        ),
+                        _header(PRODUCER_ID, f"With {PRODUCER_SEQUENCE}, instead of {IDEMPOTENCY_KEY}.", "checkout-7"),
+                        _header(PRODUCER_SEQUENCE, "Starts at 0 for each table and grows by one.", "42"),
+                        errors={
+                            "409": "The request is in flight, or the producer's sequence has a gap or a step back.",
+                            "422": "The key, or the sequence number, belongs to a request with another body.",
+                        },
+                    ),
+                    "requestBody": {"required": True, "content": _ROWS},
+                },
+            },
+            "/api/v1/tables/{table}/lookup": {
+                "get": _operation("The current row of a key, each column of it as a parameter.", _TABLE)
+            },
+            "/api/v1/tables/{table}/changes": {
+                "get": _operation(
+                    "Rows as they land, as server-sent events.",
+                    _TABLE,
+                    _query("from", "latest, earliest, or the id of an event."),
+                    answers={"text/event-stream": {"schema": {"type": "string"}}},
+                )
+            },
+        },
+    }
+
+
+def _query(name: str, text: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+
+
+def _header(name: str, text: str, example: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": text, "schema": {"type": "string"}, "example": example}
+
+
+def _operation(
+    summary: str,
+    *parameters: dict[str, Any],
+    answers: dict[str, Any] | None = None,
+    errors: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    content = answers or {JSON: {"schema": {"type": "object"}}}
+    responses = {
+        "200": {"description": "OK", "content": content},
+        **{status: {"description": text} for status, text in (errors or {}).items()},
+        "default": {"description": "An error, as JSON: 401, 403 and 429 besides those of the table."},
+    }
+    return {"summary": summary, "parameters": list(parameters), "responses": responses}

@@ -16,7 +16,16 @@ from starlette.datastructures import Headers
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.serve.refusal import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A rejection of a request, with its HTTP status."""
+
+    status: int
+    text: str
+    wait_s: int = 0
+
 
 ANY_HOST: Final = "*"
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?\Z")

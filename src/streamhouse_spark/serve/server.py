@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from streamhouse_spark.core.fork_safety import new_event
+from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StreamhouseError
-from streamhouse_spark.metrics.otel import export_until_exit
-from streamhouse_spark.serve.listen_address import ListenAddress
+from streamhouse_spark.metrics.metrics import export_until_exit
+from streamhouse_spark.serve.options import ListenAddress
 
 if TYPE_CHECKING:
     import uvicorn

@@ -18,9 +18,9 @@ from typing import Any, Final, Literal
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import dataset_name
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.tiering.job import TieringReport
-from streamhouse_spark.metrics.openlineage_names import dataset_name
 from streamhouse_spark.table.table import Table
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,13 @@
-"""Tiering service: micro-batches from the hot logs into the lakes, until it is stopped."""
+"""Tiering service: micro-batches from the hot logs into the lakes, and maintenance, until it is stopped.
+
+Rounds create small files, so the service compacts after every `ROUNDS_TO_COMPACT` of them and expires snapshots after
+every `ROUNDS_TO_EXPIRE`, unless the table's properties disable it. Everything else, including the log, is maintained
+every ten minutes. Orphan files, whose search reads the metadata of all snapshots, are removed once an hour. All of it
+runs in this process; a table without new rows costs only one check of its log every ten minutes.
+
+Failed rounds are noted next to the tables, for people who cannot see this process. A note is a hint: rounds continue
+whatever happens to it.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +20,162 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import Literal
 
-from streamhouse_spark.core.fork_safety import new_event, new_lock, reinit_after_fork
+from streamhouse_spark.config.table_properties import TableProperties
+from streamhouse_spark.core.clock import Clock, host_name
+from streamhouse_spark.core.concurrency import new_event, new_lock, reinit_after_fork
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError
-from streamhouse_spark.lake.model.values import LakeFile
+from streamhouse_spark.core.post_commit import log_post_commit_errors
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.lake.tiering.job import TieringReport
 from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.lake.tiering.round import RunTasks
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.claims import release_claim, try_claim
-from streamhouse_spark.service.failure_log import FailureNotes
-from streamhouse_spark.service.maintenance_scheduler import MAINTENANCE_MS, MaintenanceRunner, MaintenanceStatus
+from streamhouse_spark.lake.types import LakeFile
+from streamhouse_spark.log.catalog.claims import release_claim, try_claim
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.tiering_failures import Work, describe_failure, note_failure, note_success
+from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.service.openlineage import LineageListener, RoundEvents
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
+from streamhouse_spark.table.maintenance.lake import LakeMaintainReport, LakeStep, maintain_lake
+from streamhouse_spark.table.maintenance.log import maintain
+from streamhouse_spark.table.maintenance.tiering import tier_table
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 logger = logging.getLogger(__name__)
+
+
+class FailureNotes:
+    """Records failures of one process. One thread at a time uses each table."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._host = host_name()
+        self._has_failure_note: dict[tuple[str, Work], bool] = {}
+        """Whether the note may say that some work of a table fails."""
+
+    def record_failure(self, table: Table, work: Work, error: BaseException, began_ms: int) -> None:
+        """Record a failure of work that began at a boot time. For a dropped table nothing is recorded."""
+        self._has_failure_note[table.uuid, work] = True
+        if isinstance(error, TableNotFoundError):
+            return
+        duration_ms = self._clock.boot_ms() - began_ms
+        try:
+            rows, now_ms = sum(bucket_lags(table.state).values()), table.storage.now_ms()
+            failure = describe_failure(work, error, host=self._host, rows=rows, now_ms=now_ms, duration_ms=duration_ms)
+            note_failure(table.storage, table.uuid, failure)
+        except Exception as problem:  # noqa: BLE001 - the failure itself is what counts, and it is logged
+            logger.info("the failed round of %s could not be noted beside it: %s", table.name, problem)
+
+    def note_success(self, table: Table, work: Work) -> None:
+        """Record that earlier failures are over.
+
+        It writes after failures of this process, and once for maintenance, to cover those of earlier processes. The
+        table's own log shows that rows were tiered.
+        """
+        if not self._has_failure_note.get((table.uuid, work), work == "maintenance"):
+            return
+        with log_post_commit_errors(logger, "the note that rounds succeed", table.name):
+            note_success(table.storage, table.uuid, work, table.storage.now_ms())
+            self._has_failure_note[table.uuid, work] = False
+
+    @contextmanager
+    def note_failure(self, table: Table) -> Iterator[None]:
+        """Record the error of a round that ends the block."""
+        began_ms = self._clock.boot_ms()
+        try:
+            yield
+        except Exception as error:
+            self.record_failure(table, "tiering", error, began_ms)
+            raise
+
+
+ROUNDS_TO_COMPACT = 10
+ROUNDS_TO_EXPIRE = 50
+MAINTENANCE_MS = 10 * 60_000
+ORPHANS_MS = 60 * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceStatus:
+    """Maintenance of one table since the service's start."""
+
+    compactions: int = 0
+    """New lake snapshots with fewer or cleaner files."""
+    compacted_files: int = 0
+    """Lake files that compaction replaced."""
+    expired_snapshots: int = 0
+    deleted_files: int = 0
+    """Lake files deleted with snapshots or as orphans."""
+    conflicts: int = 0
+    """Steps that lost a commit race and are deferred to the next run."""
+    error: str | None = None
+    """First line of the last maintenance error; None after a success. Tiering continues meanwhile."""
+    failures: int = 0
+    """Maintenance errors since its last success."""
+
+    def after(self, report: LakeMaintainReport) -> MaintenanceStatus:
+        return replace(
+            self,
+            compactions=self.compactions + (report.compacted.snapshot is not None),
+            compacted_files=self.compacted_files + report.compacted.files_removed,
+            expired_snapshots=self.expired_snapshots + len(report.expired.snapshots),
+            deleted_files=self.deleted_files + len(report.expired.files) + len(report.orphans),
+            conflicts=self.conflicts + len(report.conflicts),
+        )
+
+
+@dataclass(slots=True)
+class MaintenanceRunner:
+    """Schedule of one table, used by the worker that has the table. Other threads may call only `is_due`."""
+
+    began_ms: int
+    """Boot time of the start. Nothing is due at once, because services that start together would all do it."""
+    maintenance_ms: int = MAINTENANCE_MS
+    maintained_ms: int | None = None
+    orphans_ms: int | None = None
+    uncompacted_rounds: int = 0
+    unexpired_rounds: int = 0
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether maintenance is due by time, regardless of rounds."""
+        return now_ms - (self.began_ms if self.maintained_ms is None else self.maintained_ms) >= self.maintenance_ms
+
+    def add_rounds(self, num_rounds: int) -> None:
+        self.uncompacted_rounds += num_rounds
+        self.unexpired_rounds += num_rounds
+
+    def run(self, table: Table, now_ms: int) -> LakeMaintainReport | None:
+        """Run the maintenance that is due; None if nothing is. Steps are not due again at once, even if they fail.
+
+        Raises the errors of maintenance.
+        """
+        if self.is_due(now_ms):
+            steps = self._all_steps(now_ms)
+            return maintain(table, grace_ms=GRACE_MS, dry_run=False, lake_steps=steps).lake
+        steps = self._steps_after_rounds(table.properties)
+        return maintain_lake(table, table.open_lake(), GRACE_MS, steps=steps) if steps else None
+
+    def _all_steps(self, now_ms: int) -> tuple[LakeStep, ...]:
+        self.maintained_ms = now_ms
+        self.uncompacted_rounds = self.unexpired_rounds = 0
+        if now_ms - (self.began_ms if self.orphans_ms is None else self.orphans_ms) < ORPHANS_MS:
+            return ("compact", "expire", "metadata")
+        self.orphans_ms = now_ms
+        return ("compact", "expire", "orphans", "metadata")
+
+    def _steps_after_rounds(self, properties: TableProperties) -> tuple[LakeStep, ...]:
+        steps: list[LakeStep] = []
+        if self.uncompacted_rounds >= ROUNDS_TO_COMPACT:
+            self.uncompacted_rounds = 0
+            steps += ["compact"] if properties.datalake_auto_compaction else []
+        if self.unexpired_rounds >= ROUNDS_TO_EXPIRE:
+            self.unexpired_rounds = 0
+            steps += ["expire"] if properties.datalake_auto_expire_snapshot else []
+        return tuple(steps)
+
 
 POLL_MS = 500
 POLL_MS_MAX = 30_000

@@ -10,8 +10,7 @@ from urllib.parse import unquote, urlsplit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.mounts import MOUNTS, mount_of
+from streamhouse_spark.storage.local import MOUNTS, LocalStorage, mount_of
 
 SINGLE_HOST_SETTING = "storage.local.single-host"
 """``true``: no other host ever opens this warehouse, so that it may lie on a network file system."""

@@ -1,4 +1,11 @@
-"""Storage in a local directory.
+"""The file system of a path, from ``/proc/mounts``.
+
+File locks between processes of one host that are about to put an object into the same directory.
+
+A lock only saves lost races; correctness rests on put-if-absent. A process that was stopped must not stop the others,
+so each wait is bounded, and a process that waited that long continues without the lock.
+
+Storage in a local directory.
 
 Put-if-absent is a temporary file, fsync, ``link(2)``, fsync of the directory. ``rename`` would overwrite, and a file
 created in place could be read half-written. Temporary files have names that start with ``.tmp-``. A crash leaves them
@@ -9,12 +16,18 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import functools
 import os
+import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.concurrency import close_lock_file, open_lock_file
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import (
     CorruptDataError,
     ObjectExistsError,
@@ -23,7 +36,117 @@ from streamhouse_spark.errors import (
     StorageRefusedError,
 )
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects
-from streamhouse_spark.storage.local_commit_lock import LocalCommitLock
+
+MOUNTS = "/proc/mounts"
+_OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    type: str
+    """The operating system's type name: ``ext4``, ``nfs4``, ``overlay``, …"""
+    point: str
+
+
+def mount_of(path: str, mounts: str = MOUNTS) -> Mount | None:
+    """Return the file system that ``path`` lies on, or would; None if the operating system has no ``/proc/mounts``."""
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    real = os.path.realpath(path)
+    best: Mount | None = None
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = _OCTAL_ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[1])
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and (best is None or len(point) >= len(best.point)):  # later mounts hide earlier ones
+            best = Mount(fields[2], point)
+    return best
+
+
+WAIT_MS_MAX = 50
+POLL_MS = 0.2
+
+
+class LocalCommitLock:
+    """The locks that the threads of this process hold."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._thread = threading.local()
+
+    def __reduce__(self) -> tuple[type[LocalCommitLock], tuple[World]]:
+        return LocalCommitLock, (self._world,)  # locks belong to one process
+
+    @contextmanager
+    def hold(self, path: str) -> Iterator[None]:
+        """Hold the lock file ``path`` in the block, or until `release`; after ``WAIT_MS_MAX`` continue without it."""
+        directory = os.path.dirname(path)
+        try:
+            with suppress(OSError):  # the put that follows reports it
+                file = open_lock_file(path, 0o666)
+                self._held.append((directory, file))
+                self._wait(file)
+            yield
+        finally:
+            self.release(directory)
+
+    def release(self, directory: str) -> None:
+        """Release this thread's locks in a directory, if it holds any: its object is visible there."""
+        for entry in [entry for entry in self._held if entry[0] == directory]:
+            self._held.remove(entry)
+            with suppress(OSError):  # the object may be stored already
+                close_lock_file(entry[1])
+
+    @property
+    def _held(self) -> list[tuple[str, int]]:
+        """The directory and the file descriptor of each lock of this thread."""
+        if not hasattr(self._thread, "held"):
+            self._thread.held = []
+        held: list[tuple[str, int]] = self._thread.held
+        return held
+
+    def _wait(self, file: int) -> None:
+        clock = self._world.clock
+        until_ms = clock.boot_ms() + WAIT_MS_MAX
+        while not _try_lock(file) and clock.boot_ms() < until_ms:
+            clock.sleep_ms(POLL_MS)
+
+
+@contextmanager
+def only_process(path: str | None) -> Iterator[bool]:
+    """Hold the lock file ``path`` in the block, unless another process or thread of this host holds it.
+
+    Yields whether no other holds it, as far as known; always True without a path. The file is created, and removed
+    afterwards. Only a hint: if the file is removed concurrently, the next caller locks another one.
+    """
+    file: int | None = None
+    is_alone = True
+    try:
+        if path is not None:
+            with suppress(OSError):
+                file = open_lock_file(path, 0o666)
+                is_alone = _try_lock(file)
+        yield is_alone
+    finally:
+        if file is not None and path is not None:
+            if is_alone:
+                with suppress(OSError):
+                    os.unlink(path)
+            with suppress(OSError):
+                close_lock_file(file)
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
 
 _TEMPORARY = ".tmp-"
 _READ_BYTES = 1 << 18

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo
 

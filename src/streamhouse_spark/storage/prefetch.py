@@ -1,4 +1,6 @@
-"""Batched reads of many small objects in the time of one request, on stores that support it.
+"""Plans requests for many byte ranges of one object, and assembles the responses.
+
+Batched reads of many small objects in the time of one request, on stores that support it.
 
 On an object store, the cost of reads is the number of sequential round trips: thirty records read one by one take
 thirty, and one batch takes one. A local disk gains nothing, so nothing is prefetched there.
@@ -7,12 +9,68 @@ thirty, and one batch takes one. A local disk gains nothing, so nothing is prefe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage, url_of
+
+GAP_BYTES_MAX = 64 << 10
+"""Ranges closer than this are fetched together: reading the gap costs less than another request."""
+PIECE_BYTES_MAX = 16 << 20
+"""Longer ranges are fetched in concurrent pieces: one connection is slower than the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """The pieces to fetch: sorted, without overlap, none longer than `PIECE_BYTES_MAX`."""
+
+    requested: tuple[tuple[int, int], ...]
+    pieces: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, ranges: Sequence[tuple[int, int]]) -> RangePlan:
+        for start, end in ranges:
+            if not 0 <= start <= end:
+                raise ValueError(f"not a byte range: [{start}, {end})")
+        pieces: list[tuple[int, int]] = []
+        for start, end in stretches(ranges):
+            pieces.extend((at, min(at + PIECE_BYTES_MAX, end)) for at in range(start, end, PIECE_BYTES_MAX))
+        return cls(tuple(ranges), tuple(pieces))
+
+    def assemble(self, fetched: Mapping[tuple[int, int], bytes]) -> list[bytes]:
+        """Return the requested ranges in their order, from the bytes of every piece (short at the end of
+        the object).
+        """
+        starts = [start for start, _ in self.pieces]
+        return [self._one(start, end, starts, fetched) for start, end in self.requested]
+
+    def _one(self, start: int, end: int, starts: list[int], fetched: Mapping[tuple[int, int], bytes]) -> bytes:
+        if start == end:
+            return b""
+        if (whole := fetched.get((start, end))) is not None:
+            return whole
+        parts = []
+        for piece in self.pieces[bisect_right(starts, start) - 1 :]:
+            if piece[0] >= end:
+                break
+            parts.append(memoryview(fetched[piece])[max(start - piece[0], 0) : end - piece[0]])
+        return b"".join(parts)
+
+
+def stretches(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge ranges that are close to each other; sorted."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(r for r in ranges if r[0] < r[1]):
+        if merged and start - merged[-1][1] <= GAP_BYTES_MAX:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        else:
+            merged.append((start, end))
+    return merged
+
 
 WINDOW: Final = 42
 """Records that are read in one batch: those that may follow a checkpoint, and one more, which shows that none is

@@ -11,7 +11,7 @@ from dataclasses import fields
 from operator import add, attrgetter, sub
 from typing import Final, Literal
 
-from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
+from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.core.lazy_dataclass import dataclass
 
 Kind = Literal["gets", "heads", "puts", "lists", "deletes"]

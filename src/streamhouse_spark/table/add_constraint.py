@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import ConstraintViolatedError
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.expressions.check_constraints import Check, ViolationCounter
 from streamhouse_spark.log.segments.scan import plan_whole_range
-from streamhouse_spark.read.planner import ScanRequest, plan_scan
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
 from streamhouse_spark.read.scan_tasks import LogScanTask, ScanPlan
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
-from streamhouse_spark.schema.constraints.check_constraint import Check, ViolationCounter
+from streamhouse_spark.table_handle import TableHandle
 
 
 class RevalidateError(Exception):

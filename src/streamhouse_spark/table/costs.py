@@ -15,16 +15,16 @@ from typing import Any, Final
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import is_placed, names_prefix, table_prefix
 from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, quote
-from streamhouse_spark.handle import TableHandle, log_url
-from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.record import Record, read_record
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import LAKE_HISTORY_MAX, TableState
+from streamhouse_spark.log.actions import Append
+from streamhouse_spark.log.record import Record, read_record
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.state import LAKE_HISTORY_MAX, TableState
 from streamhouse_spark.read.archive_scan import count_archived_bytes
-from streamhouse_spark.read.planner import ScanRequest, scan_tiered_snapshot
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_planning import ScanRequest, scan_tiered_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.storage.request_metrics import METER, NO_REQUESTS, RequestCounts
+from streamhouse_spark.table_handle import TableHandle, log_url
 
 DAY_MS: Final = 86_400_000
 DAYS_PER_MONTH: Final = 30

@@ -10,8 +10,8 @@ import logging
 import pyarrow as pa
 
 from streamhouse_spark.core.post_commit import log_post_commit_errors
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.table_handle import TableHandle
 
 logger = logging.getLogger(__name__)
 

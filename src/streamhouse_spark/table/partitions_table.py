@@ -14,29 +14,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.config.partition_specs import partition_columns_at
-from streamhouse_spark.core.arrow_groupby import sort_rows, sum_by_group
+from streamhouse_spark.config.table_properties import partition_columns_at
+from streamhouse_spark.core.arrow_rows import sort_rows, sum_by_group
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
-from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.log.commits.delete_vectors import FileRows
-from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.lake.types import LakeScan, LakeSplit, ScanFile
+from streamhouse_spark.log.delete_vectors import FileRows
+from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, plan_snapshot, read_split
-from streamhouse_spark.read.planner import ScanRequest, deleted_file_rows, deleted_offsets, scan_tiered_snapshot
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_planning import ScanRequest, deleted_file_rows, deleted_offsets, scan_tiered_snapshot
 from streamhouse_spark.read.scan_tasks import LakeScanTask, ScanPlan
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
-from streamhouse_spark.schema.reserved_names import require_distinct_names
-from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema, require_distinct_names
+from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
-    from streamhouse_spark.log.commits.state import TableState
+    from streamhouse_spark.log.state import TableState
 
 _LAKE_ROWS: Final = "lake_rows"
 _COUNTS: Final = ("hot_rows", _LAKE_ROWS, "lake_files", "lake_size_bytes")

@@ -17,23 +17,20 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.config.partition_specs import SetPartitioning
-from streamhouse_spark.config.properties import CHANGELOG_IMAGE
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.table_properties import CHANGELOG_IMAGE, VIEW, SetPartitioning, ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.archive.pages import first_change_offsets, read_pages, usable_archive
 from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS
-from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows
-from streamhouse_spark.log.commits.history_epochs import HistoryPoint
-from streamhouse_spark.log.commits.record import Record, records_from
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.source_versions import REFRESHES, Lineage, SourceVersion
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.transactions import find_stored_version
+from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.record import Record, records_from
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.transactions import REFRESHES, Lineage, SourceVersion, find_stored_version
 from streamhouse_spark.storage.prefetch import Prefetch
+from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.upsert import PrimaryKeyTable
 
 RECORDS_MAX: Final = 10_000

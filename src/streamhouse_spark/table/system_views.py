@@ -1,4 +1,7 @@
-"""Read-only views of a table, named by a ``$`` suffix."""
+"""`Table.inspect`: system tables as Python methods.
+
+Read-only views of a table, named by a ``$`` suffix.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,81 @@ import pyarrow as pa
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.log.archive.pages import usable_archive
-from streamhouse_spark.log.lifecycle.branches import require_no_branch
+from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.segments.scan import plan_range
-from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
-from streamhouse_spark.read.offset_range_scan import plan_archived_changes
+from streamhouse_spark.read.change_rows import binlog_batches, binlog_schema
+from streamhouse_spark.read.offset_scan import plan_archived_changes
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask, ScanPlan, ScanTask
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
+from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
-    from streamhouse_spark.log.commits.state import TableState
+    from streamhouse_spark.log.state import TableState
+
+
+@validates_arguments(unless=("read",))
+class Inspect:
+    """System tables of one table. Each method reads the latest state and returns one system table.
+
+    The columns are those of `SYSTEM_TABLES`, or of `partitions_schema`.
+    """
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    def read(self, name: str) -> pa.Table:
+        return SystemTables(self._table.storage, self._table.refresh()).read(name)
+
+    def buckets(self) -> pa.Table:
+        """Return log start and end, lake offset and lag of each bucket."""
+        return self.read("buckets")
+
+    def segments(self) -> pa.Table:
+        """Return the live segments of the hot log; ``file`` is null for inline rows."""
+        return self.read("segments")
+
+    def commits(self) -> pa.Table:
+        """Return the retained commit records, oldest first."""
+        return self.read("commits")
+
+    def history(self, limit: int | None = None) -> pa.Table:
+        """Return the retained commits with operation and author, oldest first, at most the latest ``limit``.
+
+        Raises `InvalidOptionError` for an invalid limit.
+        """
+        if limit is not None and limit < 1:
+            raise InvalidOptionError(f"limit must be at least 1, got {limit}")
+        return SystemTables(self._table.storage, self._table.refresh(), limit).read("history")
+
+    def partitions(self) -> pa.Table:
+        """Return the row counts of each partition in log and lake; the first columns are the partition columns.
+
+        See `partitions_table.partition_table`. Raises `InvalidNameError` for an unpartitioned table.
+        """
+        return open_view(self._table, PARTITIONS).to_arrow()
+
+    def lineage(self) -> pa.Table:
+        """Return the source versions of each refresh of a materialised table, oldest first."""
+        return self.read("lineage")
+
+    def refs(self) -> pa.Table:
+        """Return the named versions: the latest as ``main``, then tags and branches."""
+        return self.read("refs")
+
+    def schemas(self) -> pa.Table:
+        return self.read("schemas")
+
+    def options(self) -> pa.Table:
+        """Return the table's properties."""
+        return self.read("options")
+
+    def tiering(self) -> pa.Table:
+        """Return the recorded lake snapshots and the offsets that they hold."""
+        return self.read("tiering")
+
 
 CHANGELOG = "changelog"
 LAKE = "lake"
@@ -159,8 +224,8 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     changelog starts where the log does. Raises `OffsetsTrimmedError` if the lake does not hold trimmed rows, before the
     first row of that bucket.
     """
-    from streamhouse_spark.read.change_feed.commit_changes import plan_changelog_rows
-    from streamhouse_spark.read.delete_filter import has_lost_rows
+    from streamhouse_spark.read.change_feed.planning import plan_changelog_rows
+    from streamhouse_spark.read.offset_scan import has_lost_rows
     from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
 
     if has_lost_rows(state):
@@ -199,7 +264,7 @@ class _LakeRowsView:
         return self._table.state.schema.arrow
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        from streamhouse_spark.table.table_lake import LakeView
+        from streamhouse_spark.table.lake import LakeView
 
         return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
@@ -207,7 +272,7 @@ class _LakeRowsView:
 @validates_arguments()
 class _LakeMetadataView:
     def __init__(self, table: TableHandle, name: str) -> None:
-        from streamhouse_spark.table.table_lake import LakeView
+        from streamhouse_spark.table.lake import LakeView
 
         self._rows = LakeView(table).metadata(name)
 
@@ -220,6 +285,6 @@ class _LakeMetadataView:
 
 
 def _filter_rows(rows: pa.Table, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
-    from streamhouse_spark.query.projection import filter_and_project, parse_filter
+    from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
 
     return filter_and_project(rows, columns, parse_filter(filter_))

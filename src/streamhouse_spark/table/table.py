@@ -1,4 +1,6 @@
-"""`Table`: the Python interface of one table. It works without Spark; the data source and the
+"""`Versions`: the methods of a table that concern its versions, tags and branches.
+
+`Table`: the Python interface of one table. It works without Spark; the data source and the
 command line use it too.
 """
 
@@ -6,38 +8,165 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.argument_validation import validates_arguments
-from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commits.log_position import LogPosition
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.consumers import consumer_position, move_consumer
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
-from streamhouse_spark.table.versions import Versions
+from streamhouse_spark.log.consumers import LogPosition, consumer_position, move_consumer
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
+    from streamhouse_spark.expressions.filters import Projection
     from streamhouse_spark.log.staging import RowStager, StagedRows
     from streamhouse_spark.lookup.lookup import Lookup
     from streamhouse_spark.lookup.point_lookup import PointLookup
-    from streamhouse_spark.query.projection import Projection
     from streamhouse_spark.read.read_snapshot import ReadSnapshot
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
     from streamhouse_spark.table.costs import TableCosts
-    from streamhouse_spark.table.inspect import Inspect
-    from streamhouse_spark.table.log_maintenance import MaintainReport
-    from streamhouse_spark.table.partitions import DropPartitionReport
-    from streamhouse_spark.table.rebuild_lake import RetierReport
-    from streamhouse_spark.table.table_lake import LakeView
+    from streamhouse_spark.table.drop_partition import DropPartitionReport
+    from streamhouse_spark.table.lake import LakeView
+    from streamhouse_spark.table.maintenance.log import MaintainReport
+    from streamhouse_spark.table.maintenance.tiering import RetierReport
+    from streamhouse_spark.table.system_views import Inspect
+    from streamhouse_spark.table.versioning.branches import TableBranch
+    from streamhouse_spark.table.versioning.publication import Publication
+    from streamhouse_spark.table.versioning.rollback import RollbackReport
+    from streamhouse_spark.table.versioning.tags import TableTag
     from streamhouse_spark.write.log_writer import LogTableWriter
     from streamhouse_spark.write.producer.writer import Writer
     from streamhouse_spark.write.upsert import PrimaryKeyTable
+
+
+@validates_arguments()
+class Versions(TableHandle):
+    """Base of `Table` for older versions, tags and branches. A version is the number of a commit."""
+
+    def rollback_to_version(self, version: int | str, *, dry_run: bool = False) -> RollbackReport:
+        """Restore the rows of a commit of ``$history``, or of a tag. **Commit point:** one record.
+
+        History is kept: later commits stay, and offsets are never reused. Rows added since are deleted, and rows
+        deleted since return with new offsets; a primary-key table gets the net change of each key. If the table was
+        truncated or overwritten since, all current rows are deleted and all rows of the version are written, which this
+        process reads. The lake follows in the next tiering round. Comments, defaults, constraints and properties are
+        unchanged. With ``dry_run`` nothing is written, and returning rows are not validated.
+
+        Raises `CommitConflictError` if rows were committed concurrently (nothing was written),
+        `ConstraintViolatedError` for returning rows that violate a current constraint, `InvalidOptionError` for an
+        unknown commit, columns changed since or a dropped partition whose rows are lost, `SnapshotExpiredError` or
+        `OffsetsTrimmedError` if the version is no longer retained.
+        """
+        from streamhouse_spark.table.versioning.rollback import rollback_to_version
+
+        return rollback_to_version(self, version, dry_run=dry_run)
+
+    def rollback_to_timestamp(self, timestamp_ms: int, *, dry_run: bool = False) -> RollbackReport:
+        """Roll back as `rollback_to_version` does, to the latest commit at or before ``timestamp_ms``."""
+        from streamhouse_spark.table.versioning.rollback import rollback_to_timestamp
+
+        return rollback_to_timestamp(self, timestamp_ms, dry_run=dry_run)
+
+    def create_tag(self, name: str, version: int | str | None = None, *, retain_ms: int | None = None) -> TableTag:
+        """Tag a version, by default the latest. ``VERSION AS OF 'name'`` reads it. **Commit point:** one record.
+
+        The tag retains what readers of the version need until `drop_tag`: log files, records and the lake snapshot.
+        With ``retain_ms`` maintenance drops the tag after that time. Other engines do not know the tag and may expire
+        the snapshot.
+
+        Raises `InvalidOptionError` for a name that is in use or invalid and for an unknown version;
+        `SnapshotExpiredError` for a version whose files were replaced since, even if they are not deleted yet.
+        """
+        from streamhouse_spark.table.versioning.tags import create_tag
+
+        return create_tag(self, name, version, retain_ms)
+
+    def drop_tag(self, name: str) -> None:
+        """Drop a tag. **Commit point:** one record. Files that only it retained are deleted after the grace period.
+
+        Raises `InvalidOptionError` for an unknown tag.
+        """
+        from streamhouse_spark.table.versioning.tags import drop_tag
+
+        drop_tag(self, name)
+
+    def tags(self) -> list[TableTag]:
+        """Return the tags ordered by name, as ``$refs`` shows them."""
+        from streamhouse_spark.table.versioning.tags import list_tags
+
+        return list_tags(self.refresh())
+
+    # -- branches -------------------------------------------------------------------------------------------------
+
+    def create_branch(self, name: str) -> TableBranch:
+        """Create a branch of the latest version. **Commit point:** one record. Hot rows are copied; lake files are not.
+
+        `branch` opens it; its SQL name is ``orders$branch_<name>``. Branch and table do not see each other's writes
+        until `fast_forward` publishes the branch or `drop_branch` ends it. Until then its records and its lake snapshot
+        are retained.
+
+        Raises `TableExistsError` for a name in use, `InvalidNameError` for an invalid one, and `InvalidOptionError` for
+        a table that does not support branches, all before anything is written.
+        """
+        from streamhouse_spark.table.versioning.branches import create_branch
+
+        return create_branch(self, name)
+
+    def branch(self, name: str) -> Self:
+        """Open a branch as a table that can be read and written. Maintenance, columns and properties belong to the
+        table.
+
+        Raises `TableNotFoundError` for an unknown, published or dropped branch.
+        """
+        from streamhouse_spark.table.versioning.branches import open_log
+
+        branch, log = open_log(self, name)
+        return type(self)(self._storage, self._settings, self._path.of_branch(branch.name), log, self._world)
+
+    def branches(self) -> list[TableBranch]:
+        """Return the branches ordered by name, as ``$refs`` shows them."""
+        from streamhouse_spark.table.versioning.branches import list_branches
+
+        return list_branches(self)
+
+    def fast_forward(self, name: str, *, to: str = "main") -> Publication:
+        """Publish a branch: commit its changes to the table, all or none, and end the branch.
+
+        **Commit point:** one record. Publishing again, after a crash or concurrently, has no further effect. If the
+        table changed since the branch began, publishing requires that the branch does not conflict: a branch of a log
+        table only appended rows; of a primary-key table no key that the branch changed or read was changed.
+
+        Raises `CommitConflictError` on a conflict and `TableNotFoundError` for an unknown name; nothing was published.
+        `CommitStateUnknownError`: publish again to find out.
+        """
+        from streamhouse_spark.table.versioning.publication import fast_forward
+
+        return fast_forward(self, name, to=to)
+
+    def drop_branch(self, name: str) -> None:
+        """Drop a branch and its changes. **Commit point:** the record that removes its name.
+
+        Its files are deleted after the grace period of `Warehouse.clean_dropped`. Raises `TableNotFoundError` for an
+        unknown name.
+        """
+        from streamhouse_spark.table.versioning.branches import drop_branch
+
+        drop_branch(self, name)
+
+    def read_version(self, version: int | str, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        """Read the rows as of a commit number or a tag.
+
+        Raises `InvalidOptionError` for an unknown version, `SnapshotExpiredError` for one that is no longer retained.
+        """
+        from streamhouse_spark.table.versioning.rollback import read_version
+
+        return read_version(self, version, columns, filter)
 
 
 @validates_arguments(unless=("lookup_one",))
@@ -165,13 +294,13 @@ class Table(Versions):
         (the default if the last row wins), ``ignore`` or ``disable``, which raises an error. The delete is durable,
         atomic and idempotent as `upsert` is, and the offsets of the changes are returned. ``where`` is a filter as for
         `to_arrow`, and the number of deleted rows is returned; see
-        `streamhouse_spark.table.row_deletion.delete_matching`.
+        `streamhouse_spark.dml.delete.delete_matching`.
         """
         if keys is not None and where is not None:
             raise InvalidOptionError("delete has both keys and where; give one of them")
         if where is None:
             return self.keyed.delete(keys, transaction=transaction)
-        from streamhouse_spark.table.row_deletion import delete_matching
+        from streamhouse_spark.dml.delete import delete_matching
 
         return delete_matching(self, where, transaction)
 
@@ -183,15 +312,15 @@ class Table(Versions):
         the overwrite to the lake table, whose older snapshots are kept; open streams fail, see `truncate`. If the
         ``transaction`` is already stored, nothing is changed and the offsets of its first commit are returned.
         ``where`` is a filter as for `to_arrow` that the new rows must match; for a primary-key table it may only use
-        partition columns. See also `streamhouse_spark.table.overwrite`. Raises as `append`; then nothing was deleted.
+        partition columns. See also `streamhouse_spark.dml.overwrite`. Raises as `append`; then nothing was deleted.
         """
-        from streamhouse_spark.table.overwrite import overwrite
+        from streamhouse_spark.dml.overwrite import overwrite
 
         return overwrite(self, self._log_writer, rows, where, transaction)
 
     def overwrite_partitions(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Replace the partitions that occur in ``rows``; other partitions are kept. Otherwise as `overwrite`."""
-        from streamhouse_spark.table.overwrite import overwrite_partitions
+        from streamhouse_spark.dml.overwrite import overwrite_partitions
 
         return overwrite_partitions(self, self._log_writer, rows, transaction)
 
@@ -218,7 +347,7 @@ class Table(Versions):
         primary-key table the rows are deleted as by `delete`. Rows of a log table are tiered first and then dropped
         from the lake in one snapshot; rows appended after the call began are kept. The hot log keeps the dropped rows
         as history for streams that start earlier, which get `OffsetsTrimmedError` for trimmed rows. Older lake
-        snapshots keep them until they expire. **Commit points:** see `streamhouse_spark.table.partitions`. With
+        snapshots keep them until they expire. **Commit points:** see `streamhouse_spark.table.drop_partition`. With
         ``dry_run`` rows and files are only counted.
 
         Raises `InvalidOptionError` for a column that is not a partition column, a log table without a lake and a table
@@ -226,8 +355,8 @@ class Table(Versions):
         `CommitConflictError`: nothing was dropped. After any other error the partition may have been dropped; dropping
         it again also deletes later rows.
         """
-        from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
-        from streamhouse_spark.table.partitions import drop_partitions
+        from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+        from streamhouse_spark.table.drop_partition import drop_partitions
 
         state = self.refresh()
         match = PartitionMatch.of(partition, state.schema, state.partition_by, self.name)
@@ -297,8 +426,7 @@ class Table(Versions):
         hold all old values and a default that does not fit; `InvalidOptionError` for unknown or invalid properties and
         for columns whose role forbids the change.
         """
-        from streamhouse_spark.config.alter_table import Alteration
-        from streamhouse_spark.config.column_changes import ColumnChanges
+        from streamhouse_spark.config.alter_table import Alteration, ColumnChanges
         from streamhouse_spark.table.alter import alter_table
 
         columns = ColumnChanges.of(rename_columns, drop_columns, widen_columns)
@@ -338,8 +466,8 @@ class Table(Versions):
         self.alter(set_properties=changed, unset_properties=removed)
 
     def set_partitioning(self, partition_by: Sequence[str]) -> None:
-        """Change how new rows are partitioned. See `streamhouse_spark.table.set_partitioning.set_partitioning`."""
-        from streamhouse_spark.table.set_partitioning import set_partitioning
+        """Change how new rows are partitioned. See `streamhouse_spark.table.alter.set_partitioning`."""
+        from streamhouse_spark.table.alter import set_partitioning
 
         set_partitioning(self, partition_by)
 
@@ -465,14 +593,14 @@ class Table(Versions):
     @property
     def lake(self) -> LakeView:
         """The lake table alone, with the rows tiered so far."""
-        from streamhouse_spark.table.table_lake import LakeView
+        from streamhouse_spark.table.lake import LakeView
 
         return LakeView(self)
 
     @property
     def inspect(self) -> Inspect:
         """The system tables: ``inspect.segments()``, ``inspect.buckets()``, …"""
-        from streamhouse_spark.table.inspect import Inspect
+        from streamhouse_spark.table.system_views import Inspect
 
         return Inspect(self)
 
@@ -499,8 +627,8 @@ class Table(Versions):
         return merge_small(self)
 
     def retier(self, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
-        """Rebuild the lake table from the log at a new location. See `streamhouse_spark.table.rebuild_lake.retier`."""
-        from streamhouse_spark.table.rebuild_lake import retier
+        """Rebuild the lake table from the log at a new location. See `table.maintenance.tiering.retier`."""
+        from streamhouse_spark.table.maintenance.tiering import retier
 
         return retier(self, allow_loss=allow_loss, dry_run=dry_run)
 
@@ -513,6 +641,6 @@ class Table(Versions):
         are false. Safe to repeat and to run concurrently. With ``dry_run`` nothing is changed, and the report has the
         due deletions. Raises `LakeRolledBackError` if the lake lost rows, before anything is trimmed.
         """
-        from streamhouse_spark.table.log_maintenance import maintain
+        from streamhouse_spark.table.maintenance.log import maintain
 
         return maintain(self, grace_ms=grace_ms, dry_run=dry_run)

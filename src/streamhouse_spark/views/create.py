@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from streamhouse_spark.config.properties import PRIMARY_KEY
-from streamhouse_spark.config.view_definition import (
+from streamhouse_spark.config.table_properties import (
+    PRIMARY_KEY,
     VIEW,
     ViewDefinition,
     parse_freshness_ms,
@@ -16,7 +16,7 @@ from streamhouse_spark.config.view_definition import (
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
-from streamhouse_spark.log.commits.source_versions import Lineage
+from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh, pause_refreshes, resume_refreshes
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.query_analysis import (

@@ -17,14 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from streamhouse_spark.core.arrow_chunking import combine_chunks
-from streamhouse_spark.core.arrow_groupby import distinct_rows
+from streamhouse_spark.core.arrow_rows import combine_chunks, distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import is_beyond_python
-from streamhouse_spark.views.ivm.aggregate_functions import Aggregate, Part
-from streamhouse_spark.views.ivm.delta_sql import WEIGHT
-from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE, IncrementalAggregate, group_column
-from streamhouse_spark.views.ivm.indexed_join import scan_name, single_scan
+from streamhouse_spark.views.ivm.aggregates import RECOMPUTE, Aggregate, IncrementalAggregate, Part, group_column
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT, scan_name, single_scan
 from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, source_tables
 from streamhouse_spark.views.ivm.min_max import ChangesOf, TopKLookup, TopKResult, ValueChanges, match_groups
 from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY

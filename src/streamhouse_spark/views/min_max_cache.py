@@ -1,4 +1,6 @@
-"""Cache of the first values of a view's groups, on this host's disk.
+"""Lists of MIN, MAX and COUNT(DISTINCT) values of a view by tablet key, from changes and from listed rows.
+
+Cache of the first values of a view's groups, on this host's disk.
 
 The cache is a tablet of its own: key of the view's row → top-k state of its group
 (`streamhouse_spark.views.ivm.min_max`). Groups enter it on demand. If a group that is not cached loses its minimum or
@@ -23,19 +25,131 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from streamhouse_spark.core.arrow_rows import combine_chunks, sum_by_group
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.kv.row_codec import PackedStrings, RowCodec
-from streamhouse_spark.kv.tablet_registry import open_tablet
-from streamhouse_spark.kv.value_codec import to_bytes_list
-from streamhouse_spark.log.commits.source_versions import Lineage
+from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
+from streamhouse_spark.kv.row_codec import PackedStrings, RowCodec, to_bytes_list
+from streamhouse_spark.kv.tablet import open_tablet
+from streamhouse_spark.log.transactions import Lineage
+from streamhouse_spark.schema.ddl import parse_type
 from streamhouse_spark.table.refresh_commit import RefreshStep
+from streamhouse_spark.table_handle import TableHandle
+from streamhouse_spark.views.ivm.aggregates import IncrementalAggregate
 from streamhouse_spark.views.ivm.delta_sql import Writer
-from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
-from streamhouse_spark.views.ivm.min_max import ROOM, Bools, ChangesOf, TopKGroups, TopKResult, TopKState, ValueChanges
-from streamhouse_spark.views.local_changes import max_num_rows
-from streamhouse_spark.views.value_multisets import GroupLists, ValueLists
+from streamhouse_spark.views.ivm.min_max import (
+    ALL_ROWS,
+    LIST,
+    NUMBER,
+    ROOM,
+    Bools,
+    ChangesOf,
+    Numbers,
+    Order,
+    TopKGroups,
+    TopKResult,
+    TopKState,
+    ValueChanges,
+    key_name,
+    match_groups,
+    value_names,
+)
+from streamhouse_spark.views.local_reads import max_num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLists:
+    """Groups with the values that were listed from their rows."""
+
+    keys: list[bytes]
+    """Distinct keys, encoded as in the tablet."""
+    rows: Numbers
+    lists: list[tuple[ValueChanges, Numbers]]
+    """The values of each list, and how many rows of each group have a non-null value."""
+
+    def top_k(self, room: Numbers, orders: Sequence[Order]) -> TopKGroups:
+        return TopKGroups.from_values(self.rows, room, orders, self.lists)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLists:
+    """The lists of a view, one per column that is a MIN, MAX or COUNT(DISTINCT)."""
+
+    columns: tuple[str, ...]
+    """Their columns in the plan."""
+    types: tuple[pa.DataType, ...]
+    orders: tuple[Order, ...]
+    _numbers: tuple[int, ...]
+    """The number of each list's argument."""
+    _values: tuple[str, ...]
+    """The columns of arguments, by number."""
+    _groups: tuple[str, ...]
+    _key: dict[str, pa.DataType]
+
+    @classmethod
+    def of(cls, view: TableHandle, incremental: IncrementalAggregate) -> Self:
+        schema = view.state.schema
+        shown = dict(zip(incremental.statements.root.columns, incremental.statements.names, strict=True))
+        names = value_names(incremental)
+        return cls(
+            tuple(part.column for part in incremental.multiset_aggregates),
+            tuple(
+                parse_type(part.of_type) if part.of_type else schema.column(shown[part.column]).type
+                for part in incremental.multiset_aggregates
+            ),
+            tuple(_ORDERS[part.kind] for part in incremental.multiset_aggregates),
+            tuple(list(names).index(part.of) for part in incremental.multiset_aggregates),
+            tuple(names.values()),
+            incremental.groups,
+            {name: schema.column(name).type for name in incremental.key_columns},
+        )
+
+    def tablet_keys(self, keys: pa.Table) -> list[bytes]:
+        """Return the keys as encoded in the tablet, cast from any integer width."""
+        return encode_lmdb_keys(
+            encode_keys([combine_chunks(keys.column(name).cast(kind)) for name, kind in self._key.items()])
+        )
+
+    def convert_changes(self, changes: ChangesOf) -> list[ValueChanges] | None:
+        """Return the changes of each list, cast to its type; None if there are too many."""
+        converted = []
+        for column, kind in zip(self.columns, self.types, strict=True):
+            change = changes(column)
+            if change is None:
+                return None
+            converted.append(ValueChanges(change.groups, change.values.cast(kind), change.weights))
+        return converted
+
+    def parse_listed(self, cut: pa.Table) -> ValueLists:
+        """Return the groups in rows of `multiset_sql.listed_values_sql`."""
+        is_of, by = cut.column(LIST), list(self._groups)
+        names = [*by, *map(key_name, self._key)]
+        totals = sum_by_group(cut.filter(pc.equal(is_of, ALL_ROWS)).select([*names, NUMBER]), names)
+        rows, lists = _to_numbers(totals.column(NUMBER)), []
+        for number, kind in zip(self._numbers, self.types, strict=True):
+            part = cut.filter(pc.equal(is_of, number))
+            numbers = np.zeros(part.num_rows, np.int64)
+            if by:
+                numbers = match_groups(totals.select(by), part.select(by))
+            values, weights = (
+                combine_chunks(part.column(self._values[number]).cast(kind)),
+                _to_numbers(part.column(NUMBER)),
+            )
+            filled, empty = rows.copy(), values.is_null().to_numpy(zero_copy_only=False)
+            np.subtract.at(filled, numbers[empty], weights[empty])
+            lists.append((ValueChanges(numbers, values, weights), filled))
+        keys = totals.select([key_name(name) for name in self._key]).rename_columns(list(self._key))
+        return ValueLists(self.tablet_keys(keys), rows, lists)
+
+
+_ORDERS: Final[Mapping[str, Order]] = {"min": "min", "max": "max", "distinct": "all"}
+
+
+def _to_numbers(column: pa.ChunkedArray) -> Numbers:
+    numbers: Numbers = column.to_numpy().astype(np.int64)
+    return numbers
+
 
 GROUPS_MAX: Final = 5_000_000
 """Views with more groups are not cached."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from streamhouse_spark.datasource.session_warehouse import connect_catalog
+from streamhouse_spark.datasource.session import connect_catalog
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.views.create import MaterializedTable, create_view_table
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.spark_schema import SIZE_METADATA
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, MissingExtraError
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.views.ivm.delta_sql import quote_name
 from streamhouse_spark.views.temp_views import CATALOG, TempViews
 
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
     from streamhouse_spark.views.ivm.logical_plan import Node
+    from streamhouse_spark.views.ivm.query_parser import TypesOf
     from streamhouse_spark.views.ivm.refresh_sql import Statements
-    from streamhouse_spark.views.ivm.types import TypesOf
+
 
 SESSION = (
     "spark.sql.session.timeZone",
@@ -65,7 +68,7 @@ class ParsedQuery:
         """Return the text printed from the parsed query, over other relations."""
         from sqlglot import exp
 
-        from streamhouse_spark.views.ivm.dialect import print_sql
+        from streamhouse_spark.views.ivm.logical_plan import print_sql
 
         parsed = ParsedQuery(self.text, self.tree.copy(), self.tables)
         for column in parsed._columns_with_database():
@@ -183,8 +186,8 @@ def compile_statements(
     """Return the statements of a query, with Spark's types. Raises `UnsupportedQueryError`."""
     from streamhouse_spark.views.ivm.delta_sql import Writer
     from streamhouse_spark.views.ivm.logical_plan import Group
+    from streamhouse_spark.views.ivm.query_parser import strip_length
     from streamhouse_spark.views.ivm.refresh_sql import Statements, choose_identity
-    from streamhouse_spark.views.ivm.types import strip_length
 
     writer = Writer(relations.prefix, frozenset())
 
@@ -202,9 +205,8 @@ def compile_statements(
 
 def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
     """Return the plan, pruned to the columns that the query needs."""
-    from streamhouse_spark.views.ivm.column_pruning import prune_columns
     from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-    from streamhouse_spark.views.ivm.query_parser import build_plan
+    from streamhouse_spark.views.ivm.query_parser import build_plan, prune_columns
 
     ids = {name: f"t{number}" for number, name in enumerate(parsed.sources)}
     columns = {}
@@ -250,3 +252,43 @@ def _first_difference(query: str, printed_query: str) -> str:
     pairs = zip(words, printed_words, strict=False)
     place = next((i for i, (a, b) in enumerate(pairs) if a.lower() != b.lower()), min(len(words), len(printed_words)))
     return " ".join(printed_words[max(place - 2, 0) : place + 6])
+
+
+class PlanCache:
+    """Compiled queries of one session, one per view. A new definition or different columns replace the entry."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, tuple[str, ParsedQuery]] = {}
+        self._compiled: dict[str, tuple[Hashable, Statements]] = {}
+        self._sessions: dict[Hashable, SparkSession] = {}
+
+    def session(self, spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
+        """Return a session with the settings of a view. Raises like `session_with_settings`."""
+        cache_key = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
+        if cache_key not in self._sessions:
+            self._sessions[cache_key] = session_with_settings(spark, view, settings)
+        return self._sessions[cache_key]
+
+    def parse(self, view: str, query: str) -> ParsedQuery:
+        """Return the parsed query. Raises like `parse_query`."""
+        entry = self._parsed.get(view)
+        if entry is None or entry[0] != query:
+            entry = self._parsed[view] = (query, parse_query(view, query))
+        return entry[1]
+
+    def compile(
+        self,
+        view: str,
+        definition: ViewDefinition,
+        states: Mapping[str, TableState],
+        make: Callable[[], Statements],
+    ) -> Statements:
+        """Return the cached statements of a view, or call ``make`` if its definition or its sources' columns
+        changed.
+        """
+        of_sources = sorted((name, state.table_uuid, state.schema_id) for name, state in states.items())
+        cache_key = (definition.query, definition.names, tuple(sorted(definition.session.items())), tuple(of_sources))
+        entry = self._compiled.get(view)
+        if entry is None or entry[0] != cache_key:
+            entry = self._compiled[view] = (cache_key, make())
+        return entry[1]

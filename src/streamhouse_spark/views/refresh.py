@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from streamhouse_spark.config.view_definition import ViewDefinition
+from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step, next_step
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.views.local_changes import is_mostly_changed
-from streamhouse_spark.views.plan_cache import PlanCache
-from streamhouse_spark.views.query_analysis import ParsedQuery
+from streamhouse_spark.views.local_reads import is_mostly_changed
+from streamhouse_spark.views.query_analysis import ParsedQuery, PlanCache
 from streamhouse_spark.views.refresh_step import RefreshStepRun, new_relations
 from streamhouse_spark.views.step_planning import choose_step, covers
 from streamhouse_spark.views.temp_views import TempViews

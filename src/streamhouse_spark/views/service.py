@@ -6,6 +6,8 @@ services refresh the same view anyway, one of them loses the commit race.
 
 A turn runs at most one step. If more steps remain, the view is due again after the views that are due already, so a
 long refresh delays other views by one step at most.
+
+Metrics of the views that a service refreshes, labelled by the view's table like the service's other metrics.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.core.clock import Clock, SystemClock
-from streamhouse_spark.core.fork_safety import new_event, new_lock
+from streamhouse_spark.core.concurrency import new_event, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.session_warehouse import connect_catalog
+from streamhouse_spark.datasource.session import connect_catalog
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError, quote
-from streamhouse_spark.log.commits.source_versions import REFRESHES, Lineage
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.claims import CLAIM_MS, claim_work
+from streamhouse_spark.log.catalog.claims import CLAIM_MS, claim_work
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.transactions import REFRESHES, Lineage
+from streamhouse_spark.metrics.metrics import Metric
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING_MS
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
@@ -37,6 +40,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 POLL_MS: Final = 200
 ELSEWHERE_MS: Final = 5_000
@@ -476,3 +480,49 @@ def _enter_pool(spark: SparkSession) -> None:
     context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     if context is not None:
         context.setLocalProperty("spark.scheduler.pool", POOL)
+
+
+GAUGES: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
+    "streamhouse_view_commits_behind": ("Commits of its sources that it has not seen.", lambda v: v.commits_behind),
+    "streamhouse_view_rows_behind": ("Rows or changes of its sources that it lacks.", lambda v: v.rows_behind),
+    "streamhouse_view_lag_seconds": ("Age of the oldest change that it lacks.", lambda v: v.lag_ms / 1000),
+    "streamhouse_view_freshness_seconds": ("Time between two refreshes: freshness.", lambda v: v.freshness_ms / 1000),
+    "streamhouse_view_failures": ("Failures since the last refresh that succeeded.", lambda v: v.failures),
+    "streamhouse_view_last_refresh_seconds": (
+        "Duration of the last refresh that succeeded.",
+        lambda v: v.last_duration_ms / 1000,
+    ),
+    "streamhouse_view_refreshing_seconds": (
+        "Time since the step under way began; 0 without one.",
+        lambda v: v.refreshing_ms / 1000,
+    ),
+    "streamhouse_view_paused": ("1 while it is paused.", lambda v: v.doing == "paused"),
+}
+COUNTERS: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
+    "streamhouse_view_refreshes": ("Refreshes that made a commit.", lambda v: v.refreshes),
+    "streamhouse_view_rows_written": ("Rows that refreshes wrote.", lambda v: v.rows_written),
+    "streamhouse_view_rows_deleted": ("Rows that refreshes deleted.", lambda v: v.rows_deleted),
+    "streamhouse_view_whole_computations": ("Refreshes that computed the whole query.", lambda v: v.whole),
+}
+"""Names without ``_total``, which the format adds."""
+
+
+def view_measures(views: Sequence[ViewStatus]) -> list[Metric]:
+    """Return the metrics of views. Counters start with the service."""
+    return [
+        *(
+            Metric(name, text, "gauge", ("table",), [((view.name,), float(value(view))) for view in views])
+            for name, (text, value) in GAUGES.items()
+        ),
+        *(
+            Metric(name, text, "counter", ("table",), [((view.name,), float(value(view))) for view in views])
+            for name, (text, value) in COUNTERS.items()
+        ),
+        Metric(
+            "streamhouse_view_doing",
+            "1 for what is done with it.",
+            "gauge",
+            ("table", "doing"),
+            [((view.name, view.doing), 1) for view in views],
+        ),
+    ]

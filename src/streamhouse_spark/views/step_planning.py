@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
+from streamhouse_spark.config.table_properties import ADOPTED, NOTHING_ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import first_change_offsets
-from streamhouse_spark.log.commits.history import find_newest_within, require_kept
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.planner import ScanRequest, plan_scan, scan_tiered_snapshot
+from streamhouse_spark.log.history import find_newest_within, require_kept
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
+from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan, scan_tiered_snapshot
 from streamhouse_spark.table.refresh_commit import RefreshStep, full_refresh_reason, source_version
-from streamhouse_spark.table.tags import list_pinned_segments
-from streamhouse_spark.views.local_changes import max_num_rows
+from streamhouse_spark.table.versioning.tags import list_pinned_segments
+from streamhouse_spark.table_handle import TableHandle
+from streamhouse_spark.views.local_reads import max_num_rows
 
 Ends = Mapping[int, int]
 """Bucket → the offset after the last row."""

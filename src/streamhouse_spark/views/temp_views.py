@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.log.commits.source_versions import SourceVersion
+from streamhouse_spark.log.transactions import SourceVersion
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT, quote_name
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from streamhouse_spark.table.refresh_commit import RefreshStep
-    from streamhouse_spark.views.ivm.top_k import FirstValues
+    from streamhouse_spark.views.ivm.min_max import FirstValues
 
 CATALOG = "streamhouse"
 _CAME = "CASE WHEN _change_type IN ('insert', 'update_after') THEN 1 ELSE -1 END"
@@ -72,7 +72,7 @@ class TempViews:
         """Create a relation of the rows that tasks reduce a query to; returns its name."""
         from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-        from streamhouse_spark.views.ivm.top_k import LIST, NUMBER
+        from streamhouse_spark.views.ivm.min_max import LIST, NUMBER
 
         full, frame = f"{self.prefix}{name}", self.sql(text)
         fields = [StructField(field.name, field.dataType) for field in frame.schema.fields]

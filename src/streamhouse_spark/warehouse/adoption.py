@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from streamhouse_spark.config.properties import NOTHING_ADOPTED, PRIMARY_KEY, LakeFormat, parse_properties
+from streamhouse_spark.config.table_properties import NOTHING_ADOPTED, PRIMARY_KEY, LakeFormat, parse_properties
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import join_names, parse_names
@@ -26,26 +26,26 @@ from streamhouse_spark.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake.adoption import AdoptionCandidate, LakeAdoption
+from streamhouse_spark.lake.base import AdoptionCandidate, LakeAdoption
 from streamhouse_spark.lake.formats import lake_adoption
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.commits.actions import Action, Create, Drop, TieredSnapshot
-from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.low_watermark import find_newest_floor
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.log_locations import create_table_uuid, require_log_location
-from streamhouse_spark.log.lifecycle.names import NamePointer
-from streamhouse_spark.log.lifecycle.renaming import free_name
+from streamhouse_spark.log.actions import Action, Create, Drop, TieredSnapshot
+from streamhouse_spark.log.bootstrap import put_first_record
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.catalog.log_locations import create_table_uuid, require_log_location
+from streamhouse_spark.log.catalog.names import NamePointer
+from streamhouse_spark.log.catalog.renaming import free_name
+from streamhouse_spark.log.checkpoint import DROPPED_FLOOR
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.low_watermark import find_newest_floor
+from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segments.writer import SegmentOptions
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.warehouse.creation import make_create_action
 
 if TYPE_CHECKING:
-    from streamhouse_spark.kv.adoption_snapshot import BucketBootstrap
+    from streamhouse_spark.kv.kv_snapshots import BucketBootstrap
 
 _RACES_MAX = 5
 _FORMAT = "table.datalake.format"
@@ -261,7 +261,7 @@ class _Adopter:
         spec, lake = LakeTableSpec.of(created), self.lake()
         adopted: list[BucketBootstrap] = []
         if created.primary_key:
-            from streamhouse_spark.kv.adoption_snapshot import stage_rows
+            from streamhouse_spark.kv.kv_snapshots import stage_rows
 
             shape = _segment_options(created)
             buckets = lake.rows_by_bucket(spec, candidate)
@@ -305,6 +305,6 @@ def _segment_options(state: TableState) -> SegmentOptions:
 def _make_adopt_actions(state: TableState, time_ms: int, adopted: list[BucketBootstrap]) -> Sequence[Action]:
     if not adopted:
         return ()
-    from streamhouse_spark.kv.adoption_snapshot import make_adopt_action
+    from streamhouse_spark.kv.kv_snapshots import make_adopt_action
 
     return make_adopt_action(state, time_ms, adopted)

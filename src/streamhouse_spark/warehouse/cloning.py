@@ -18,24 +18,22 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from streamhouse_spark.config.properties import ADOPTED
-from streamhouse_spark.config.view_definition import VIEW
+from streamhouse_spark.config.table_properties import ADOPTED, VIEW
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.actions import Rename
-from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.branches import require_no_branch
-from streamhouse_spark.log.lifecycle.clones import CLONE
-from streamhouse_spark.log.lifecycle.renaming import free_name
+from streamhouse_spark.log.actions import Rename
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.catalog.branches import CLONE, require_no_branch
+from streamhouse_spark.log.catalog.renaming import free_name
+from streamhouse_spark.log.history import state_at
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.fork_log import begin_history, copy_rows, make_fork_state, write_first_record
-from streamhouse_spark.table.tags import keep_version, resolve_version
+from streamhouse_spark.table.versioning.branches import begin_history, copy_rows, make_fork_state, write_first_record
+from streamhouse_spark.table.versioning.tags import keep_version, resolve_version
+from streamhouse_spark.table_handle import TableHandle
 
 logger = logging.getLogger(__name__)
 

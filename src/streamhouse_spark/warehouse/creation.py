@@ -1,18 +1,23 @@
-"""Table creation: validation of the arguments of `Warehouse.create_table`, the create action, the first record and the
+"""Columns of dead-letter tables, for rows and events that could not be written.
+
+Validation of a warehouse's location, settings and comments.
+
+Table creation: validation of the arguments of `Warehouse.create_table`, the create action, the first record and the
 name.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from streamhouse_spark.config.branch_metadata import BRANCH
-from streamhouse_spark.config.properties import (
+from streamhouse_spark.config.table_properties import (
     ADOPTED,
+    BRANCH,
     PARTITION_FIELDS,
     PRIMARY_KEY,
     check_partition_columns,
@@ -23,30 +28,68 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.option_parsing import join_names, parse_names
 from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.post_commit import log_post_commit_errors
-from streamhouse_spark.core.types import TablePath, is_text_list
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
-from streamhouse_spark.log.commits.actions import Create
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.state import fold
-from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.log_locations import create_table_uuid
-from streamhouse_spark.log.lifecycle.renaming import free_name
-from streamhouse_spark.schema.constraints.check_constraint import has_constraints
+from streamhouse_spark.core.types import TablePath, is_text_list, is_unicode
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, quote
+from streamhouse_spark.expressions.check_constraints import has_constraints
+from streamhouse_spark.expressions.generated_columns import has_generated_columns
+from streamhouse_spark.log.actions import Create
+from streamhouse_spark.log.bootstrap import put_first_record
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.catalog.log_locations import create_table_uuid
+from streamhouse_spark.log.catalog.renaming import free_name
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.record import Record
+from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
-from streamhouse_spark.schema.generated_columns.generated_column import has_generated_columns
-from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
-from streamhouse_spark.schema.reserved_names import require_free_partition_name
-from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
+from streamhouse_spark.schema.partitioning import join_fields, parse_fields, split_fields
+from streamhouse_spark.schema.table_schema import TableSchema, check_column_name, require_free_partition_name
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
-from streamhouse_spark.warehouse.arguments import property_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamhouse_spark.schema.table_schema import SparkSchema
+
+
+DEAD_LETTERS: Final = "at TIMESTAMP, target STRING, reason STRING, position STRING, event STRING"
+"""Time, target table, reason, position in the input, and the original row or event."""
+
+
+def format_setting(value: object) -> str:
+    """Return a setting as text: ``True`` and 5 become ``true`` and ``5``."""
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def property_texts(path: object, properties: Mapping[str, object]) -> dict[str, str]:
+    """Return the properties as texts. Raises `InvalidOptionError` for a value that Python cannot format."""
+    try:
+        return {str(key): str(value) for key, value in properties.items()}
+    except ValueError as error:  # a number with thousands of digits, also in a list
+        raise InvalidOptionError(
+            f"table {path}: a property cannot be formatted as text ({error}); shorten it"
+        ) from error
+
+
+def check_warehouse(location: object, settings: object) -> None:
+    """Raise `InvalidOptionError` for an invalid location or settings."""
+    if not isinstance(location, str | os.PathLike):
+        raise InvalidOptionError(f"the warehouse location is {quote(location)}, expected a path or a URL")
+    text = os.fsdecode(location)
+    if "\0" in text or not is_unicode(text) or len(text) > 4096 or max(map(len, text.split("/"))) > 255:
+        raise InvalidOptionError(
+            f"the warehouse location is {quote(text)}, expected a path or a URL of at most 4096 letters, "
+            "255 between two slashes, all Unicode"
+        )
+    if not isinstance(settings, Mapping | None):
+        raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
+
+
+def check_comment(subject: str, comment: object) -> None:
+    """Raise `InvalidOptionError` for a comment that is not a text."""
+    if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
+        raise InvalidOptionError(f"the comment of {subject} is {quote(comment)}, expected a text; write it anew")
+
 
 logger = logging.getLogger(__name__)
 

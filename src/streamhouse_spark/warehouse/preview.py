@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.expressions.filters import Projection, filter_and_project, parse_filter
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
-from streamhouse_spark.query.projection import Projection, filter_and_project, parse_filter
-from streamhouse_spark.read.planner import ScanRequest, plan_lake, plan_scan
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_planning import ScanRequest, plan_lake, plan_scan
 from streamhouse_spark.read.scan_tasks import ScanPlan
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.table.system_views import CHANGELOG, LAKE, changelog_batches
+from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 

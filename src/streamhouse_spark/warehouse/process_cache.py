@@ -19,22 +19,20 @@ from typing import Generic, TypeVar
 
 from streamhouse_spark.config import spark_options as options
 from streamhouse_spark.core.clock import World, system_author
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import DifferentHistoryError, StreamhouseError
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.branches import require_branch
-from streamhouse_spark.log.lifecycle.renaming import is_named
-from streamhouse_spark.log.lifecycle.sql_views import name_is_view_error
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.catalog.branches import require_branch
+from streamhouse_spark.log.catalog.renaming import is_named, name_is_view_error
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.table_resolution import open_pointed
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.warehouse.warehouse import Warehouse, open_pointed
 
 logger = logging.getLogger(__name__)
 

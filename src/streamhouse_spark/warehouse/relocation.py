@@ -16,11 +16,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.argument_validation import validate_arguments
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import RELOCATION_KEY, TABLES_PREFIX, WAREHOUSE_KEY, is_placed, parse_table_name
-from streamhouse_spark.core.uris import is_same_place, plain_root
+from streamhouse_spark.core.paths import (
+    RELOCATION_KEY,
+    TABLES_PREFIX,
+    WAREHOUSE_KEY,
+    is_placed,
+    is_same_place,
+    parse_table_name,
+    plain_root,
+)
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidOptionError,
@@ -32,21 +39,20 @@ from streamhouse_spark.errors import (
     WarehouseNotFoundError,
     quote,
 )
+from streamhouse_spark.lake.base import LakeRelocation
 from streamhouse_spark.lake.formats import lake_relocation, open_lake_table
-from streamhouse_spark.lake.model.values import LakeSnapshot
-from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead
+from streamhouse_spark.lake.types import LakeSnapshot
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
-from streamhouse_spark.log.commits.object_existence import list_referenced_keys
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.branches import find_branches
-from streamhouse_spark.log.lifecycle.clones import list_clones
-from streamhouse_spark.log.lifecycle.log_copy import copy_log
-from streamhouse_spark.log.lifecycle.log_locations import log_locations_of
-from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseMetadata, read_warehouse_file
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.catalog.branches import find_branches, list_clones
+from streamhouse_spark.log.catalog.log_locations import log_locations_of
+from streamhouse_spark.log.catalog.names import WarehouseMetadata, read_warehouse_file
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.framing import decode_frame, encode_frame
+from streamhouse_spark.log.log_copy import copy_log
+from streamhouse_spark.log.object_existence import list_referenced_keys
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot
 
 if TYPE_CHECKING:

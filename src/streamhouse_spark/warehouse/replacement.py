@@ -1,22 +1,22 @@
 """CREATE OR REPLACE TABLE: a table is staged, filled, and then published under the name, or abandoned.
 
 A staged table has no name and is invisible. **Commit point** of publishing:
-`streamhouse_spark.log.lifecycle.replace_table`. The old table becomes a dropped one, which `undrop_table` restores
+`streamhouse_spark.log.catalog.renaming`. The old table becomes a dropped one, which `undrop_table` restores
 under another name. A process that dies before leaves an unnamed table, which cleaning removes after the grace period.
 """
 
 from __future__ import annotations
 
-from streamhouse_spark.config.properties import parse_properties
+from streamhouse_spark.config.table_properties import parse_properties
 from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.commits.actions import Create, Drop
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.state import fold
-from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.log_locations import create_table_uuid, require_log_location
-from streamhouse_spark.log.lifecycle.replace_table import commit_replacement
+from streamhouse_spark.log.actions import Create, Drop
+from streamhouse_spark.log.bootstrap import put_first_record
+from streamhouse_spark.log.catalog.log_locations import create_table_uuid, require_log_location
+from streamhouse_spark.log.catalog.renaming import commit_replacement
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.record import Record
+from streamhouse_spark.log.state import fold
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 

@@ -1,4 +1,7 @@
-"""`Warehouse`: the databases and tables under one directory or URL."""
+"""Resolution of a name's pointer to a table.
+
+`Warehouse`: the databases and tables under one directory or URL.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,42 @@ from streamhouse_spark.core.paths import LAKE_PREFIX, parse_database, parse_tabl
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CorruptDataError, StreamhouseError, TableExistsError, TableNotFoundError
-from streamhouse_spark.log.commits.actions import Drop
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.drop_table import clean_dropped
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS, CleanReport
-from streamhouse_spark.log.lifecycle.log_locations import require_log_location, with_log_places
-from streamhouse_spark.log.lifecycle.renaming import is_named, rename, undrop
-from streamhouse_spark.log.lifecycle.sql_views import drop_view, name_is_view_error
-from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
+from streamhouse_spark.log.actions import Drop
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.catalog.log_locations import require_log_location, with_log_places
+from streamhouse_spark.log.catalog.names import WarehouseIdentity
+from streamhouse_spark.log.catalog.renaming import (
+    drop_view,
+    follow_replacements,
+    is_named,
+    name_is_view_error,
+    rename,
+    undrop,
+)
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.gc.dropped_tables import clean_dropped
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, CleanReport
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.table.first_calls import load_on_opening
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, format_setting
-from streamhouse_spark.warehouse.creation import create_named, make_create_action
-from streamhouse_spark.warehouse.dropped_tables import DroppedTable, find_dropped_table, list_dropped_tables
-from streamhouse_spark.warehouse.listing import TableSummary, list_tables, list_tables_of, prefetch_names
-from streamhouse_spark.warehouse.table_resolution import open_pointed
+from streamhouse_spark.warehouse.creation import (
+    check_comment,
+    check_warehouse,
+    create_named,
+    format_setting,
+    make_create_action,
+)
+from streamhouse_spark.warehouse.listing import (
+    DroppedTable,
+    TableSummary,
+    find_dropped_table,
+    list_dropped_tables,
+    list_tables,
+    list_tables_of,
+    prefetch_names,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +62,27 @@ if TYPE_CHECKING:
     from streamhouse_spark.table.system_views import TableView
     from streamhouse_spark.warehouse.adoption import AdoptReport
     from streamhouse_spark.warehouse.costs import WarehouseCosts
+
+
+def open_pointed(
+    storage: Storage,
+    settings: Mapping[str, str],
+    world: World,
+    path: TablePath,
+    uuid: str,
+    log: CommitLog | None = None,
+) -> Table | None:
+    """Open the table of a pointer, freshly read; None if the pointer no longer counts for this name.
+
+    Reads only the log, no name. ``log`` is the log of the uuid, if the caller has it.
+    """
+    log = log or CommitLog(storage, uuid, world)
+    try:
+        log = follow_replacements(storage, world, log)
+    except TableNotFoundError:  # dropped, and its files are deleted
+        return None
+    return Table(storage, settings, path, log, world) if is_named(log.state, path) else None
+
 
 logger = logging.getLogger(__name__)
 
@@ -461,7 +502,7 @@ class Warehouse:
 
     def _drop_lake(self, state: TableState) -> None:
         if state.has_lake:
-            from streamhouse_spark.table.table_lake import drop_lake_table
+            from streamhouse_spark.table.lake import drop_lake_table
 
             drop_lake_table(self._storage, self._settings, state, self._world)
 

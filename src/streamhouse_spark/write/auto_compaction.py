@@ -8,11 +8,9 @@ import weakref
 from functools import partial
 from typing import Final
 
-from streamhouse_spark.core.fork_safety import new_lock, try_lock
+from streamhouse_spark.core.concurrency import new_lock, try_lock
 from streamhouse_spark.core.paths import commits_prefix
 from streamhouse_spark.core.post_commit import log_post_commit_errors
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.compaction import (
     has_much_inline,
     is_inline_merge_due,
@@ -20,7 +18,9 @@ from streamhouse_spark.log.compaction import (
     plan_inline_merge,
     plan_small_merge,
 )
-from streamhouse_spark.storage.local_commit_lock import only_process
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.storage.local import only_process
+from streamhouse_spark.table_handle import TableHandle
 
 logger = logging.getLogger(__name__)
 

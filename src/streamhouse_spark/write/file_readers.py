@@ -1,8 +1,22 @@
-"""Readers of row files: Parquet, Arrow, CSV and JSON Lines, in batches of bounded size."""
+"""Rows in JSON: an array of objects, one object, or one object per line.
+
+Arrow parses many lines at once. Values that it does not support, or reads differently from `schema.json_values`, are
+parsed row by row, so the result is the same.
+
+Rows in CSV as of RFC 4180: a header, and fields that are quoted as a whole or not at all.
+
+Arrow parses the rows, but takes an unclosed quote, and text after a quoted field, for data. So the quotes of each block
+are checked before Arrow reads it.
+
+Readers of row files: Parquet, Arrow, CSV and JSON Lines, in batches of bounded size.
+"""
 
 from __future__ import annotations
 
+import csv
 import io
+import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,15 +25,428 @@ from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.write.csv_rows import read_csv
-from streamhouse_spark.write.json_lines import JsonReader, can_be_parsed_at_once
+from streamhouse_spark.schema.json_values import (
+    decode_rows,
+    decode_times,
+    encode_json_variant,
+    encode_values,
+    find_form,
+    parse_json,
+)
+from streamhouse_spark.schema.variant import VARIANT, is_variant
 from streamhouse_spark.write.untrusted_arrow import IpcLimits, require_readable, require_sound, sound_batches
+
+_BLANKS: Final = " \t\r\n"
+_SHOWN_CHARS_MAX: Final = 60
+_NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*n")
+"""The first letter of a possible ``null`` after an object."""
+_PLAIN_NAME: Final = re.compile(r"[\w .$-]+", re.ASCII)
+_DECODER: Final = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class JsonReader:
+    """Reads rows of one table. ``defaults`` are the values of columns that a row lacks."""
+
+    schema: pa.Schema
+    defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
+
+    def read(self, lines: bytes) -> pa.Table:
+        """Read lines of objects. Raises `SchemaMismatchError` for an invalid line or value."""
+        rows = self._read_at_once(lines)
+        return self._read_each(lines) if rows is None else rows
+
+    def _read_each(self, lines: bytes) -> pa.Table:
+        rows = []
+        for line in filter(str.strip, _decode_text(lines).split("\n")):
+            try:
+                rows.append(parse_json(line))
+            except (ValueError, RecursionError) as error:
+                raise SchemaMismatchError(
+                    f"the line {line[:_SHOWN_CHARS_MAX]!r} is not JSON ({error}); send one object per line"
+                ) from error
+        return decode_rows(rows, self.schema, self.defaults)
+
+    def _read_at_once(self, lines: bytes) -> pa.Table | None:
+        """Read the lines with Arrow; None if the rows could differ from those of `decode_rows`."""
+        if not can_be_parsed_at_once(lines):
+            return None
+        folded = lines.lower()
+        mentions = {name: _may_mention(folded, name) for name in self.schema.names}
+        wire = {column.name: wire for column in self.schema if (wire := _json_wire_type(column.type)) is not None}
+        if b"\\u" in folded or any(mentions[name] for name in mentions if name not in wire):
+            return None
+        schema = pa.schema(list(wire.items()))
+        options = pa.json.ParseOptions(
+            explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="error"
+        )
+        block = pa.json.ReadOptions(block_size=max(len(lines) + 1, 1024))
+        try:
+            rows = pa.json.read_json(io.BytesIO(lines), read_options=block, parse_options=options)
+        except pa.ArrowException:
+            return None
+        if rows.num_rows != sum(map(bool, map(bytes.strip, lines.split(b"\n")))):
+            return None  # several objects in a line
+        columns = {name: rows.column(name) for name in wire}
+        columns = {name: column for name, column in columns.items() if mentions[name] or not _is_null(column)}
+        if not columns and rows.num_rows:
+            return None
+        if any(name in self.defaults and column.null_count for name, column in columns.items()):
+            return None  # null or absent: Arrow does not say
+        if not all(map(_is_finite, columns.values())):
+            return None
+        return pa.table({name: self._convert_column(name, column) for name, column in columns.items()})
+
+    def _convert_column(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        target = self.schema.field(name).type
+        if not _is_time(target):
+            return column
+        return pa.chunked_array([decode_times(chunk, target, name) for chunk in column.chunks], target)
+
+
+def can_be_parsed_at_once(lines: bytes) -> bool:
+    """Return whether Arrow's parser may read these lines: a ``null`` in place of an object crashes the process."""
+    return lines.lstrip().startswith(b"{") and _NULL_AFTER_OBJECT.search(lines) is None
+
+
+def json_lines(body: bytes) -> bytes:
+    """Return an array of objects, or one object, as lines, each with the object's original text.
+
+    Raises `SchemaMismatchError` for other or invalid JSON.
+    """
+    return "\n".join(json_objects(body)).encode()
+
+
+def json_objects(body: bytes) -> list[str]:
+    """Return the text of each object of an array, or of one object, each on one line. Raises as `json_lines`."""
+    try:
+        text = body.decode(json.detect_encoding(body))
+        objects = list(_split_objects(text))
+    except (ValueError, IndexError, RecursionError) as error:
+        problem = "the array does not end" if isinstance(error, IndexError) else error
+        raise SchemaMismatchError(f"request body is not JSON: {problem}; send an array of objects") from error
+    if not all(element.startswith("{") for element in objects):
+        raise SchemaMismatchError(
+            'request body is valid JSON but not an array of objects; send an array of objects, such as [{"id": 1}]'
+        )
+    return objects
+
+
+def _split_objects(text: str) -> list[str]:
+    begin = _skip_blanks(text, 0)
+    if not text.startswith("[", begin):
+        _, end = _DECODER.raw_decode(text, begin)
+        return [_single_value(text, begin, end)]
+    objects: list[str] = []
+    at = _skip_blanks(text, begin + 1)
+    while text[at] != "]":  # an IndexError at the end of the text
+        _, end = _DECODER.raw_decode(text, at)
+        objects.append(_on_one_line(text[at:end]))
+        at = _skip_blanks(text, end)
+        if text[at] == ",":
+            at = _skip_blanks(text, at + 1)
+            if text[at] == "]":
+                raise ValueError("a comma before the end of the array")
+        elif text[at] != "]":
+            raise ValueError(f"expected a comma at character {at}")
+    _single_value(text, begin, at + 1)
+    return objects
+
+
+def _single_value(text: str, begin: int, end: int) -> str:
+    if text[end:].strip(_BLANKS):
+        raise ValueError(f"text behind the value, at character {end}")
+    return _on_one_line(text[begin:end])
+
+
+def _on_one_line(text: str) -> str:
+    """Replace line breaks, which occur in JSON only between values: inside texts they are escaped."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def _skip_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _BLANKS:
+        at += 1
+    return at
+
+
+def _decode_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SchemaMismatchError(f"the rows are no UTF-8: {error}; send text in UTF-8") from error
+
+
+def _may_mention(folded: bytes, name: str) -> bool:
+    """Return whether lower-cased lines may contain the name. Names with special characters may be escaped."""
+    return not _PLAIN_NAME.fullmatch(name) or f'"{name.lower()}"'.encode() in folded
+
+
+def _json_wire_type(data_type: pa.DataType) -> pa.DataType | None:
+    """Return the type that Arrow's parser reads a column as; None if it does not support the column."""
+    if _is_time(data_type):
+        return pa.string()
+    return data_type if _is_plain(data_type) else None
+
+
+def _is_time(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_date(data_type) or pa.types.is_timestamp(data_type))
+
+
+def _is_null(column: pa.ChunkedArray) -> bool:
+    return bool(column.null_count == len(column))
+
+
+def _is_plain(data_type: pa.DataType) -> bool:
+    """Return whether Arrow's parser reads values of the type as this module does."""
+    types = pa.types
+    if types.is_list(data_type):
+        return _is_plain(data_type.value_type)
+    if types.is_struct(data_type):
+        return all(_is_plain(inner.type) for inner in data_type)
+    return bool(
+        types.is_boolean(data_type)
+        or types.is_integer(data_type)
+        or types.is_floating(data_type)
+        or types.is_decimal(data_type)
+        or types.is_string(data_type)
+    )
+
+
+def _is_finite(column: pa.ChunkedArray) -> bool:
+    """Return whether no number in the column is NaN or infinite; Arrow accepts such tokens, JSON has none."""
+    return all(map(_is_finite_array, column.chunks))
+
+
+def _is_finite_array(array: pa.Array) -> bool:
+    types = pa.types
+    if types.is_floating(array.type):
+        return bool(np.isfinite(array.fill_null(0).to_numpy(zero_copy_only=False)).all())
+    if types.is_list(array.type):
+        return _is_finite_array(pc.list_flatten(array))
+    if types.is_struct(array.type):
+        return all(map(_is_finite_array, array.flatten()))
+    return True
+
+
+BLOCK_BYTES: Final = 8 << 20
+_HEADER_CHARS_MAX: Final = 1 << 20
+_QUOTE: Final = ord('"')
+_NEW_LINE: Final = ord("\n")
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def read_csv(
+    source: Any, schema: pa.Schema | None, *, delimiter: str = ",", null_texts: Sequence[str] = ()
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the schema and the batches of the rows. Columns match by name, ignoring case.
+
+    Raises `SchemaMismatchError` for quotes that violate RFC 4180 and for a field that does not fit its column.
+    """
+    checked = _CheckedSource(source, delimiter)
+    columns = _match_columns(checked.header(), schema)
+    convert = pa.csv.ConvertOptions(
+        column_types={name: _csv_wire_type(column.type) for name, column in columns.items()},
+        null_values=["", *null_texts],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    try:
+        reader = pa.csv.open_csv(
+            pa.PythonFile(checked, "r"),
+            read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES),
+            parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=convert,
+        )
+    except pa.ArrowException:
+        while checked.read():  # an unclosed quote is a better error than Arrow's
+            pass
+        raise
+    require_readable(reader.schema)
+    decoded = _decode_batch(pa.RecordBatch.from_pylist([], reader.schema), columns)
+    return decoded.schema, (_decode_batch(batch, columns) for batch in reader)
+
+
+def write_csv(rows: pa.Table) -> bytes:
+    """Return rows as CSV with a header. Raises `InvalidOptionError` for types without a CSV form."""
+    sink = io.BytesIO()
+    for place, column in enumerate(rows.schema):
+        if _is_bytes(column.type) or _is_date_or_timestamp(column.type):
+            values = encode_values(rows.column(place).combine_chunks())
+            rows = rows.set_column(place, column.name, pa.array(values, pa.string()))
+    try:
+        pa.csv.write_csv(rows.combine_chunks(), sink)  # Arrow writes a header for an empty chunk
+    except pa.ArrowException as error:
+        raise InvalidOptionError(
+            f"the rows cannot be written as CSV: {error}; choose other columns (columns=), or another format "
+            "(application/json)"
+        ) from error
+    return sink.getvalue()
+
+
+def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
+    """Return the table's columns by the names in the header."""
+    exact = {column.name: column for column in schema or ()}
+    folded = {column.name.casefold(): column for column in schema or ()}
+    matches = {name: exact.get(name, folded.get(name.casefold())) for name in header}
+    return exact | {name: column for name, column in matches.items() if column is not None}
+
+
+def _csv_wire_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type that Arrow's parser reads a column as: text if the column has a form of its own."""
+    is_own = is_variant(data_type) or _is_bytes(data_type) or _is_date_or_timestamp(data_type)
+    return pa.string() if is_own else data_type
+
+
+def _decode_batch(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.RecordBatch:
+    for place, csv_column in enumerate(batch.schema):
+        column = columns.get(csv_column.name)
+        if column is not None and _csv_wire_type(column.type) != column.type:
+            batch = batch.set_column(place, csv_column.name, decode_field(batch.column(place), column))
+    return batch
+
+
+def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
+    """Convert texts to values of a column.
+
+    Raises `SchemaMismatchError`, or an error of Arrow's, for invalid texts.
+    """
+    if _csv_wire_type(column.type) == column.type:
+        return texts.cast(column.type)
+    if _is_date_or_timestamp(column.type):
+        return decode_times(texts, column.type, column.name)
+    if is_variant(column.type):
+        values = [None if text is None else _parse_variant(text, column.name) for text in texts.to_pylist()]
+        return pa.array(values, VARIANT)
+    form = find_form(column.type)
+    assert form is not None
+    return form.decode(texts.to_pylist(), column.type, column.name)
+
+
+def _parse_variant(text: str, name: str) -> dict[str, bytes] | None:
+    try:
+        return encode_json_variant(parse_json(text), name)
+    except (ValueError, RecursionError) as error:
+        shown = text[:_SHOWN_CHARS_MAX]
+        raise SchemaMismatchError(f"column '{name}' has {shown!r}, which is not JSON ({error}); quote it") from error
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_fixed_size_binary(data_type))
+
+
+def _is_date_or_timestamp(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_date(data_type) or pa.types.is_timestamp(data_type))
+
+
+class _CheckedSource(io.RawIOBase):
+    """A stream of CSV whose quotes are checked as it is read."""
+
+    def __init__(self, source: Any, delimiter: str) -> None:
+        self._source = source
+        self._delimiter = delimiter
+        self._quotes = QuoteCheck(delimiter)
+        self._pending = source.read(BLOCK_BYTES)
+        self._quotes.check(self._pending.removeprefix(_BOM))
+        self._is_at_end = False
+
+    def readable(self) -> bool:
+        return True
+
+    def header(self) -> list[str]:
+        """Return the names in the first record."""
+        text = self._pending[:_HEADER_CHARS_MAX].removeprefix(_BOM).decode(errors="replace")
+        try:
+            return next(csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter), [])
+        except csv.Error:
+            return []  # Arrow reports the error
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._pending and not self._is_at_end:
+            self._pending = self._source.read(BLOCK_BYTES)
+            self._quotes.check(self._pending)
+        if not self._pending:
+            self._is_at_end = True
+            self._quotes.finish()
+        size = size if size >= 0 else len(self._pending)
+        block: bytes = self._pending[:size]
+        self._pending = self._pending[size:]
+        return block
+
+
+class QuoteCheck:
+    """Checks the quotes of CSV, block by block.
+
+    A quote outside a quoted field opens one, or is the second of an escaped pair; it must follow the start of a field
+    or another quote. A quote inside closes the field; the end of the field or another quote must follow it.
+    """
+
+    def __init__(self, delimiter: str) -> None:
+        self._ends = np.array([ord(delimiter), _NEW_LINE, ord("\r")], np.uint8)
+        self._is_inside = False
+        self._opened_in = 0
+        self._last: int | None = None
+        """The byte before the block."""
+        self._line = 1
+
+    def check(self, block: bytes) -> None:
+        """Raise `SchemaMismatchError` for a quote in an unquoted field, and for text after a quoted field."""
+        data = np.frombuffer(block, np.uint8)
+        if not len(data):
+            return
+        quotes = np.flatnonzero(data == _QUOTE)
+        is_closing = (np.arange(len(quotes)) + self._is_inside) % 2 == 1
+        self._require(data, quotes[~is_closing], -1, "a quote in a field that does not begin with one")
+        self._require(data, quotes[is_closing], 1, "text behind the quote that closes a field")
+        if self._last == _QUOTE and not self._is_inside and not self._is_boundary(data[:1])[0]:
+            self._fail(data, 0, "text behind the quote that closes a field")
+        if len(quotes):
+            self._is_inside = bool(self._is_inside) != bool(len(quotes) % 2)
+            self._opened_in = self._line_of(data, int(quotes[-1]))
+        self._line = self._line_of(data, len(data))
+        self._last = int(data[-1])
+
+    def finish(self) -> None:
+        """Raise `SchemaMismatchError` for an unclosed quote."""
+        if self._is_inside:
+            raise SchemaMismatchError(f"the quote in line {self._opened_in} never closes; close it, or double it")
+
+    def _require(self, data: npt.NDArray[np.uint8], quotes: npt.NDArray[np.intp], step: int, problem: str) -> None:
+        """Raise unless a field boundary or another quote is adjacent to each of these quotes."""
+        adjacent = quotes + step
+        is_in_block = (adjacent >= 0) & (adjacent < len(data))
+        wrong = quotes[is_in_block][~self._is_boundary(data[adjacent[is_in_block]])]
+        if len(wrong):
+            self._fail(data, int(wrong[0]), problem)
+        if step < 0 and len(quotes) and quotes[0] == 0 and self._last is not None:
+            before = np.array([self._last], np.uint8)
+            if not self._is_boundary(before)[0]:
+                self._fail(data, 0, problem)
+
+    def _is_boundary(self, neighbors: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        may_follow: npt.NDArray[np.bool_] = np.isin(neighbors, self._ends) | (neighbors == _QUOTE)
+        return may_follow
+
+    def _line_of(self, data: npt.NDArray[np.uint8], place: int) -> int:
+        return self._line + int(np.count_nonzero(data[:place] == _NEW_LINE))
+
+    def _fail(self, data: npt.NDArray[np.uint8], place: int, problem: str) -> None:
+        raise SchemaMismatchError(
+            f"the CSV has {problem}, in line {self._line_of(data, place)}; quote the whole field, and double each "
+            "quote in it"
+        )
+
 
 FORMATS: Final = ("parquet", "arrow", "csv", "json")
 STDIN: Final = "-"

@@ -7,18 +7,18 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.idempotency import require_writable
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.expressions.check_constraints import Check
+from streamhouse_spark.log.idempotency import require_writable
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.staging import BucketRouter, Removing, Require, RowStager, StagedRows, commit_staged
-from streamhouse_spark.schema.constraints.check_constraint import Check
-from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
 from streamhouse_spark.schema.row_conversion import convert_rows, is_rereadable
+from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10

@@ -1,4 +1,6 @@
-"""`PrimaryKeyTable`: the operations of primary-key tables, in Python and without Spark.
+"""Parsing of the keys that a caller passes to `Table.delete` and `Table.lookup`.
+
+`PrimaryKeyTable`: the operations of primary-key tables, in Python and without Spark.
 
 Current rows by key are cached in tablets of this host (`streamhouse_spark.kv`), which follow the log. Missing changes
 are read from the log before a tablet is used, so losing a tablet loses nothing.
@@ -6,51 +8,89 @@ are read from the log before a tablet is used, so losing a tablet loses nothing.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
+from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.config.paimon_limits import check_paimon_values
-from streamhouse_spark.config.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.config.table_properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.fork_safety import cached_property, new_lock
+from streamhouse_spark.core.concurrency import cached_property, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, quote
+from streamhouse_spark.expressions.generated_columns import fill_generated_columns
+from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.change_staging import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.log_replay import KeyedLayout
 from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
 from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
-from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.table_config import KeyedProperties, engine_of, parse_keyed_properties
-from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_registry import open_tablet
+from streamhouse_spark.kv.tablet import Tablet, open_tablet
 from streamhouse_spark.kv.upsert_commit import UpsertCommitter
-from streamhouse_spark.log.buckets.bucketing import row_buckets
-from streamhouse_spark.log.commits.actions import Action
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.actions import Action
+from streamhouse_spark.log.bucketing import row_buckets
+from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.identity_allocation import IdentityRanges
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.staging import Require
-from streamhouse_spark.query.overwrite_filter import OverwriteFilterFactory
-from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_values, evaluate_defaults, without_defaults
-from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
 from streamhouse_spark.schema.identity import reject_identity_values
+from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import convert_to_schema, is_rereadable
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
-from streamhouse_spark.write.key_parsing import parse_keys
+
+_SCALAR_TYPES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.generic, pa.Scalar)
+
+
+def parse_keys(keys: Any, names: Sequence[str], table: str) -> Any:
+    """Convert keys to rows. A list holds mappings or tuples of key values, and for a single-column key plain values.
+
+    A single key needs no list: a mapping, a value, or for a composite key a tuple. Raises `SchemaMismatchError` if a
+    key does not have the columns of the primary key.
+    """
+    if isinstance(keys, pa.Array | pa.ChunkedArray) and len(names) == 1:
+        return pa.table({names[0]: keys})
+    if isinstance(keys, _SCALAR_TYPES) or _is_one_row(keys):
+        keys = [keys]
+    elif isinstance(keys, tuple):
+        is_one_key = len(names) > 1 and not any(isinstance(key, Mapping | tuple | list) for key in keys)
+        keys = [keys] if is_one_key else list(keys)
+    return [_parse_key(key, names, table) for key in keys] if isinstance(keys, list) else keys
+
+
+def _is_one_row(keys: Any) -> bool:
+    """Return whether the keys are a mapping of values, which is one row. A mapping of columns is a frame."""
+    return isinstance(keys, Mapping) and not any(
+        isinstance(v, list | pa.Array | pa.ChunkedArray) for v in keys.values()
+    )
+
+
+def _parse_key(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
+    if isinstance(key, Mapping):
+        return key
+    values = tuple(key) if isinstance(key, tuple | list) else (key,)
+    if len(values) != len(names):
+        raise SchemaMismatchError(
+            f"a key of {table} is {quote(key)}, expected the values of ({', '.join(names)}), as a tuple in this order "
+            "or as a mapping"
+        )
+    return dict(zip(names, values, strict=True))
+
 
 SCHEMA_CHANGES_MAX = 10
 """Retries of a write after concurrent schema changes."""
@@ -105,7 +145,7 @@ class PrimaryKeySchema:
         """Return the bucket of each row, given the bucket key columns."""
         return row_buckets(key, self.num_buckets, self.lake_format)
 
-    def buckets(self, columns: Sequence[arrow_chunking.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
+    def buckets(self, columns: Sequence[arrow_rows.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
         """Yield each bucket with the indexes of its rows, or with None if there is a single bucket."""
         if not self.bucket_indexes:
             yield 0, None
@@ -126,40 +166,39 @@ class PrimaryKeySchema:
         """Group rows of a single bucket by key, as `batches` does."""
         return self._group_rows(self._complete_columns(rows, deleted), deleted, None)
 
-    def _complete_columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_chunking.Column]:
+    def _complete_columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_rows.Column]:
         rows = fill_generated_columns(self.properties.generated, rows, self.name)
         rows = rows if self.numbers is None else self.numbers.fill_numbers(rows, deleted)
-        return [arrow_chunking.combine_if_small(rows.column(name)) for name in self.schema.names]
+        return [arrow_rows.combine_if_small(rows.column(name)) for name in self.schema.names]
 
     def _group_rows(
-        self, columns: Sequence[arrow_chunking.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
+        self, columns: Sequence[arrow_rows.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
     ) -> KeyedBatch:
         """Group the rows at the indexes ``places``, or all rows. Only key columns are copied."""
         of_key = self.layout.key_indexes
         bucket_columns = list(columns)
         if places is not None:
             bucket_columns = [
-                arrow_chunking.take_values(c, places, distinct=True) if i in of_key else c
-                for i, c in enumerate(columns)
+                arrow_rows.take_values(c, places, distinct=True) if i in of_key else c for i, c in enumerate(columns)
             ]
         keys = self._encode_keys(bucket_columns)
         if self.lake_format == "paimon":
             check_paimon_values(self.name, {self.schema.names[place]: bucket_columns[place] for place in of_key})
         return KeyedBatch.of(keys, columns, deleted, places)
 
-    def _encode_keys(self, columns: Sequence[arrow_chunking.Column]) -> pa.BinaryArray:
+    def _encode_keys(self, columns: Sequence[arrow_rows.Column]) -> pa.BinaryArray:
         """Encode the keys in one array, because they are compared with one another.
 
         Raises `InvalidOptionError` if they have too many bytes for that.
         """
         places = self.layout.key_indexes
         num_bytes = sum(columns[place].nbytes for place in places)
-        if num_bytes > arrow_chunking.KEYS_BYTES_MAX:
+        if num_bytes > arrow_rows.KEYS_BYTES_MAX:
             raise InvalidOptionError(
                 f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, expected at most "
-                f"{arrow_chunking.KEYS_BYTES_MAX}; nothing was written, write it in several batches"
+                f"{arrow_rows.KEYS_BYTES_MAX}; nothing was written, write it in several batches"
             )
-        chosen = [arrow_chunking.combine_chunks(c) if place in places else c for place, c in enumerate(columns)]
+        chosen = [arrow_rows.combine_chunks(c) if place in places else c for place, c in enumerate(columns)]
         return self.layout.keys(chosen)
 
     def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
@@ -275,7 +314,7 @@ class PrimaryKeyTable:
         shape = with_statement_context(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
         padded = pad_columns(convert_to_schema(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
-        batches = shape.batches(arrow_chunking.take_rows(padded, order, distinct=True), deleted[order])
+        batches = shape.batches(arrow_rows.take_rows(padded, order, distinct=True), deleted[order])
         for batch in batches.values():
             require_unique_keys(shape, batch)
         engine = engine_of(shape.properties, shape.schema, None)
@@ -440,7 +479,7 @@ def order_deletions_first(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bool
     """
     require_rewritable(shape.name, shape.properties, deletes=bool(deleted.any()))
     order = np.argsort(~deleted, kind="stable")
-    return arrow_chunking.take_rows(rows, order, distinct=True), deleted[order]
+    return arrow_rows.take_rows(rows, order, distinct=True), deleted[order]
 
 
 def require_unique_keys(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:

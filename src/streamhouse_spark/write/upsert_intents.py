@@ -21,13 +21,13 @@ import pyarrow as pa
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.change_staging import EMPTY_POSITION, PreparedChanges, StaleStateError, bucket_position
 from streamhouse_spark.kv.merge_engines import MergeEngine
-from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.table_config import engine_of
-from streamhouse_spark.query.overwrite_filter import OverwriteFilterFactory
-from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.log.read_version import ReadVersion
+from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.upsert import (

@@ -23,35 +23,35 @@ from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Table
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.lake.iceberg import external_row_deletes as iceberg_external_row_deletes
+from streamhouse_spark.dml import delete
+from streamhouse_spark.lake.iceberg import compaction as iceberg_compaction
+from streamhouse_spark.lake.iceberg import row_deletes as iceberg_external_row_deletes
 from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
-from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_compaction
 from streamhouse_spark.lake.paimon import commit as paimon_commit
-from streamhouse_spark.lake.paimon import external_row_deletes
+from streamhouse_spark.lake.paimon import row_deletes
 from streamhouse_spark.lake.paimon import tiering_commit as paimon_round
 from streamhouse_spark.lake.paimon.table import PaimonLake
-from streamhouse_spark.lake.parquet import copy_on_write, rewritten_rows
+from streamhouse_spark.lake.parquet import copy_on_write, row_positions
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.tiering import job, record_snapshot
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.lake.tiering.round import RowsOfLog
-from streamhouse_spark.log.commits import checkpoint
-from streamhouse_spark.log.commits import delete_vectors as masks
-from streamhouse_spark.log.commits import state as state_module
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows, Deletion
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log import checkpoint
+from streamhouse_spark.log import delete_vectors as masks
+from streamhouse_spark.log import state as state_module
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.log.checkpoint import as_stored
+from streamhouse_spark.log.delete_vectors import DeleteRows, Deletion
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
-from streamhouse_spark.read import lake_row_ids, planner, scan_executor
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read import lake_row_ids, scan_executor, scan_planning
 from streamhouse_spark.read.lake_row_ids import RowLocations
 from streamhouse_spark.read.scan_executor import ScanTaskReader
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import row_deletion
 from unit.lake.paimon.test_commit_races import Renaming
 
 HOT = {"table.datalake.enabled": "false"}
@@ -92,7 +92,7 @@ def two_delete_a_row() -> None:
     table.delete(where=[("id", "=", 1)])
     ((bucket, runs),) = table.state.deleted.items()
     with pytest.raises(CommitConflictError):
-        row_deletion.commit_deletion(table, {bucket: runs}, read)
+        delete.commit_deletion(table, {bucket: runs}, read)
 
 
 def a_checkpoint_of_deleted_rows() -> None:
@@ -138,7 +138,7 @@ def a_deletion_that_was_planned_before_a_round() -> None:
     read = ReadVersion.of(table.refresh())
     table.delete(where=[("id", "=", 2)])
     tier(table)
-    row_deletion.commit_deletion(table, {0: OffsetSet.dense(4, 1)}, read)
+    delete.commit_deletion(table, {0: OffsetSet.dense(4, 1)}, read)
     tier(table)
     assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
 
@@ -258,7 +258,7 @@ def rows_of_adopted_files_are_deleted() -> None:
 def a_rewrite_before_the_round() -> None:
     table, storage, world = adopted_table([1, 1, 2, 3, 3, 3])
     files = {file_at(table, 0): OffsetSet.dense(1, 1)}
-    row_deletion.commit_deletion(table, {}, ReadVersion.of(table.refresh()), files=files)
+    delete.commit_deletion(table, {}, ReadVersion.of(table.refresh()), files=files)
     left = ids(table.to_arrow())
     foreign_iceberg.rewritten(storage, world)
     with mock.patch.object(job, "write_round", killed), pytest.raises(InterruptedError):
@@ -271,7 +271,7 @@ def a_rewrite_before_the_round() -> None:
 def a_rewrite_after_a_round_that_is_not_recorded() -> None:
     table, storage, world = adopted_table([1, 1, 2, 3, 3, 3])
     files = {name: OffsetSet.dense(1, 1) for name in (file_at(table, 0), file_at(table, 1))}
-    row_deletion.commit_deletion(table, {}, ReadVersion.of(table.refresh()), files=files)
+    delete.commit_deletion(table, {}, ReadVersion.of(table.refresh()), files=files)
     left = ids(table.to_arrow())
     with mock.patch.object(job, "record_snapshot", return_value=None):
         tier(table)
@@ -287,7 +287,7 @@ def a_file_is_replaced_while_a_statement_runs() -> None:
     table.append([{"id": 9}])
     tier(table)
     with pytest.raises(CommitConflictError):
-        row_deletion.commit_deletion(table, {}, read, files=files)
+        delete.commit_deletion(table, {}, read, files=files)
 
 
 def a_checkpoint_of_deleted_file_rows() -> None:
@@ -329,7 +329,7 @@ def a_round_while_a_statement_runs() -> None:
     tier(table)
     files = dict.fromkeys(deletion.files, OffsetSet.dense(1, 1))
     with pytest.raises(CommitConflictError, match="may have other files"):
-        row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files=files)
+        delete.commit_deletion(table, {}, ReadVersion.of(state), files=files)
 
 
 def an_append_while_a_round_writes() -> None:
@@ -452,8 +452,8 @@ def found_in_any_number(original: Any, self: Any, batch: Any) -> Any:
 
 
 LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_live_entries_to_remove")
-DELETING = partial(Patch, row_deletion, "make_delete_actions")
-POSITIONS_IN_LAKE = partial(Patch, planner, "_split_deleted_rows")
+DELETING = partial(Patch, delete, "make_delete_actions")
+POSITIONS_IN_LAKE = partial(Patch, scan_planning, "_split_deleted_rows")
 DELETED_BY_A_ROUND = partial(Patch, tiering_round, "unapplied_file_deletes")
 NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 
@@ -486,7 +486,7 @@ DELETED_ROW_BUGS = (
         "joined deletions omit the newest", Patch(masks.Deletions, "with_rows", lambda original: original(rows={}))
     ).found_by(some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"),
     PlantedBug(
-        "pending deletes of the lake are read", Patch(planner, "_exclude_deleted_rows", lambda lake: (lake, ()))
+        "pending deletes of the lake are read", Patch(scan_planning, "_exclude_deleted_rows", lambda lake: (lake, ()))
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug("positions in lake files are one off", POSITIONS_IN_LAKE(positions_after_the_right_ones)).found_by(
         a_life_with_a_lake, "[0, 1, 2, 4, 5] == [0, 1, 3, 4, 5]"
@@ -502,7 +502,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_life_with_a_lake, "[0, 1, 3, 5] == [0, 1, 2, 3, 4, 5]"),
     PlantedBug(
         "any lake snapshot ends the masking of deleted rows",
-        Patch(planner, "unapplied_deletes", lambda original: original(applied_through=1 << 60)),
+        Patch(scan_planning, "unapplied_deletes", lambda original: original(applied_through=1 << 60)),
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
         "every tiering round counts the deleted rows again",
@@ -516,7 +516,7 @@ DELETED_ROW_BUGS = (
         some_rows_are_replaced, "CommitConflictError: ...rows that it replaces were deleted concurrently"
     ),
     PlantedBug(
-        "rows of a dropped partition are replaced", Patch(row_deletion, "has_dropped_partitions", lambda: False)
+        "rows of a dropped partition are replaced", Patch(delete, "has_dropped_partitions", lambda: False)
     ).found_by(a_partition_is_dropped_beside_a_replacement, NO_CONFLICT),
     PlantedBug("trimmed rows are replaced", Patch(RowLocations, "num_rows", lambda: 0)).found_by(
         rows_are_trimmed_beside_a_replacement, NO_CONFLICT
@@ -556,7 +556,7 @@ DELETED_ROW_BUGS = (
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
         "deleted rows of lake files are read until the next round",
-        Patch(planner, "deleted_file_rows", lambda snapshot: {}),
+        Patch(scan_planning, "deleted_file_rows", lambda snapshot: {}),
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 2, 3, 4, 5] == [0, 2, 3, 4]"),
     PlantedBug("tiering rounds leave deleted rows of lake files", DELETED_BY_A_ROUND(lambda: ())).found_by(
         rows_of_adopted_files_are_deleted, "[0, 2, 3, 4] == [0, 1, 2, 3, 4, 5]"
@@ -576,7 +576,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "),
     PlantedBug(
         "all rows that equal a deleted one are deleted",
-        Patch(rewritten_rows.RowMultiset, "take_matches", found_in_any_number),
+        Patch(row_positions.RowMultiset, "take_matches", found_in_any_number),
     ).found_by(a_rewrite_before_the_round, "] == [1, ...Right contains "),
     PlantedBug(
         "positions of an older lake snapshot are used in a newer one",
@@ -603,13 +603,13 @@ DELETED_ROW_BUGS = (
     ).found_by(rows_of_paimon_files_are_deleted, "[1, 2, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
         "a Paimon round that rewrote files counts as keeping them",
-        Patch(external_row_deletes, "_retains_external_files", lambda: True),
+        Patch(row_deletes, "_retains_external_files", lambda: True),
     ).found_by(a_round_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
         "a Paimon round overwrites a concurrent commit",
         *(
             Patch(module, "snapshot_name", lambda snapshot: None if snapshot is None else "any")
-            for module in (paimon_round, external_row_deletes)
+            for module in (paimon_round, row_deletes)
         ),
     ).found_by(an_append_while_a_round_writes, "assert 0 == 1"),
     PlantedBug(
@@ -617,7 +617,7 @@ DELETED_ROW_BUGS = (
         Patch(PaimonLake, "snapshot_mark", lambda snapshot_id: f"{snapshot_id}"),
     ).found_by(a_rename_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
-        "a read does not require the files of deleted rows", Patch(planner, "_require_files", lambda: None)
+        "a read does not require the files of deleted rows", Patch(scan_planning, "_require_files", lambda: None)
     ).found_by(a_rewrite_renamed_over_the_snapshot_that_was_read, "DID NOT RAISE ...SnapshotExpiredError"),
     PlantedBug(
         "rows of a round that is not recorded are not searched",

@@ -32,34 +32,34 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     WarehouseMovedError,
 )
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.expressions.filters import Projection
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.lake.iceberg import expiry as iceberg_expiry
 from streamhouse_spark.lake.iceberg import relocation as iceberg_relocate
 from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.commit import SnapshotBuilder
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.maintenance import expiry as iceberg_expiry
-from streamhouse_spark.lake.iceberg.snapshot_builder import SnapshotBuilder
-from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon import commit as paimon_commit
-from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
-from streamhouse_spark.lake.paimon.reachable_files import ReachableFiles
+from streamhouse_spark.lake.paimon import compaction as paimon_maintain
+from streamhouse_spark.lake.paimon.expiry import ReachableFiles
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
 from streamhouse_spark.lake.parquet import footer_checksum
 from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.lake.tiering.job import TieringJob
-from streamhouse_spark.log import staging
-from streamhouse_spark.log.commits import state as state_module
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import log_copy, retention
-from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
+from streamhouse_spark.log import log_copy, staging
+from streamhouse_spark.log import state as state_module
+from streamhouse_spark.log.catalog.names import WarehouseIdentity
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.gc import retention
 from streamhouse_spark.log.segments import scan as segment_scan
-from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read import planner, read_snapshot, snapshot_fallback, union_read
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read import read_snapshot, scan_planning, snapshot_fallback, union_read
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import relocation
@@ -481,7 +481,7 @@ LAKE_BUGS = (
     # schema evolution
     PlantedBug(
         "lake rows are read with the newest columns instead of the pinned ones",
-        Patch(planner, "scan_lake", lambda original, table: original(state=table.state)),
+        Patch(scan_planning, "scan_lake", lambda original, table: original(state=table.state)),
     ).found_by(a_read_while_columns_swap_their_names, "{'id': 1, 'a': 10, 'b': 1} != {'id': 1, 'a': 1, 'b': 10}"),
     PlantedBug("nested fields are matched by name", Patch(segment_scan, "cast_of_column", fit_fields_by_name)).found_by(
         a_column_whose_fields_swap_their_names, "{'b': 10, 'a': 1}} != {'id': 1, 's': {'b': 1, 'a': 10}}"

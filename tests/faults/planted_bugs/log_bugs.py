@@ -36,36 +36,31 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.kv import change_staging, tablet_lineage, upsert_commit
-from streamhouse_spark.kv.write_overlay import WriteOverlay
+from streamhouse_spark.expressions.filters import Projection
+from streamhouse_spark.kv import change_staging, log_replay, upsert_commit
+from streamhouse_spark.kv.change_staging import WriteOverlay
+from streamhouse_spark.log import checkpoint, commit_log, idempotency, staging, transactions
+from streamhouse_spark.log import commit_log as commit_errors
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log import staging
-from streamhouse_spark.log.commits import (
-    checkpoint,
-    checkpoint_verification,
-    commit_errors,
-    commit_log,
-    idempotency,
-    transactions,
-)
-from streamhouse_spark.log.commits import state as state_module
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_checkpoint
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.group_commit import (
+from streamhouse_spark.log import state as state_module
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.checkpoint import list_checkpoints, write_checkpoint
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.gc import garbage_collection, retention
+from streamhouse_spark.log.gc import garbage_collection as checkpoint_verification
+from streamhouse_spark.log.group_commit import (
     CommitQueue,
     CommitResult,
     PendingCommit,
     RecordBuilder,
     results_of_record,
 )
-from streamhouse_spark.log.commits.history_epochs import HistoryIndex
-from streamhouse_spark.log.commits.record import Record, encode_record
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import TableState, fold
-from streamhouse_spark.log.lifecycle import garbage_collection, names, retention
-from streamhouse_spark.log.segments import packed_objects
-from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.log.history_epochs import HistoryIndex
+from streamhouse_spark.log.record import Record, encode_record
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segments import multi_bucket_writer
+from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.read import tail
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.storage.base import Storage
@@ -606,7 +601,7 @@ LOG_BUGS = (
         ),
     ).found_by(histories.a_stream_with_an_older_checkpoint, "rows of another batch were dropped in silence"),
     PlantedBug(
-        "a tablet matches any log with its uuid and offset", Patch(tablet_lineage, "_is_same_history", lambda: True)
+        "a tablet matches any log with its uuid and offset", Patch(log_replay, "_is_same_history", lambda: True)
     ).found_by(histories.sums_of_a_restored_table, "'n': 303"),
     PlantedBug(
         "a record does not require its predecessor's attempt", Patch(HistoryIndex, "require_followed_by", lambda: None)
@@ -670,7 +665,7 @@ LOG_BUGS = (
     ).found_by(a_bucket_that_is_trimmed_alone, f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
         "each part of a shared object is read from the object's start",
-        Patch(packed_objects.PackedObjectWriter, "begin_part", lambda original: 0 * original()),
+        Patch(multi_bucket_writer.PackedObjectWriter, "begin_part", lambda original: 0 * original()),
     ).found_by(
         a_bucket_that_is_trimmed_alone,
         "CorruptDataError: .../segments/....arrow: bytes [0, ...) do not match their checksum",

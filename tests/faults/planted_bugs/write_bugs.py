@@ -43,13 +43,15 @@ from property.stream_driver import Query
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.datasource.realtime import sink_progress
+from streamhouse_spark.datasource.realtime.sink import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.realtime.sink_progress import RealTimeBatch
 from streamhouse_spark.datasource.stream import micro_batch_stream
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
-from streamhouse_spark.datasource.write import realtime_progress
-from streamhouse_spark.datasource.write.realtime_progress import RealTimeBatch
-from streamhouse_spark.datasource.write.realtime_sink import STORED_KEY, RealTimeStreamWriter
 from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage
+from streamhouse_spark.dml import delete, overwrite
+from streamhouse_spark.dml.overwrite import OverwriteTarget
 from streamhouse_spark.errors import (
     CommitConflictError,
     DifferentHistoryError,
@@ -61,36 +63,31 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.change_staging import ChangeStager
 from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
-from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake import reader
-from streamhouse_spark.lake.parquet.partition_rewrite import FilesToDrop
+from streamhouse_spark.lake.parquet.copy_on_write import FilesToDrop
 from streamhouse_spark.lake.tiering import record_snapshot
 from streamhouse_spark.log import compaction, staging
-from streamhouse_spark.log.commits.actions import Append, Drop, Trim
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows, PartitionDropRows
-from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
-from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.actions import Append, Drop, Trim
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments import statistics
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
+from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.read import lake_row_ids, read_snapshot
-from streamhouse_spark.read.change_feed import (
-    commit_changes,
-    commit_diff,
-    feed_validation,
-    lake_only_rows,
-    truncated_rows,
-)
+from streamhouse_spark.read.change_feed import change_scan_tasks, commit_diff, feed_validation, planning
+from streamhouse_spark.read.change_feed import commit_diff as lake_only_rows
 from streamhouse_spark.read.scan_tasks import OffsetsScanTask
-from streamhouse_spark.schema.char_varchar import TextSize
+from streamhouse_spark.schema.ddl import TextSize
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import alter, overwrite, rollback, row_deletion
-from streamhouse_spark.table.overwrite import OverwriteTarget
+from streamhouse_spark.table import alter
+from streamhouse_spark.table.versioning import rollback
 from streamhouse_spark.warehouse import replacement as warehouse_replacement
-from streamhouse_spark.warehouse import table_resolution
+from streamhouse_spark.warehouse import warehouse as table_resolution
 from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit
@@ -333,7 +330,7 @@ def a_rewrite_between_a_read_and_its_deletion() -> None:
     table.append([row(8)])
     tier(table)
     with pytest.raises(CommitConflictError):
-        row_deletion.commit_deletion(table, {0: OffsetSet.dense(0, 1)}, ReadVersion.of(state))
+        delete.commit_deletion(table, {0: OffsetSet.dense(0, 1)}, ReadVersion.of(state))
     assert ids(table.to_arrow()) == list(range(9))
 
 
@@ -623,9 +620,9 @@ WRITE_BUGS = (
         "a dropped partition counts as recorded in full by any version",
         Patch(PartitionDropRows, "names_all_rows", lambda: True),
     ).found_by(a_drop_that_an_earlier_version_recorded, "DID NOT RAISE ...InvalidOptionError"),
-    PlantedBug(
-        "changes omit dropped rows of lake files", Patch(commit_changes, "plan_file_tasks", lambda: ())
-    ).found_by(a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"),
+    PlantedBug("changes omit dropped rows of lake files", Patch(planning, "plan_file_tasks", lambda: ())).found_by(
+        a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"
+    ),
     PlantedBug(
         "old rows are searched in one lake snapshot",
         Patch(lake_only_rows._Search, "snapshots", lambda original: islice(original(), 1)),
@@ -636,7 +633,7 @@ WRITE_BUGS = (
     ).found_by(old_rows_that_are_deleted, "assert Counter(..."),
     PlantedBug(
         "an emptied table still has the rows deleted before",
-        Patch(truncated_rows, "without_rows", lambda rows: {key: runs for key, runs in rows.items() if runs}),
+        Patch(change_scan_tasks, "without_rows", lambda rows: {key: runs for key, runs in rows.items() if runs}),
     ).found_by(a_table_that_is_emptied_and_rolled_back, "('2',): -1"),
     PlantedBug(
         "a rollback across a truncation keeps the current rows",
@@ -659,7 +656,7 @@ WRITE_BUGS = (
     ).found_by(a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"),
     PlantedBug(
         "rows are deleted by offsets that another engine removed",
-        Patch(row_deletion, "require_located", lambda: None),
+        Patch(delete, "require_located", lambda: None),
     ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
     PlantedBug(
         "a later lake snapshot counts as checked for offsets", Patch(lake_row_ids, "lake_has_offsets", lambda: True)
@@ -678,7 +675,7 @@ WRITE_BUGS = (
         Patch(SourceProgress, "mark", lambda original: original(num_ended=0)),
     ).found_by(a_target_is_restored, NO_HISTORY_ERROR),
     PlantedBug(
-        "source offsets are trusted without a history", Patch(realtime_progress, "_source_record", lambda: None)
+        "source offsets are trusted without a history", Patch(sink_progress, "_source_record", lambda: None)
     ).found_by(a_source_is_restored_and_grows, NO_HISTORY_ERROR),
     PlantedBug(
         "stored offsets outlive the query that was forgotten",

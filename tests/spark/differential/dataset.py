@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
+from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.spark import tier
 
 COLUMNS = {

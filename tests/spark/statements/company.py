@@ -13,7 +13,7 @@ from spark.statements.lakehouse import CONFLICT, reason_of
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 _FIRST_PAUSE_S = 0.05
 

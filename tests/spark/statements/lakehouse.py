@@ -25,8 +25,8 @@ from spark.statements.ways import WAYS
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.log.catalog.renaming import find_replaced_table
 from streamhouse_spark.log.commit_reader import iter_records_backwards
-from streamhouse_spark.log.lifecycle.replace_table import find_replaced_table
 
 CONFLICT = "conflict"
 GONE = "no longer kept"

@@ -13,8 +13,8 @@ from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import SystemIds, World
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
-from streamhouse_spark.log.lifecycle.garbage_collection import clean as clean_log
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.log.gc.garbage_collection import clean as clean_log
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 DAY_MS = 24 * 3600 * 1000
 NOTHING = "nothing to do"

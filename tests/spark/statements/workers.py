@@ -14,7 +14,7 @@ if "pyspark.daemon" in sys.orig_argv:
     import pyspark.sql.worker.create_data_source, pyspark.sql.worker.write_into_data_source
     import pyspark.sql.worker.commit_data_source_write, pyspark.sql.worker.plan_data_source_read
     import streamhouse_spark.datasource.source, streamhouse_spark.datasource.write.spark_writer
-    import streamhouse_spark.datasource.catalog.scan.warm_up, streamhouse_spark.lake.iceberg.snapshot_reader
+    import streamhouse_spark.datasource.scan.scan, streamhouse_spark.lake.iceberg.scan
 """
 """Spark's daemon forks a worker for each kind of work and thread, and stops workers that were idle for a minute. Each
 worker would import all modules again, so the daemon imports them once.

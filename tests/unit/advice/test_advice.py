@@ -15,8 +15,8 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Transaction
 from streamhouse_spark.core.paths import checkpoint_key, commit_key, name_key, parse_table_name, segment_key
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.log.commits.checkpoint import list_checkpoints
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.log.checkpoint import list_checkpoints
 from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, lossy_at
 
 # -- damage -----------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def a_checkpoint_of_another_record(place: Place) -> Case:
     place.memory.put(other, place.memory.read(checkpoint_key(place.uuid, number)))
 
     def write() -> None:
-        from streamhouse_spark.log.commits.checkpoint import write_checkpoint
+        from streamhouse_spark.log.checkpoint import write_checkpoint
 
         write_checkpoint(place.memory, table.state)
 

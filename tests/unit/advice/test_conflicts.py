@@ -14,10 +14,11 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError
 from streamhouse_spark.kv import upsert_commit
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
+from streamhouse_spark.lake.parquet import copy_on_write as partition_drop
 from streamhouse_spark.lake.tiering import job as tiering
-from streamhouse_spark.log.commits import commit_errors, commit_log
+from streamhouse_spark.log import commit_log
+from streamhouse_spark.log import commit_log as commit_errors
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
 from unit.advice.advice_place import Advice, Case, Place, each_lake, follow
 

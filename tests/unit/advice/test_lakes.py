@@ -10,9 +10,9 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, LakeRolledBackError, OffsetRange
 from streamhouse_spark.core.paths import checkpoints_prefix, commit_key
-from streamhouse_spark.lake.model.values import COMMIT_USER
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.lake.types import COMMIT_USER
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.log.history import state_at
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.read.read_snapshot import require_recorded
 from unit.advice.advice_place import Advice, Case, Place, each_lake, follow

@@ -16,7 +16,7 @@ from streamhouse_spark import StreamhouseError, Transaction
 from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.datasource.write.sink_transactions import is_first_under_reused_name
 from streamhouse_spark.lake.tiering import record_snapshot
-from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.actions import Trim
 from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -20,20 +20,20 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.demo import flights as flights_module
-from streamhouse_spark.demo.assertions import (
+from streamhouse_spark.demo.display import Board, TextView, draw_board, format_line
+from streamhouse_spark.demo.flights import KEY_COLUMNS, TABLE, FlightStream, load_flights, new_demo_table, write_chunks
+from streamhouse_spark.demo.proofs import (
     FACTS,
+    BucketLine,
+    Observations,
     Proof,
+    QueryResult,
+    installed_readers,
     prove_equal_facts,
     prove_independently,
     prove_queries,
     prove_same_rows,
 )
-from streamhouse_spark.demo.demo_warehouse import new_demo_table
-from streamhouse_spark.demo.display import Board, TextView, draw_board, format_line
-from streamhouse_spark.demo.external_readers import installed_readers
-from streamhouse_spark.demo.flights import KEY_COLUMNS, TABLE, load_flights, write_chunks
-from streamhouse_spark.demo.monitor import BucketLine, Observations, QueryResult
-from streamhouse_spark.demo.stream import FlightStream
 
 
 @pytest.fixture(scope="module")

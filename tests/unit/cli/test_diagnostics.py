@@ -16,12 +16,11 @@ from streamhouse_spark.cli.diagnostics import Java, KeyCache, WorkerPython
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import PUBLICATIONS
 from streamhouse_spark.kv.lmdb.environment import Environment
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
-from streamhouse_spark.table.branching import publication
-from streamhouse_spark.table.branching.branches import end_log
-from streamhouse_spark.table.branching.incomplete_branches import find_incomplete_branches
-from streamhouse_spark.table.health import TableHealth, table_health
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.table.status import TableHealth, table_health
+from streamhouse_spark.table.versioning import publication
+from streamhouse_spark.table.versioning.branches import end_log, find_incomplete_branches
 
 DAY_MS = 86_400_000
 

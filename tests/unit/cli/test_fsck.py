@@ -8,7 +8,7 @@ from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli import fsck
 from streamhouse_spark.cli.fsck import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.lake.parquet import partition_rewrite
+from streamhouse_spark.lake.parquet import copy_on_write
 from streamhouse_spark.lake.parquet.reader import OffsetFile
 
 
@@ -61,7 +61,7 @@ def test_a_partition_that_had_them_is_dropped(table):
 def test_a_drop_that_was_counted_with_them_before_is_no_problem(table, monkeypatch):
     append_elsewhere(table, "de")
     with monkeypatch.context() as patch:
-        patch.setattr(partition_rewrite, "has_external_name", lambda _: False)
+        patch.setattr(copy_on_write, "has_external_name", lambda _: False)
         table.drop_partition({"land": "de"})
     assert table.open_lake().newest().dropped_rows == 8
     assert problems(table) == []

@@ -8,7 +8,7 @@ import pytest
 
 from kit.tables import new_table, tier
 from streamhouse_spark import StreamhouseError, Table, Warehouse
-from streamhouse_spark.cli.upkeep_commands import _verify_table
+from streamhouse_spark.cli.maintenance_commands import _verify_table
 from streamhouse_spark.storage.base import Storage
 
 UNSEEN = {

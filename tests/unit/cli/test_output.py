@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.cli.output import Output, format_value
-from streamhouse_spark.core.json_encoding import json_text, plain_value
+from streamhouse_spark.schema.json_values import json_text, plain_value
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.lifecycle import names, sql_views
-from streamhouse_spark.log.lifecycle.stored_view import ViewEntry
+from streamhouse_spark.log.catalog import names, renaming
+from streamhouse_spark.log.catalog.names import ViewEntry
 
 
 @pytest.fixture
@@ -49,14 +49,14 @@ def test_views_go_with_a_copy_and_stand_in_nobodys_way(run, filled, warehouse_pa
     assert filled
     wh = Warehouse(warehouse_path)
     view, renamed = TablePath("d", "v"), TablePath("d", "w")
-    sql_views.create_view(wh.storage, wh.world, view, ViewEntry("select 1", "{}"), replace=False)
-    sql_views.rename_view(wh.storage, wh.world, view, renamed)
+    renaming.create_view(wh.storage, wh.world, view, ViewEntry("select 1", "{}"), replace=False)
+    renaming.rename_view(wh.storage, wh.world, view, renamed)
     there = str(tmp_path / "copy")
     shutil.copytree(warehouse_path, there)
     run("-w", there, "relocate", "--copy")
     copy = Warehouse(there)
     assert list(names.list_views(copy.storage, "d")) == [renamed]
-    assert sql_views.require_view(copy.storage, renamed).text == "select 1"
+    assert renaming.require_view(copy.storage, renamed).text == "select 1"
     assert [row["table"] for row in run("-w", there, "--output", "json", "ls").lines] == ["d.t"]
     run("-w", there, "tier", "--once")
     copy.clean_dropped()

@@ -345,10 +345,10 @@ def test_rows_that_head_and_tail_print_are_taken_by_append(run, warehouse):
 @pytest.mark.parametrize("text", ['id,name\n1,"a\n2,b\n', 'id,name\n1,a"b\n', 'id,name\n1,"a"b\n2,c\n'])
 @pytest.mark.parametrize("blocks", [False, True])
 def test_quotes_that_are_not_rfc_4180_are_refused_and_nothing_is_stored(run, table, monkeypatch, text, blocks):
-    from streamhouse_spark.write import csv_rows
+    from streamhouse_spark.write import file_readers
 
     if blocks:
-        monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 16)
+        monkeypatch.setattr(file_readers, "BLOCK_BYTES", 16)
         text = text.replace("\n1,", "\n" + "".join(f"{n},x\n" for n in range(10, 40)) + "1,")
     failed = run("append", "t", "-", "--format", "csv", stdin=text, code=1)
     assert failed.stderr.startswith("SCHEMA_MISMATCH: ")

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.cli.service_log import log_to_stderr
+from streamhouse_spark.cli.output import log_to_stderr
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamhouse_spark import StorageError
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.log.lifecycle.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
 from streamhouse_spark.table.refresh_commit import pause_refreshes
 
 DDL = "order_id BIGINT NOT NULL, customer STRING COMMENT 'who', amount DECIMAL(12,2), day DATE"

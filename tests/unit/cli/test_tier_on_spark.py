@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.waiting import wait_for
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.table.refresh_commit import pause_refreshes
 
 SCRIPT = Path(sys.executable).parent / "streamhouse"

@@ -7,9 +7,9 @@ from rich.console import Console
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.cli.top_command import compute_rates, draw_screen, watch
-from streamhouse_spark.log.lifecycle.tiering_failures import describe_failure, note_failure
-from streamhouse_spark.table.table_status import TableOverview
+from streamhouse_spark.cli.status_commands import compute_rates, draw_screen, watch
+from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.table.status import TableOverview
 
 
 @pytest.fixture

@@ -217,8 +217,8 @@ def test_verify_finds_missing_files_of_log_and_lake(run, table):
 
 def test_verify_finds_gaps():
     from streamhouse_spark.cli.fsck import describe_gaps
-    from streamhouse_spark.log.commits.segment import Segment
-    from streamhouse_spark.log.commits.state import BucketLog
+    from streamhouse_spark.log.segment import Segment
+    from streamhouse_spark.log.state import BucketLog
 
     def segment(base: int, rows: int) -> Segment:
         return Segment(0, base, rows, 1, 1, 1, 0, 0)
@@ -237,7 +237,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(run, monkeypatch):
         Finding("disk", "warn", "1 GiB free", "free some space"),
         Finding("Java", "fail", "none", "install it"),
     ]
-    monkeypatch.setattr("streamhouse_spark.cli.upkeep_commands.run_doctor", lambda *_: findings)
+    monkeypatch.setattr("streamhouse_spark.cli.maintenance_commands.run_doctor", lambda *_: findings)
     failed = run("doctor", code=1)
     assert failed.stderr == "cannot work: Java\n"
     for part in ("3.12", "→ free some space", "→ install it", "FAILED"):

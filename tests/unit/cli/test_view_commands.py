@@ -11,10 +11,10 @@ from pyspark.errors import PySparkException
 
 import streamhouse_spark as sh
 from streamhouse_spark import StreamhouseError
-from streamhouse_spark.cli import diagnostics, view_commands
+from streamhouse_spark.cli import diagnostics, spark_commands
 from streamhouse_spark.cli.session import Session
 from streamhouse_spark.cli.spark_session import translate_spark_errors
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.views.refresh import RefreshReport
 
 QUERY = "SELECT id, 2 * id AS twice FROM default.t"
@@ -123,9 +123,9 @@ def test_an_error_of_spark_is_told_as_ours(error, condition):
     ],
 )
 def test_what_a_refresh_tells(report, text, capsys):
-    view_commands._print_refresh(Session(), "gold.v", report)
+    spark_commands._print_refresh(Session(), "gold.v", report)
     assert capsys.readouterr().out == text
-    view_commands._print_refresh(Session(format="json"), "gold.v", report)
+    spark_commands._print_refresh(Session(format="json"), "gold.v", report)
     told = json.loads(capsys.readouterr().out)
     assert told == {"view": "gold.v", **{name: getattr(report, name) for name in told if name != "view"}}
     assert {"changed", "rows_written", "rows_deleted", "whole_because", "steps"} < told.keys()

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.session import Failure, Session
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from unit.public_surface import World
 
 SHARED = {"--warehouse", "--output", "--setting"}

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.config.auto_partition import AutoPartition, parse_auto_partition, period_at, period_of
-from streamhouse_spark.config.properties import alter_properties, parse_properties
+from streamhouse_spark.config.table_properties import alter_properties, parse_properties
+from streamhouse_spark.schema.partitioning import AutoPartition, parse_auto_partition, period_at, period_of
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("id BIGINT, day DATE, hour STRING, n INT")
@@ -152,7 +152,7 @@ def test_zones_are_known_on_hosts_without_a_database_of_them():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
     assert [name for name in project["dependencies"] if name.startswith("tzdata")]
     code = (
-        "from streamhouse_spark.config.auto_partition import parse_auto_partition\n"
+        "from streamhouse_spark.schema.partitioning import parse_auto_partition\n"
         "from streamhouse_spark.schema.table_schema import TableSchema\n"
         "texts = {'table.auto-partition.enabled': 'true', 'table.auto-partition.time-zone': 'Europe/Berlin'}\n"
         "print(parse_auto_partition(texts, TableSchema.of('d DATE'), ('d',), lake_enabled=True).time_zone)"

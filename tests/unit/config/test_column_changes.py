@@ -10,7 +10,7 @@ import pytest
 
 from kit.tables import TableCase, tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.log.segments.segment_skipping import segment_may_match
+from streamhouse_spark.log.data_skipping import segment_may_match
 from streamhouse_spark.table.system_views import open_view
 from unit.lake.filters_of_reads import filter_of
 

@@ -19,10 +19,10 @@ from streamhouse_spark.errors import (
     LakeMismatchError,
     SchemaMismatchError,
 )
-from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY
-from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, action_from_json, action_to_json
-from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY
+from streamhouse_spark.log import checkpoint as checkpoint_module
+from streamhouse_spark.log.actions import Create, Payload, SetSchema, action_from_json, action_to_json
+from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.schema.table_schema import TableSchema
 
 NAME = "sales.orders"

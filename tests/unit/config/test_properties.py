@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.config.properties import (
+from streamhouse_spark.config.table_properties import (
     ADOPTED,
     TableProperties,
     alter_properties,

@@ -10,7 +10,7 @@ import pytest
 from kit.rows import rows_by_id
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.lookup.lookup_join import LookupPlan
 from streamhouse_spark.schema.conversion import Conversion
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch):
-    monkeypatch.setattr(arrow_chunking, "SLICE_BYTES_MAX", SLICE_BYTES)
+    monkeypatch.setattr(arrow_rows, "SLICE_BYTES_MAX", SLICE_BYTES)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def no_large_arrays(monkeypatch):
 
     def concat(arrays, *args, **options):
         found = real(arrays, *args, **options)
-        assert _is_fixed(found.type) or int(arrow_chunking.estimate_row_bytes(found).sum()) <= 3 * SLICE_BYTES
+        assert _is_fixed(found.type) or int(arrow_rows.estimate_row_bytes(found).sum()) <= 3 * SLICE_BYTES
         return found
 
     monkeypatch.setattr(pa, "concat_arrays", concat)
@@ -142,7 +142,7 @@ def test_the_same_changes_whatever_the_slices_are(wh, monkeypatch):
     """The changelog of a large batch is that of the same batch in one piece: by key, each update's rows together."""
     logs = []
     for turn, size in enumerate([SLICE_BYTES, 1 << 30]):
-        monkeypatch.setattr(arrow_chunking, "SLICE_BYTES_MAX", size)
+        monkeypatch.setattr(arrow_rows, "SLICE_BYTES_MAX", size)
         table = wh.create_table(f"t{turn}", COLUMNS, primary_key=["id"])
         table.upsert(given(range(ROWS)))
         table.upsert(given(range(10, 2 * ROWS), 1))
@@ -154,7 +154,7 @@ def test_the_same_changes_whatever_the_slices_are(wh, monkeypatch):
 
 @pytest.mark.parametrize("key", [(), ("id",)])
 def test_a_row_that_is_too_large_is_refused_before_anything_is_written(wh, monkeypatch, key):
-    monkeypatch.setattr(arrow_chunking, "ROW_BYTES_MAX", 1000)
+    monkeypatch.setattr(arrow_rows, "ROW_BYTES_MAX", 1000)
     table = wh.create_table("t", COLUMNS, primary_key=key)
     write = table.upsert if key else table.append
     version = table.refresh().version
@@ -170,20 +170,20 @@ def test_a_row_that_is_too_large_is_refused_before_anything_is_written(wh, monke
 
 
 def test_a_row_that_grows_too_large_is_refused(wh, monkeypatch):
-    monkeypatch.setattr(arrow_chunking, "ROW_BYTES_MAX", 1000)
+    monkeypatch.setattr(arrow_rows, "ROW_BYTES_MAX", 1000)
     table = wh.create_table("t", COLUMNS, primary_key=["id"])
     table.upsert([{"id": 1, "text": "x" * 700}])
     version = table.refresh().version
     with pytest.raises(SchemaMismatchError, match="bytes of one primary key in bucket 0"):
         table.upsert([{"id": 1, "data": b"y" * 700}], columns=["data"])
-    monkeypatch.setattr(arrow_chunking, "KEY_ROWS_BYTES_MAX", 2000)
+    monkeypatch.setattr(arrow_rows, "KEY_ROWS_BYTES_MAX", 2000)
     with pytest.raises(SchemaMismatchError, match="rows of one key in several batches"):
         table.upsert([{"id": 1, "data": b"y" * 700} for _ in range(3)])
     assert table.refresh().version == version
 
 
 def test_too_many_bytes_of_keys_are_refused(wh, monkeypatch):
-    monkeypatch.setattr(arrow_chunking, "KEYS_BYTES_MAX", 1000)
+    monkeypatch.setattr(arrow_rows, "KEYS_BYTES_MAX", 1000)
     table = wh.create_table("t", "id STRING NOT NULL, n INT", primary_key=["id"])
     version = table.refresh().version
     with pytest.raises(InvalidOptionError, match="bytes of primary keys for one bucket"):
@@ -208,7 +208,7 @@ def test_columns_of_other_types_come_in_slices(wh, column):
     table = wh.create_table("t", f"v {kind}")
     table.append(pa.table({"v": column}))
     assert table.to_arrow()["v"].to_pylist() == column.to_pylist()
-    assert len(arrow_chunking.pieces(column)) > 5
+    assert len(arrow_rows.pieces(column)) > 5
 
 
 def test_python_values_that_one_array_cannot_hold_come_in_halves(monkeypatch):
@@ -229,7 +229,7 @@ def test_gathered_rows_are_those_that_take_gives():
     column = pa.chunked_array([[f"{i}" * (i % 40) for i in range(50)], [], ["x", None], ["y" * 500]])
     places = np.array([52, -1, 0, 49, 49, 51, 3, *range(50), -1, 50, 52, 52])
     expected = [None if place < 0 else column[place].as_py() for place in places.tolist()]
-    taken = arrow_chunking.take_values(column, places)
+    taken = arrow_rows.take_values(column, places)
     assert taken.to_pylist() == expected
     assert taken.num_chunks > 3
     assert all(len(chunk) == 1 or chunk.nbytes <= SLICE_BYTES for chunk in taken.chunks)
@@ -239,10 +239,10 @@ def test_rows_are_never_fewer_bytes_than_their_arrays_have():
     rows = pa.Table.from_pylist(given(range(40)))
     for column in rows.columns:
         (chunk,) = column.chunks
-        assert int(arrow_chunking.estimate_row_bytes(chunk).sum()) >= chunk.nbytes - 40
+        assert int(arrow_rows.estimate_row_bytes(chunk).sum()) >= chunk.nbytes - 40
         assert (
-            arrow_chunking.estimate_row_bytes(chunk.slice(7, 9)).tolist()
-            == arrow_chunking.estimate_row_bytes(chunk).tolist()[7:16]
+            arrow_rows.estimate_row_bytes(chunk.slice(7, 9)).tolist()
+            == arrow_rows.estimate_row_bytes(chunk).tolist()[7:16]
         )
 
 
@@ -260,16 +260,16 @@ def test_rows_have_the_bytes_of_their_values():
         "pair": pa.array([{"a": text, "b": 1} for text in texts]),
     }
     rows = pa.table(columns)
-    expected = sum(map(arrow_chunking.estimate_row_bytes, rows.columns), start=np.zeros(50, np.int64))
-    assert arrow_chunking.table_row_bytes(rows).tolist() == expected.tolist()
+    expected = sum(map(arrow_rows.estimate_row_bytes, rows.columns), start=np.zeros(50, np.int64))
+    assert arrow_rows.table_row_bytes(rows).tolist() == expected.tolist()
     batch = rows.combine_chunks().to_batches()[0]
-    assert arrow_chunking.table_row_bytes(batch.slice(3, 20)).tolist() == expected[3:23].tolist()
-    assert arrow_chunking.table_row_bytes(rows.slice(0, 0)).tolist() == []
+    assert arrow_rows.table_row_bytes(batch.slice(3, 20)).tolist() == expected[3:23].tolist()
+    assert arrow_rows.table_row_bytes(rows.slice(0, 0)).tolist() == []
 
 
 def test_a_few_large_rows_do_not_hide_behind_many_small_ones():
     rows = pa.table({"v": ["s"] * 500 + ["l" * 300] * 5})
-    parts = list(arrow_chunking.slice_by_size(rows))
+    parts = list(arrow_rows.slice_by_size(rows))
     assert pa.concat_tables(parts) == rows
     assert max(part.nbytes for part in parts) <= SLICE_BYTES
 
@@ -277,35 +277,35 @@ def test_a_few_large_rows_do_not_hide_behind_many_small_ones():
 @pytest.mark.parametrize("step_rows", [1, 7, 100, 1 << 16])
 @pytest.mark.parametrize("seed", range(4))
 def test_slices_are_the_cuts_row_by_row_however_rows_are_counted(monkeypatch, step_rows, seed):
-    monkeypatch.setattr(arrow_chunking, "STEP_ROWS", step_rows)
+    monkeypatch.setattr(arrow_rows, "STEP_ROWS", step_rows)
     random = np.random.default_rng(seed)
     lengths = random.choice([0, 3, 40, 399, 1000], 300, p=[0.3, 0.4, 0.2, 0.05, 0.05])
     columns = {"v": ["é" * int(n) for n in lengths], "n": np.arange(300)}
     rows = pa.table(columns)
     chunked = pa.concat_tables([rows.slice(at, 37) for at in range(0, 300, 37)])
-    parts = list(arrow_chunking.slice_by_size(chunked))
+    parts = list(arrow_rows.slice_by_size(chunked))
     assert pa.concat_tables(parts).equals(rows)
     assert [part.num_rows for part in parts] == [
-        end - start for start, end in arrow_chunking.cut_by_size(arrow_chunking.table_row_bytes(rows))
+        end - start for start, end in arrow_rows.cut_by_size(arrow_rows.table_row_bytes(rows))
     ]
 
 
 def test_rows_are_counted_one_by_one_only_near_a_cut(monkeypatch):
     counted = []
-    real = arrow_chunking.table_row_bytes
-    monkeypatch.setattr(arrow_chunking, "table_row_bytes", lambda rows: counted.append(rows.num_rows) or real(rows))
-    monkeypatch.setattr(arrow_chunking, "STEP_ROWS", 10)
+    real = arrow_rows.table_row_bytes
+    monkeypatch.setattr(arrow_rows, "table_row_bytes", lambda rows: counted.append(rows.num_rows) or real(rows))
+    monkeypatch.setattr(arrow_rows, "STEP_ROWS", 10)
     rows = pa.table({"n": np.arange(1000)})
-    assert len(list(arrow_chunking.slice_by_size(rows, 4000))) == 2
+    assert len(list(arrow_rows.slice_by_size(rows, 4000))) == 2
     assert sum(counted) == 10
-    assert not arrow_chunking.may_have_large_row(rows)
-    monkeypatch.setattr(arrow_chunking, "ROW_BYTES_MAX", 70)
-    assert arrow_chunking.may_have_large_row(rows)
+    assert not arrow_rows.may_have_large_row(rows)
+    monkeypatch.setattr(arrow_rows, "ROW_BYTES_MAX", 70)
+    assert arrow_rows.may_have_large_row(rows)
 
 
 def test_words_of_a_dictionary_count_as_often_as_they_stand_there():
     rows = pa.table({"word": pa.array(["w" * 300] * 50).dictionary_encode()})
-    assert max(part.num_rows for part in arrow_chunking.slice_by_size(rows)) == 1
+    assert max(part.num_rows for part in arrow_rows.slice_by_size(rows)) == 1
 
 
 class TestBlanks:
@@ -335,7 +335,7 @@ class TestBlanks:
             table.append(rows)
 
     def test_rows_that_blanks_make_too_large_are_refused(self, wh, monkeypatch):
-        monkeypatch.setattr(arrow_chunking, "ROW_BYTES_MAX", 1000)
+        monkeypatch.setattr(arrow_rows, "ROW_BYTES_MAX", 1000)
         wide = wh.create_table("wide", "id BIGINT, c CHAR(2000)")
         both = wh.create_table("both", "id BIGINT, c CHAR(600), d CHAR(600)")
         with pytest.raises(SchemaMismatchError, match=r"'c' of default\.wide is char\(2000\), .* row 1 .*VARCHAR"):

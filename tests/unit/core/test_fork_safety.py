@@ -15,9 +15,9 @@ import pytest
 
 from storage.s3_server import settings_for
 from streamhouse_spark import Warehouse
-from streamhouse_spark.core import fork_safety
-from streamhouse_spark.core.fork_safety import cached_property, new_condition, new_event, new_lock, try_lock
-from streamhouse_spark.kv.lmdb.mmap_file import MapFile
+from streamhouse_spark.core import concurrency
+from streamhouse_spark.core.concurrency import cached_property, new_condition, new_event, new_lock, try_lock
+from streamhouse_spark.kv.lmdb.environment import MapFile
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 from streamhouse_spark.storage.local import LocalStorage
 
@@ -71,8 +71,8 @@ def held_by_another_thread(*locks):
 def free_locks():
     """Every lock of the package in this process but those of LMDB's environments, which a fork waits for."""
     gc.collect()
-    waited_for = {id(owner._lock._lock) for owner in fork_safety._put_away}
-    return [lock for lock in fork_safety._locks if id(lock) not in waited_for]
+    waited_for = {id(owner._lock._lock) for owner in concurrency._put_away}
+    return [lock for lock in concurrency._locks if id(lock) not in waited_for]
 
 
 class TestLocks:
@@ -129,7 +129,7 @@ class TestLocks:
         class Owner:
             def __init__(self):
                 self.lock = threading.Lock()
-                fork_safety.close_before_fork(self)
+                concurrency.close_before_fork(self)
 
             def before_fork(self):
                 self.lock.acquire()
@@ -260,11 +260,11 @@ class TestLockFiles:
         assert TabletFiles(tmp_path, "t", 0).remove()
 
     def test_the_forking_thread_keeps_its_own(self, tmp_path):
-        file = fork_safety.open_lock_file(tmp_path / "f", 0o600)
+        file = concurrency.open_lock_file(tmp_path / "f", 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert child_status(lambda: not self.is_free(tmp_path / "f") and fork_safety.close_lock_file(file) is None) == 0
+        assert child_status(lambda: not self.is_free(tmp_path / "f") and concurrency.close_lock_file(file) is None) == 0
         assert not self.is_free(tmp_path / "f")
-        fork_safety.close_lock_file(file)
+        concurrency.close_lock_file(file)
         assert self.is_free(tmp_path / "f")
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import pytest
 
-from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 
 T = TypeVar("T")

@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import LakeMismatchError, WarehouseMovedError
-from streamhouse_spark.core.paths import WAREHOUSE_KEY
-from streamhouse_spark.core.uris import find_recorded_root, is_same_place, plain_location, plain_root, rebase_uri
+from streamhouse_spark.core.paths import (
+    WAREHOUSE_KEY,
+    find_recorded_root,
+    is_same_place,
+    plain_location,
+    plain_root,
+    rebase_uri,
+)
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity, WarehouseMetadata, read_warehouse_file
+from streamhouse_spark.log.catalog.names import WarehouseIdentity, WarehouseMetadata, read_warehouse_file
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
 

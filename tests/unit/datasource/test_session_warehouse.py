@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
-from streamhouse_spark.datasource.session_warehouse import connect_catalog
+from streamhouse_spark.datasource.session import connect_catalog
 
 
 class Conf:

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
-from streamhouse_spark.datasource.catalog.rpc_options import UUID_OPTION
+from streamhouse_spark.datasource.rpc_arguments import UUID_OPTION
 from streamhouse_spark.datasource.source import StreamhouseDataSource
-from streamhouse_spark.datasource.worker_errors import ErrorBoundary, UnsupportedStream
+from streamhouse_spark.datasource.worker import ErrorBoundary, UnsupportedStream
 
 HIDDEN = "SPARK_HIDE_TRACEBACK"
 

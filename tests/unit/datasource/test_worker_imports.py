@@ -36,25 +36,27 @@ WRITING = {
     "schema.row_conversion",
     "datasource.write",
 }
-UPKEEP = {"service", "table.log_maintenance", "table.partitions", "table.rebuild_lake"}
+UPKEEP = {"service", "table.maintenance", "table.drop_partition"}
 MOVING = {"warehouse.adoption", "warehouse.relocation"}
 KEYED = {"kv.upsert_commit", "kv.change_staging", "kv.tablet", "kv.row_codec", "kv.lmdb", "lookup"}
 LAKES = {"lake.iceberg", "lake.paimon", "lake.formats"}
-READING = {"datasource.read", "read.planner", "read.scan_executor", "lake.parquet", "lake.table"}
-CATALOG = {"datasource.catalog.rpc", "datasource.catalog.scan", "datasource.catalog.ddl"}
+READING = {"datasource.read", "read.scan_planning", "read.scan_executor", "lake.parquet", "lake.base"}
+CATALOG = {"datasource.catalog.rpc", "datasource.scan", "datasource.catalog.ddl"}
 MAINTENANCE = {
-    "lake.iceberg.maintenance",
+    "lake.iceberg.compaction",
+    "lake.iceberg.drop_partition",
+    "lake.iceberg.expiry",
     "lake.iceberg.tiering_commit",
     "lake.iceberg.file_spec",
     "lake.iceberg.relocation",
 }
-COMMON = {"cli", "demo", "datasource.catalog.procedures", "datasource.joins", *UPKEEP, *MOVING}
+COMMON = {"cli", "demo", "datasource.catalog.procedures", "datasource.lookup_joins", *UPKEEP, *MOVING}
 READER = COMMON | WRITING | KEYED | LAKES
 WRITER = COMMON | READING | LAKES | CATALOG
-APPENDER = WRITER | {"kv", "read", "query.filter_parsing", "table.system_views", "write.upsert"}
+APPENDER = WRITER | {"kv", "read", "expressions.filters", "table.system_views", "write.upsert"}
 PARQUET = {"pyarrow.parquet"}
 LOADED = PARQUET | {"pyiceberg", "pydantic", "pyparsing", "strictyaml"}
-LIBRARY = {"lake.iceberg.catalog", "lake.iceberg.snapshot_reader", "lake.iceberg.schema", "lake.iceberg.file_io"}
+LIBRARY = {"lake.iceberg.catalog", "lake.iceberg.scan", "lake.iceberg.schema", "lake.iceberg.file_io"}
 """Modules that load the library, which takes longer than all others: the newest snapshot is found without it."""
 ICEBERG = (READER - LAKES - {"schema.row_conversion"}) | {"lake.paimon", *MAINTENANCE}
 
@@ -73,7 +75,7 @@ class Chains(MetaPathFinder):
 
 sys.meta_path.insert(0, Chains())
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from streamhouse_spark.datasource.catalog.rpc_options import ARGUMENTS_OPTION, CALL_OPTION
+from streamhouse_spark.datasource.rpc_arguments import ARGUMENTS_OPTION, CALL_OPTION
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 
 WAREHOUSE, NAME, HANDED = sys.argv[1:4]
@@ -194,4 +196,4 @@ def test_a_worker_loads_what_its_role_needs(warehouse, tmp_path, name, roles, ou
 
 def test_a_needless_module_is_shown_with_the_files_that_led_to_it(warehouse, tmp_path):
     found = needless(chains(warehouse.table("sales.orders"), warehouse, tmp_path / "handed", "stream"), {"log"}, set())
-    assert any("commit_log.py" in file for file in found["streamhouse_spark.log.commits.state"])
+    assert any("commit_log.py" in file for file in found["streamhouse_spark.log.state"])

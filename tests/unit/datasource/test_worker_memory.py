@@ -7,12 +7,12 @@ import zipfile
 
 import pytest
 
-from streamhouse_spark.datasource import worker_memory
+from streamhouse_spark.datasource import worker
 
 
 def test_a_users_process_is_left_alone():
     frozen = gc.get_freeze_count()
-    worker_memory.release_memory()
+    worker.release_memory()
     assert gc.get_freeze_count() == frozen
 
 
@@ -70,9 +70,9 @@ def test_each_step_of_a_write_and_a_read_spares_what_it_loaded(tmp_path, key, wa
         from pyspark.sql.types import IntegerType, LongType, StringType, StructType
         from streamhouse_spark import Warehouse
         from streamhouse_spark.datasource import worker_memory
-        from streamhouse_spark.datasource.catalog.rpc_options import READ_OPTION, SCOPE_OPTION
+        from streamhouse_spark.datasource.rpc_arguments import READ_OPTION, SCOPE_OPTION
         from streamhouse_spark.datasource.source import StreamhouseDataSource
-        from streamhouse_spark.kv.read_version import ReadVersion
+        from streamhouse_spark.log.read_version import ReadVersion
 
         __spec__ = types.SimpleNamespace(name="pyspark.daemon")
         url = {str(tmp_path)!r}

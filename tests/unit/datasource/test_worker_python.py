@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.datasource.worker_python import use_python
+from streamhouse_spark.datasource.session import use_python
 
 PYTHON = "/venv/bin/python"
 

@@ -12,10 +12,10 @@ from golden.folder import GoldenFolder
 from golden.make import COPIED, expected
 from streamhouse_spark import FormatVersionError, Transaction, Warehouse, relocate
 from streamhouse_spark.core.paths import checkpoint_key, commit_key
-from streamhouse_spark.log.commits import actions, commit_log
-from streamhouse_spark.log.commits.checkpoint import PAST_VERSION, list_checkpoints
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.framing import decode_frame
+from streamhouse_spark.log import actions, commit_log
+from streamhouse_spark.log.checkpoint import PAST_VERSION, list_checkpoints
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.framing import decode_frame
 
 pytestmark = pytest.mark.always
 
@@ -73,9 +73,9 @@ class TestOlderVersions:
     def test_are_told_to_upgrade(self, copied, monkeypatch):
         """With what such a version knows: no such checkpoint, no such action."""
         newer = actions.action_from_json
-        monkeypatch.setattr("streamhouse_spark.log.commits.checkpoint.NEWEST_VERSION", PAST_VERSION)
+        monkeypatch.setattr("streamhouse_spark.log.checkpoint.NEWEST_VERSION", PAST_VERSION)
         monkeypatch.setattr(
-            "streamhouse_spark.log.commits.record.action_from_json",
+            "streamhouse_spark.log.record.action_from_json",
             lambda data, payload: newer({**data, "type": data["type"].replace("copy", "c0py")}, payload),
         )
         before = {info.key for info in copied.storage.list("")}

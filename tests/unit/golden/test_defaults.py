@@ -10,7 +10,7 @@ from golden.folder import GoldenFolder, written_again
 from golden.make import DEFAULTS, expected
 from kit.warehouses import new_store
 from streamhouse_spark.core.paths import parse_number
-from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
+from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
 
 pytestmark = pytest.mark.always
 

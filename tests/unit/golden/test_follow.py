@@ -11,9 +11,9 @@ import pytest
 
 from golden.follow import FOLDER, case, planned
 from streamhouse_spark.core.paths import parse_number
-from streamhouse_spark.datasource.stream.log_following import IGNORED_ACTIONS
-from streamhouse_spark.log.commits.framing import decode_frame
-from streamhouse_spark.log.commits.record import GROUP_VERSION
+from streamhouse_spark.datasource.realtime.log_following import IGNORED_ACTIONS
+from streamhouse_spark.log.framing import decode_frame
+from streamhouse_spark.log.record import GROUP_VERSION
 
 pytestmark = pytest.mark.always
 

@@ -14,26 +14,20 @@ import xxhash
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark import FormatVersionError, Warehouse
-from streamhouse_spark.config.partition_specs import SetPartitioning
+from streamhouse_spark.config.table_properties import SetPartitioning
 from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, segment_key
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.commits import actions
-from streamhouse_spark.log.commits import framing as frame_module
-from streamhouse_spark.log.commits.actions import Append, Payload
-from streamhouse_spark.log.commits.archive_metadata import Archive, ArchivePage, SetArchive
-from streamhouse_spark.log.commits.checkpoint import (
-    read_checkpoint,
-    read_floor,
-    read_latest_checkpoint,
-    write_checkpoint,
-)
-from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
-from streamhouse_spark.log.commits.record import Record, encode_record, read_record
-from streamhouse_spark.log.commits.state import fold
-from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.warehouse_identity import new_warehouse_file
+from streamhouse_spark.log import actions
+from streamhouse_spark.log import framing as frame_module
+from streamhouse_spark.log.actions import Append, Archive, ArchivePage, Payload, SetArchive
+from streamhouse_spark.log.catalog import names
+from streamhouse_spark.log.catalog.names import new_warehouse_file
+from streamhouse_spark.log.checkpoint import read_checkpoint, read_floor, read_latest_checkpoint, write_checkpoint
+from streamhouse_spark.log.framing import decode_frame, encode_frame
+from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segments.writer import write_file
+from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -188,7 +182,7 @@ class TestWriting:
         uuid, number = key.split("/")[1], parse_number(key)
         record, payload = read_record(golden, uuid, number)
         if record.manifest is not None:
-            monkeypatch.setattr("streamhouse_spark.log.commits.record.RECORD_BYTES_MAX", 600)
+            monkeypatch.setattr("streamhouse_spark.log.record.RECORD_BYTES_MAX", 600)
         again = Record(
             record.number,
             record.table_uuid,

@@ -13,8 +13,8 @@ from golden.make import KEYED, expected
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.paths import parse_number
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.log.commits.actions import Append, KvSnapshot
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.actions import Append, KvSnapshot
+from streamhouse_spark.log.record import read_record
 
 GOLDEN = GoldenFolder(KEYED)
 

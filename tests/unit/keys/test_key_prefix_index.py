@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.keys.key_codec import encode_keys
-from streamhouse_spark.keys.key_prefix_index import KeyPrefixIndex
-from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyPrefixIndex
 
 KEYS = st.lists(
     st.sampled_from([b"", b"\0", b"a", b"ab", b"abcdefgh"]).flatmap(lambda b: st.binary(max_size=3).map(b.__add__))

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamhouse_spark import SchemaMismatchError
-from streamhouse_spark.kv.aggregation import fold_of
+from streamhouse_spark.kv.merge_engines import fold_of
 
 NAN, INF = math.nan, math.inf
 EXACT = Context(prec=100, rounding=ROUND_HALF_UP)

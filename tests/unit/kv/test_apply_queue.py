@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.kv import apply_queue, log_replay, tablet_registry, upsert_commit
-from streamhouse_spark.kv.apply_queue import ApplyQueue
-from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv import log_replay, tablet, upsert_commit
+from streamhouse_spark.kv.tablet import ApplyQueue, Tablet
 from unit.core.test_fork_safety import child_status
 
 pytestmark = [
@@ -27,12 +26,12 @@ MANY = upsert_commit.ASYNC_APPLY_MIN
 @pytest.fixture
 def unhurried(monkeypatch):
     """Let no thread do what is due before somebody asks for it."""
-    monkeypatch.setattr(apply_queue._applier, "try_enqueue", lambda *_: True)
+    monkeypatch.setattr(tablet._applier, "try_enqueue", lambda *_: True)
 
 
 @pytest.fixture
 def table(warehouse_path):
-    tablet_registry.close_tablets()  # those of other tests
+    tablet.close_tablets()  # those of other tests
     return Warehouse(warehouse_path).create_table("sales.orders", "id BIGINT, n BIGINT", primary_key=["id"])
 
 
@@ -42,7 +41,7 @@ def rows(n, count=MANY):
 
 def applied(table):
     """Return the offset that the tablet is at, without asking for what is due."""
-    (found,) = tablet_registry._open.values()
+    (found,) = tablet._open.values()
     return found._environment.read(lambda reader: int(reader.meta(b"applied") or 0))
 
 
@@ -87,7 +86,7 @@ class TestUpserts:
         with monkeypatch.context() as failing:
             failing.setattr(Tablet, "apply", lambda *_, **__: (_ for _ in ()).throw(StorageError("the disk is full")))
             table.upsert(rows(1))
-            next(iter(tablet_registry._open.values())).apply_queue.finish()
+            next(iter(tablet._open.values())).apply_queue.finish()
         assert "the disk is full" in caplog.text
         assert table.lookup_one(0) == {"id": 0, "n": 1}
 
@@ -96,7 +95,7 @@ class TestUpserts:
         table.upsert(rows(1))
 
         def reads():
-            (found,) = tablet_registry._open.values()
+            (found,) = tablet._open.values()
             return not found.apply_queue._work and table.lookup_one(0) == {"id": 0, "n": 1}
 
         assert child_status(reads) == 0
@@ -168,7 +167,7 @@ class TestDueChanges:
         assert done == [1]
 
     def test_more_than_may_be_due_is_done_at_once(self, monkeypatch):
-        monkeypatch.setattr(apply_queue, "BYTES_MAX", 10)
+        monkeypatch.setattr(tablet, "BYTES_MAX", 10)
         due, by = ApplyQueue(), []
         for _ in range(3):
             due.add(lambda: by.append(threading.current_thread()), 11)
@@ -180,7 +179,7 @@ class TestDueChanges:
         due.finish()
 
     def test_without_another_thread_it_is_done_at_once(self, monkeypatch):
-        monkeypatch.setattr(apply_queue._applier, "_is_running", lambda: False)
+        monkeypatch.setattr(tablet._applier, "_is_running", lambda: False)
         due, done = ApplyQueue(), []
         due.add(lambda: done.append(1), 1)
         assert done == [1]

@@ -11,7 +11,7 @@ import pytest
 
 from kit.rows import rows_by_id
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 
 ROWS = [{"id": i, "v": i} for i in range(100)]
 
@@ -51,9 +51,9 @@ class TestDeletedInUse:
 
     def test_while_it_is_closed(self, table, own_cache):
         """As it is around a fork."""
-        from streamhouse_spark.core import fork_safety
+        from streamhouse_spark.core import concurrency
 
-        for owner in list(fork_safety._put_away):
+        for owner in list(concurrency._put_away):
             owner.before_fork()
             owner.after_fork()
         shutil.rmtree(own_cache)

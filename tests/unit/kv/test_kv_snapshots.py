@@ -9,9 +9,9 @@ from streamhouse_spark import CommitConflictError, CorruptDataError
 from streamhouse_spark.kv import kv_snapshots
 from streamhouse_spark.kv.kv_snapshots import due_buckets, write_snapshots
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.log.commits.actions import KvSnapshot
-from streamhouse_spark.log.commits.object_existence import list_referenced_keys
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
+from streamhouse_spark.log.actions import KvSnapshot
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.log.object_existence import list_referenced_keys
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
 from streamhouse_spark.lookup.lookup import FOUND
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.config.properties import is_keyed_property
+from streamhouse_spark.config.table_properties import is_keyed_property
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge, VersionedMerge
 from streamhouse_spark.kv.table_config import (
     Aggregate,

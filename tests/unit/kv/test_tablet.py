@@ -16,8 +16,7 @@ from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.kv.lmdb import tablet_files
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, ReadTransaction
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, evict, list_cached_tablets
-from streamhouse_spark.kv.tablet import ITEMS_PER_STEP, Tablet
-from streamhouse_spark.kv.tablet_registry import close_tablets, open_tablet
+from streamhouse_spark.kv.tablet import ITEMS_PER_STEP, Tablet, close_tablets, open_tablet
 
 IDENTITY = {"key": [1]}
 MAP_BYTES = 1 << 20

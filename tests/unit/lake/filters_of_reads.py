@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamhouse_spark.query.filter_parsing import parse_filter
-from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.expressions.filters import parse_filter
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.types import LongType
 
 from streamhouse_spark import Table
-from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 
 Rows = list[tuple[Any, ...]]
@@ -28,7 +28,7 @@ def place_of(table: Table) -> Any:
 class IcebergSchema:
     format = "iceberg"
     first_field = 1
-    compact_files_min = "streamhouse_spark.lake.iceberg.maintenance.compaction.COMPACT_FILES_MIN"
+    compact_files_min = "streamhouse_spark.lake.iceberg.compaction.COMPACT_FILES_MIN"
 
     def lake_of(self, table: Table) -> Any:
         return place_of(table).require()
@@ -75,7 +75,7 @@ class IcebergSchema:
 class PaimonSchema:
     format = "paimon"
     first_field = 0
-    compact_files_min = "streamhouse_spark.lake.paimon.maintenance.compaction.COMPACT_FILES_MIN"
+    compact_files_min = "streamhouse_spark.lake.paimon.compaction.COMPACT_FILES_MIN"
 
     def lake_of(self, table: Table) -> Any:
         return place_of(table).require().schema

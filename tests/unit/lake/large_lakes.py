@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from interop.lake_cases import by_bucket, lake_of, write_round
 from streamhouse_spark import OffsetRange
-from streamhouse_spark.config.properties import LakeFormat
+from streamhouse_spark.config.table_properties import LakeFormat
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.schema.partition_fields import parse_field
+from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.types import LakeFile
+from streamhouse_spark.schema.partitioning import parse_field
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 

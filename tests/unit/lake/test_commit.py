@@ -7,7 +7,7 @@ import pytest
 from interop.lake_cases import lake_of, tier, write_round
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, CorruptDataError, FormatVersionError, LakeMismatchError
-from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY
 from unit.lake.foreign_commits import COMMITS, rows_from
 
 

@@ -13,13 +13,11 @@ from pyiceberg.table.snapshots import Operation
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, LakeMismatchError, LakeRolledBackError, OffsetRange
-from streamhouse_spark.lake.iceberg.commit import commit_snapshot
-from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets
-from streamhouse_spark.lake.iceberg.snapshot_builder import Change
-from streamhouse_spark.lake.model.data_files import DeletedRows
-from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
-from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.compaction import carry_offsets
+from streamhouse_spark.lake.parquet import copy_on_write as partition_drop
+from streamhouse_spark.lake.types import DeletedRows, LakeFile
 
 PLAIN_COLUMNS = [c for c in EVERY_TYPE.columns[1:] if not pa.types.is_nested(c.type)]
 PAIMON_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)

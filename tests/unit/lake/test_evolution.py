@@ -9,9 +9,9 @@ from pyiceberg.transforms import IdentityTransform
 
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, CorruptDataError, LakeMismatchError, Warehouse
-from streamhouse_spark.lake.column_map import ColumnMap, LakeField
-from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.column_mapping import ColumnMap, LakeField
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.types import LakeSplit
 from unit.lake.lake_schemas import SCHEMAS, map_of, rows_of
 
 NAME = "sales.orders"

@@ -14,12 +14,12 @@ from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, CorruptDataError
-from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as compaction
-from streamhouse_spark.lake.iceberg.offsets import OFFSETS_PROPERTY
+from streamhouse_spark.lake.iceberg import compaction
+from streamhouse_spark.lake.iceberg.snapshots import OFFSETS_PROPERTY
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.model.values import COMMIT_USER
-from streamhouse_spark.lake.parquet import sorted_merge
-from streamhouse_spark.lake.parquet import sorted_merge as key_merge
+from streamhouse_spark.lake.parquet import merge_on_read
+from streamhouse_spark.lake.parquet import merge_on_read as key_merge
+from streamhouse_spark.lake.types import COMMIT_USER
 from streamhouse_spark.schema.table_schema import TableSchema
 
 DAYS = TableSchema.of("id bigint not null, day date not null, n bigint")
@@ -173,7 +173,7 @@ def test_large_files_of_another_engine_wait(items, monkeypatch):
 
 def test_files_of_another_engine_are_sorted_part_by_part(items, monkeypatch):
     """Of rows of a key the last of the file counts, whichever parts they are in."""
-    monkeypatch.setattr(sorted_merge, "RUN_BYTES_MAX", 1)
+    monkeypatch.setattr(merge_on_read, "RUN_BYTES_MAX", 1)
     monkeypatch.setattr("streamhouse_spark.lake.parquet.reader.BATCH_ROWS", 7)
     monkeypatch.setattr(key_merge, "BATCH_ROWS", 3)
     theirs = [((i * 37) % 50, f"theirs {i}", i) for i in range(120)]
@@ -185,7 +185,7 @@ def test_files_of_another_engine_are_sorted_part_by_part(items, monkeypatch):
 
 
 def test_what_is_sorted_at_once_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(sorted_merge, "RUN_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(merge_on_read, "RUN_BYTES_MAX", 8 << 20)
     lengths: list[int] = []
 
     def sort(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -193,11 +193,11 @@ def test_what_is_sorted_at_once_is_bounded(tmp_path, monkeypatch):
         return pa.concat_batches(parts)
 
     batches = (pa.record_batch({"n": np.full(1 << 17, i)}) for i in range(64))
-    runs = sorted_merge.split_into_sorted_runs(batches, sort, tmp_path, 1 << 16)
+    runs = merge_on_read.split_into_sorted_runs(batches, sort, tmp_path, 1 << 16)
     assert (len(runs), max(lengths)) == (8, 8 << 20)
     assert len(list(tmp_path.iterdir())) == 8
     assert [set(batch["n"].to_pylist()) for run in runs for batch in run] == [{i} for i in range(64) for _ in range(2)]
-    alone = sorted_merge.split_into_sorted_runs([pa.record_batch({"n": [1]})], sort, tmp_path, 10)
+    alone = merge_on_read.split_into_sorted_runs([pa.record_batch({"n": [1]})], sort, tmp_path, 10)
     assert len(list(tmp_path.iterdir())) == 8, "few rows go through no file"
     assert [batch.num_rows for run in alone for batch in run] == [1]
 

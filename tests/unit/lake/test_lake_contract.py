@@ -36,14 +36,14 @@ from streamhouse_spark import (
     SnapshotExpiredError,
     Warehouse,
 )
-from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.expressions.predicates import UNKNOWN
 from streamhouse_spark.lake.parquet import bucket_writer as bucket_files
 from streamhouse_spark.lake.parquet import file_writer as data_file
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.query.predicates import UNKNOWN
+from streamhouse_spark.lake.types import COMMIT_USER, LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 from unit.lake.filters_of_reads import filter_of
 
 PARTITION_TYPES = [n for n in EVERY_TYPE.names if n in ("a_byte", "a_short", "an_int", "a_string", "a_date")]

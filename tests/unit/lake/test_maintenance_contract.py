@@ -27,8 +27,8 @@ from streamhouse_spark import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.parquet.compaction import COMPACT_FILES_MIN
+from streamhouse_spark.lake.types import COMMIT_USER
 
 DAY_MS = 24 * 3600 * 1000
 

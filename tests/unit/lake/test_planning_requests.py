@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faults.faulty_storage import FaultyStorage
-from streamhouse_spark.query.predicates import ALWAYS_TRUE, And, Compare, In, IsNull, Not, Or
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, IsNull, Not, Or
 from unit.lake.large_lakes import BUCKETS, DAYS_PER_ROUND, FIRST_DAY, ROUNDS, SCHEMA, daily_lake
 
 LAST_DAY = FIRST_DAY + ROUNDS * DAYS_PER_ROUND - 1

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from interop.lake_cases import PLAIN, lake_of, tier
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, SnapshotExpiredError
-from streamhouse_spark.lake.iceberg.maintenance import expiry
+from streamhouse_spark.lake.iceberg import expiry
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.timestamp_correction import effective_times_ms, latest_ms, next_snapshot_time_ms, own_ms
+from streamhouse_spark.lake.snapshot_properties import effective_times_ms, latest_ms, next_snapshot_time_ms, own_ms
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -17,14 +17,14 @@ from streamhouse_spark import (
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
-from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot
+from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.tiering.plan import round_begin
-from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot
+from streamhouse_spark.log import actions as act
+from streamhouse_spark.log.state import fold
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
-from streamhouse_spark.table.health import table_health
+from streamhouse_spark.table.status import table_health
 from unit.log.commits.states import appended, record, segment
 
 HOUR_MS = 3_600_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import uuid4
 
 from streamhouse_spark.core.types import StreamBatch
-from streamhouse_spark.log.commits.history_epochs import HistoryPoint
-from streamhouse_spark.log.progress_ids import place_id, read_at, record_of, select_progress_ids
+from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.transactions import place_id, read_at, record_of, select_progress_ids
 
 
 def test_places_are_found_by_their_application_alone():

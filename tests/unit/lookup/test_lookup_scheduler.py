@@ -11,8 +11,8 @@ from concurrent.futures import Future
 import pytest
 
 from kit.waiting import wait_for
-from streamhouse_spark.lookup import lookup_scheduler as module
-from streamhouse_spark.lookup.lookup_scheduler import LOOKUPS_MAX, LookupScheduler
+from streamhouse_spark.lookup import point_lookup as module
+from streamhouse_spark.lookup.point_lookup import LOOKUPS_MAX, LookupScheduler
 
 FOR_EVER_S = 600.0
 ANSWER_S = 60.0

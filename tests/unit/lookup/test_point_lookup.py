@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import InvalidOptionError, OffsetRange, SchemaMismatchError, TableNotFoundError
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lookup.lookup import Lookup
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -13,15 +13,13 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import streamhouse_spark as sh
 from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, MissingExtraError, StorageError, Warehouse
-from streamhouse_spark.metrics.metrics import Metric, process_metrics
-from streamhouse_spark.metrics.otel import export_until_exit
+from streamhouse_spark.metrics.metrics import Metric, export_until_exit, process_metrics
 from streamhouse_spark.metrics.prometheus import as_prometheus
-from streamhouse_spark.serve import overview
+from streamhouse_spark.serve import app as overview
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.service.metrics import service_measures
+from streamhouse_spark.service.endpoint import service_measures
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
-from streamhouse_spark.views.service import ViewStatus
-from streamhouse_spark.views.view_metrics import view_measures
+from streamhouse_spark.views.service import ViewStatus, view_measures
 
 
 class Collected:

@@ -21,13 +21,12 @@ from hypothesis import strategies as st
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Warehouse
+from streamhouse_spark.expressions.filters import ArrowFilter, filter_and_project, parse_filter
+from streamhouse_spark.expressions.predicates import constant_bounds, may_match
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.segments.statistics import stats_bounds
-from streamhouse_spark.query.filter_parsing import ArrowFilter
-from streamhouse_spark.query.predicates import constant_bounds, may_match
-from streamhouse_spark.query.projection import filter_and_project, parse_filter
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 DDL = (
     "k BIGINT NOT NULL, i INT, f DOUBLE, g FLOAT, s STRING, d DATE, ts TIMESTAMP, ntz TIMESTAMP_NTZ, "

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.query import row_mask
-from streamhouse_spark.query.predicates import FALSE, NULL, TRUE, Bounds, Compare, In, Or, to_comparable
-from streamhouse_spark.query.row_mask import RowMask
+from streamhouse_spark.expressions import evaluation
+from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.predicates import FALSE, NULL, TRUE, Bounds, Compare, In, Or, to_comparable
 
 NAN = math.nan
 COLUMNS = {
@@ -75,12 +75,12 @@ def test_it_travels():
 def test_many_values_are_one_comparison(monkeypatch):
     values = tuple(range(0, 40_000, 2))
     compared = []
-    right = row_mask._compare_values
-    monkeypatch.setattr(row_mask, "_compare_values", lambda *given: compared.append(given) or right(*given))
+    right = evaluation._compare_values
+    monkeypatch.setattr(evaluation, "_compare_values", lambda *given: compared.append(given) or right(*given))
     mask = RowMask(In("c", values, has_null=False))
     for start in range(0, 50_000, 10_000):
         wanted = np.arange(start, start + 10_000)
         found = mask.of(pa.record_batch({"c": wanted}))
         assert found.tolist() == ((wanted % 2 == 0) & (wanted < 40_000)).tolist()
     assert not compared
-    assert row_mask._to_values.cache_info().hits >= 4
+    assert evaluation._to_values.cache_info().hits >= 4

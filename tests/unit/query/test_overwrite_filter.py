@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pytest
 
 from streamhouse_spark.core.python_values import to_ticks
-from streamhouse_spark.query.overwrite_filter import ConditionOverwriteFilter, PartitionOverwriteFilter
-from streamhouse_spark.query.predicates import Bounds, constant_bounds, may_match
-from streamhouse_spark.query.projection import parse_filter
-from streamhouse_spark.schema.partition_fields import PartitionField
+from streamhouse_spark.expressions.filters import parse_filter
+from streamhouse_spark.expressions.partition_filter import ConditionOverwriteFilter, PartitionOverwriteFilter
+from streamhouse_spark.expressions.predicates import Bounds, constant_bounds, may_match
+from streamhouse_spark.schema.partitioning import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 
 NAN = float("nan")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.query.partition_match import NULL_NAME, PartitionMatch, PartitionMatches
+from streamhouse_spark.expressions.partition_filter import NULL_NAME, PartitionMatch, PartitionMatches
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.query.row_selection import copy_live_rows, drop_rows, select_matching_rows, slice_live_rows
+from streamhouse_spark.core.arrow_rows import copy_live_rows, drop_rows, select_matching_rows, slice_live_rows
 
 NUM_ROWS = 4000
 ROWS = pa.record_batch({
@@ -96,8 +96,8 @@ import os
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from streamhouse_spark.query.filter_parsing import (parse_filter)
-from streamhouse_spark.query.row_selection import (select_matching_rows)
+from streamhouse_spark.expressions.filters import (parse_filter)
+from streamhouse_spark.core.arrow_rows import (select_matching_rows)
 
 rows = pa.table({"id": np.arange(200_000)})
 select_matching_rows(rows.slice(0, 1), pc.field("id") > 3)  # what the first use loads may have threads of its own

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import StreamhouseError
-from streamhouse_spark.query.projection import filter_and_project, parse_filter
-from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
+from streamhouse_spark.expressions.where import parse_where
 
 ROWS = pa.table(
     {

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.planner import ScanRequest, plan_scan
+from streamhouse_spark.expressions.filters import Projection, parse_filter
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
+from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
 
 DAY = dt.date(2026, 1, 1)
 TIME = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

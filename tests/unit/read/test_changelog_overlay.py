@@ -15,13 +15,13 @@ from streamhouse_spark.datasource.read.partitions import make_partitions, read_p
 from streamhouse_spark.keys.changelog_merge import KeySet, MergedChangelog
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.segments.scan import LogSplit
-from streamhouse_spark.read import changelog_overlay
+from streamhouse_spark.read import scan_executor
 from streamhouse_spark.read import split_planning as pieces
-from streamhouse_spark.read.changelog_overlay import ChangelogCache
+from streamhouse_spark.read.scan_executor import ChangelogCache
 from streamhouse_spark.read.scan_tasks import KeyedScanTask
 from streamhouse_spark.read.split_planning import align_to_changes
 from streamhouse_spark.read.union_read import plan_union
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 FILES = 6
 ROWS = 500
@@ -68,7 +68,7 @@ class Query:
 def query(memory, world, own_cache, monkeypatch) -> Query:
     monkeypatch.setattr(pieces, "OPENING_BYTES", 1)
     monkeypatch.setattr(pieces, "TARGET_BYTES_MIN", 1)
-    monkeypatch.setattr(changelog_overlay, "changelog_cache", ChangelogCache())
+    monkeypatch.setattr(scan_executor, "changelog_cache", ChangelogCache())
     return Query(memory, world)
 
 
@@ -112,7 +112,7 @@ def test_another_range_or_other_columns_are_worked_out_anew(query, sorted_rows):
 
 def test_tasks_of_many_processes_read_at_most_as_many_changes_as_older_rows(query, monkeypatch, sorted_rows):
     """Nothing is shared: each task is a process. All rows changed, so the changes are larger than any file."""
-    monkeypatch.setattr(changelog_overlay, "CACHE_BYTES_MAX", 0)
+    monkeypatch.setattr(scan_executor, "CACHE_BYTES_MAX", 0)
     plan = plan_union(query.table, ["id", "n"])
     sorted_rows.clear()
     num_tasks, _, num_rows = query.run(parallelism=100)
@@ -171,7 +171,7 @@ def tail(num_keys: int) -> MergedChangelog:
 
 
 def test_what_is_kept_is_bounded_by_bytes(monkeypatch):
-    monkeypatch.setattr(changelog_overlay, "CACHE_BYTES_MAX", 3 * tail(1000).size_bytes)
+    monkeypatch.setattr(scan_executor, "CACHE_BYTES_MAX", 3 * tail(1000).size_bytes)
     kept, made = ChangelogCache(), []
     for key in [1, 2, 3, 1, 4, 1, 2]:
         kept.get(key, lambda key=key: made.append(key) or tail(1000))

@@ -7,12 +7,12 @@ import pytest
 from kit.rows import rows_by_id
 from kit.tables import tier
 from streamhouse_spark import FormatVersionError, SchemaMismatchError, SnapshotExpiredError
-from streamhouse_spark.log.commits import checkpoint
-from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.read import historical_schema
-from streamhouse_spark.read.historical_schema import state_as_of
-from streamhouse_spark.schema.schema_log import SchemaChange, append_schema_change, first_after
+from streamhouse_spark.log import checkpoint
+from streamhouse_spark.log.checkpoint import as_stored
+from streamhouse_spark.log.history import state_at
+from streamhouse_spark.read import time_travel
+from streamhouse_spark.read.time_travel import state_as_of
+from streamhouse_spark.schema.evolution import SchemaChange, append_schema_change, first_after
 
 LAKES = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 HOUR_MS = 3_600_000
@@ -80,7 +80,7 @@ def test_added_columns_need_no_older_record(wh, clock, monkeypatch):
         table.add_columns(f"c{number} INT")
         table.append([{"id": number + 2}])
         moments.append(clock.now_ms())
-    monkeypatch.setattr(historical_schema, "state_at", None)
+    monkeypatch.setattr(time_travel, "state_at", None)
     found = [table.to_arrow(as_of_timestamp_ms=moment) for moment in moments]
     assert [one.column_names for one in found] == [["id", *(f"c{i}" for i in range(n))] for n in range(4)]
     assert [one.num_rows for one in found] == [1, 2, 3, 4]
@@ -111,7 +111,7 @@ def test_columns_that_no_kept_record_tells_are_an_error(wh, clock, monkeypatch):
     def gone(*_):
         raise SnapshotExpiredError("cleaned away")
 
-    monkeypatch.setattr(historical_schema, "state_at", gone)
+    monkeypatch.setattr(time_travel, "state_at", gone)
     with pytest.raises(SnapshotExpiredError, match=rf"commit 3 changed its columns later.*a time from {later} ms on"):
         table.to_arrow(as_of_timestamp_ms=then)
     assert table.to_arrow(as_of_timestamp_ms=later).to_pylist() == [{"id": 1, "m": 1}]

@@ -11,9 +11,9 @@ from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
 from streamhouse_spark.core.clock import Author, World, system_author
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.log.commits.actions import TieredSnapshot
-from streamhouse_spark.log.commits.framing import decode_frame
-from streamhouse_spark.log.commits.record import encode_record, read_record
+from streamhouse_spark.log.actions import TieredSnapshot
+from streamhouse_spark.log.framing import decode_frame
+from streamhouse_spark.log.record import encode_record, read_record
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
 
 TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})

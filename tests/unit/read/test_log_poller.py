@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.core import fork_safety
+from streamhouse_spark.core import concurrency
 from streamhouse_spark.read import log_poller
 from streamhouse_spark.read.log_poller import LOCAL, REMOTE, LogPoller, Pace, poller_of
 
@@ -108,7 +108,7 @@ def test_a_child_looks_for_itself(table):
     kept = poller_of(table)
     log_poller._POLLERS.renew_in_child()
     assert poller_of(table) is not kept
-    assert fork_safety  # renewals are registered there
+    assert concurrency  # renewals are registered there
 
 
 def test_a_look_that_fails_is_told_and_the_next_one_waits(clock, table):

@@ -138,8 +138,8 @@ class TestConsumers:
         assert table.consumer_position("me").to_json() == LogPosition.of(table.state, {0: 2}).to_json()
 
     def test_older_records_and_checkpoints_name_none(self, place, table, monkeypatch):
-        from streamhouse_spark.log.commits.actions import CommitConsumerOffset
-        from streamhouse_spark.log.lifecycle import consumers
+        from streamhouse_spark.log import consumers
+        from streamhouse_spark.log.actions import CommitConsumerOffset
 
         monkeypatch.setattr(
             consumers, "CommitConsumerOffset", lambda name, offsets, _=None: CommitConsumerOffset(name, offsets)

@@ -8,7 +8,7 @@ import pytest
 
 from kit.tables import TableCase
 from streamhouse_spark import OffsetRange, OffsetsTrimmedError
-from streamhouse_spark.log.commits.actions import TieredSnapshot, Trim
+from streamhouse_spark.log.actions import TieredSnapshot, Trim
 from streamhouse_spark.read.read_snapshot import offset_after, offset_at, take_latest_snapshot, take_snapshot_as_of
 
 TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})

@@ -8,7 +8,7 @@ from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake import file_access
 from streamhouse_spark.lake.file_access import SMALL_BYTES_MAX, FilesAhead
-from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.types import LakeSplit
 from streamhouse_spark.storage.memory import MemoryStorage
 
 FORMATS = ["iceberg", "paimon"]

@@ -9,13 +9,13 @@ import pytest
 from kit.tables import tier
 from property.stream_driver import Opened
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
-from streamhouse_spark.datasource.catalog.ddl.partitions import list_partitions
-from streamhouse_spark.datasource.catalog.scan import scan
-from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.arrow_reader import make_partitions
+from streamhouse_spark.datasource.catalog.ddl.tables import list_partitions
 from streamhouse_spark.datasource.read.partitions import read_plan
-from streamhouse_spark.read.planner import ScanRequest, plan_scan
+from streamhouse_spark.datasource.scan import scan
+from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.scan.arrow_reader import make_partitions
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
+from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
 from streamhouse_spark.read.union_read import plan_union
 from streamhouse_spark.warehouse.preview import first_rows
 

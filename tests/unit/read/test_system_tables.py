@@ -7,7 +7,7 @@ import pytest
 
 from kit.tables import TableCase
 from streamhouse_spark import SchemaMismatchError, Transaction
-from streamhouse_spark.log.commits.actions import TieredSnapshot
+from streamhouse_spark.log.actions import TieredSnapshot
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, bucket_lags
 
 TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id", "comment": "x"})

@@ -13,7 +13,7 @@ import pytest
 
 from kit.tables import TableCase
 from streamhouse_spark import OffsetsTrimmedError, SchemaMismatchError, Warehouse
-from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.read.tail import LOCAL_POLL_MS, REMOTE_POLL_MS
 
 HOUR_MS = 3_600_000

@@ -7,7 +7,7 @@ import pytest
 
 from kit.tables import TableCase
 from streamhouse_spark import SchemaMismatchError
-from streamhouse_spark.schema.char_varchar import TextSize, TextTooLongError
+from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COLUMNS = "id BIGINT, c CHAR(4), v VARCHAR(3)"

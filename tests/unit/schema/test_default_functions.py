@@ -12,7 +12,7 @@ from faults.scenarios import LAKE, PAIMON
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, SchemaMismatchError, Warehouse
 from streamhouse_spark.core.clock import Author
-from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import SqlText, evaluate_defaults
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 

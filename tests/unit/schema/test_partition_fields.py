@@ -12,13 +12,7 @@ from pyiceberg import transforms as ice
 from pyiceberg import types
 
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.schema.partition_fields import (
-    PartitionField,
-    join_fields,
-    parse_field,
-    parse_fields,
-    split_fields,
-)
+from streamhouse_spark.schema.partitioning import PartitionField, join_fields, parse_field, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of(

@@ -9,13 +9,13 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import SchemaMismatchError, Table
-from streamhouse_spark.datasource.write.row_delta_schema import KIND, make_row_delta_schema
-from streamhouse_spark.datasource.write.row_level_writer import RowLevelPlan
+from streamhouse_spark.datasource.dml.row_delta import KIND, make_row_delta_schema
+from streamhouse_spark.datasource.dml.row_level_writer import RowLevelPlan
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS
 from streamhouse_spark.schema import evolution as schema_evolution
 from streamhouse_spark.schema import table_schema as schema
-from streamhouse_spark.schema.reserved_names import INTERNAL, RESERVED_NAMES
+from streamhouse_spark.schema.table_schema import INTERNAL, RESERVED_NAMES
 from streamhouse_spark.warehouse import creation
 from streamhouse_spark.warehouse.preview import first_rows
 

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import SchemaMismatchError
-from streamhouse_spark.schema.reserved_names import RESERVED_NAMES, RESERVED_PREFIXES
-from streamhouse_spark.schema.table_schema import Column, TableSchema
+from streamhouse_spark.schema.table_schema import RESERVED_NAMES, RESERVED_PREFIXES, Column, TableSchema
 
 ORDERS = (
     "order_id BIGINT NOT NULL COMMENT 'key', customer STRING, amount DECIMAL(12,2), ts TIMESTAMP, tags ARRAY<STRING>"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.schema.ddl import parse_type
-from streamhouse_spark.schema.type_promotion import make_cast
+from streamhouse_spark.schema.evolution import make_cast
 
 STRUCT = "struct<a:int,b:struct<x:int,y:string>>"
 SHAPES = [

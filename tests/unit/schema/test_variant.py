@@ -14,15 +14,17 @@ from streamhouse_spark.schema import ddl, nested_fields
 from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 from streamhouse_spark.schema.variant import (
+    BYTES_MAX,
     VARIANT,
     as_variant,
+    decode_variant,
+    encode_variant,
     first_malformed,
     holds_variant,
     is_struct,
     is_variant,
     without_null_parts,
 )
-from streamhouse_spark.schema.variant_values import BYTES_MAX, decode_variant, encode_variant
 
 SCHEMA = TableSchema.of("id int, v variant")
 PLAIN = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])

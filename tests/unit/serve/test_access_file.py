@@ -10,9 +10,16 @@ from doc_pages import ROOT
 from faults.sim import SimClock
 from streamhouse_spark import InvalidNameError, InvalidOptionError
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.serve.access import Access
-from streamhouse_spark.serve.access_file import ReloadingAcl, parse_access, parse_tokens
-from streamhouse_spark.serve.rights import ALL_TABLES, ANONYMOUS, Client, parse_pattern
+from streamhouse_spark.serve.acl import (
+    ALL_TABLES,
+    ANONYMOUS,
+    Access,
+    Client,
+    ReloadingAcl,
+    parse_access,
+    parse_pattern,
+    parse_tokens,
+)
 
 SHOP, BOARD = "shop-0123456789abcdef", "board-fedcba9876543210"
 

@@ -14,16 +14,14 @@ from kit.certificates import own_certificate
 from kit.flight_client import Client, command, flights, told
 from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, StorageError, Warehouse
-from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.acl import Access, digest_of, parse_pattern
+from streamhouse_spark.serve.acl import Client as Rights
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.flight import server as served_flight
 from streamhouse_spark.serve.flight.middleware import address_of
 from streamhouse_spark.serve.flight.server import FlightServer
-from streamhouse_spark.serve.listen_address import ListenAddress
-from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import Client as Rights
-from streamhouse_spark.serve.rights import parse_pattern
+from streamhouse_spark.serve.options import ListenAddress, ServeOptions
 
 TOKENS = {"none": "token-of-none", "shop": "token-of-shop", "board": "token-of-board"}
 CLIENTS = {

@@ -14,12 +14,11 @@ import pytest
 from kit.serving import served
 from kit.waiting import wait_for
 from streamhouse_spark import Warehouse
-from streamhouse_spark.log.commits.log_position import LogPosition
-from streamhouse_spark.serve import followers
-from streamhouse_spark.serve.access import Access, digest_of
-from streamhouse_spark.serve.followers import EVENT_BYTES_MAX, EVENT_ROWS_MAX, tail_events
+from streamhouse_spark.log.consumers import LogPosition
+from streamhouse_spark.serve import rest_api
+from streamhouse_spark.serve.acl import ALL_TABLES, Access, Client, digest_of
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import ALL_TABLES, Client
+from streamhouse_spark.serve.rest_api import EVENT_BYTES_MAX, EVENT_ROWS_MAX, tail_events
 
 CHANGES = "/api/v1/tables/s.t/changes?from="
 TOKENS = {"ann": "token-of-ann-in-tests", "bob": "token-of-bob-in-tests"}
@@ -65,7 +64,7 @@ def test_a_client_goes_on_behind_each_event(table):
 
 def test_a_client_that_reads_nothing_makes_one_event(table, monkeypatch):
     made = []
-    monkeypatch.setattr(followers, "encode_row_texts", lambda rows: made.append(rows.num_rows) or [])
+    monkeypatch.setattr(rest_api, "encode_row_texts", lambda rows: made.append(rows.num_rows) or [])
     list(islice(tail_events(table.tail("earliest", include_metadata=True, until_ms=0)), 1))
     assert len(made) == 1
 
@@ -87,7 +86,7 @@ def followed_at_once(url, num, clients=(None,)):
 
 
 def test_the_limit_holds_for_clients_that_come_at_the_same_time(warehouse, table, monkeypatch):
-    monkeypatch.setattr(followers, "FOLLOWERS_MAX", 4)
+    monkeypatch.setattr(rest_api, "FOLLOWERS_MAX", 4)
     with served(warehouse, ServeOptions(lambda: ACCESS)) as url, ExitStack() as stack:
         connections, statuses = followed_at_once(url, 16, ("ann", "bob"))
         assert statuses == [200] * 4 + [429] * 12
@@ -104,7 +103,7 @@ def test_the_limit_holds_for_clients_that_come_at_the_same_time(warehouse, table
 
 @pytest.mark.parametrize("has_tokens", [True, False])
 def test_one_client_keeps_no_other_out(warehouse, table, monkeypatch, has_tokens):
-    monkeypatch.setattr(followers, "FOLLOWERS_OF_CLIENT_MAX", 3)
+    monkeypatch.setattr(rest_api, "FOLLOWERS_OF_CLIENT_MAX", 3)
     options = ServeOptions(lambda: ACCESS) if has_tokens else ServeOptions()
     with served(warehouse, options) as url, ExitStack() as stack:
         connections, statuses = followed_at_once(url, 8, ("ann" if has_tokens else None,))
@@ -118,7 +117,7 @@ def test_one_client_keeps_no_other_out(warehouse, table, monkeypatch, has_tokens
 
 
 def test_a_follower_that_is_refused_is_not_counted(warehouse, table, monkeypatch):
-    monkeypatch.setattr(followers, "FOLLOWERS_MAX", 2)
+    monkeypatch.setattr(rest_api, "FOLLOWERS_MAX", 2)
     with served(warehouse) as url:
         for _ in range(5):
             connection, status = follow(url, start="x")

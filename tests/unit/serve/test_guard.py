@@ -12,13 +12,12 @@ from starlette.routing import Mount, Route
 from faults.sim import SimClock
 from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, Warehouse
-from streamhouse_spark.serve import admission
-from streamhouse_spark.serve.access import Access, digest_of
-from streamhouse_spark.serve.admission import RateLimit
+from streamhouse_spark.serve import auth
+from streamhouse_spark.serve.acl import Access, Client, digest_of, parse_pattern
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
+from streamhouse_spark.serve.auth import RateLimit
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import Client, parse_pattern
 
 TOKENS = {"none": "token-of-none", "shop": "token-of-shop", "board": "token-of-board"}
 CLIENTS = {
@@ -114,7 +113,7 @@ def test_names_are_the_same_however_they_are_written(app):
 
 
 def test_wrong_tokens(app, monkeypatch):
-    monkeypatch.setattr(admission, "_WRONG_TOKENS_PER_S", 0.01)
+    monkeypatch.setattr(auth, "_WRONG_TOKENS_PER_S", 0.01)
     assert [client_of(app, None).get("/api/v1/tables").status_code for _ in range(3)] == [401, 429, 429]
     answer = client_of(app, None).get("/iceberg/v1/namespaces")
     assert answer.json()["error"]["type"] == "TooManyRequestsException"

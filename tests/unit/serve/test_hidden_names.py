@@ -11,13 +11,11 @@ from pyarrow import flight
 
 from kit.serving import http_client
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.acl import Access, Client, digest_of, parse_pattern
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.flight.server import FlightServer
-from streamhouse_spark.serve.listen_address import ListenAddress
-from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import Client, parse_pattern
+from streamhouse_spark.serve.options import ListenAddress, ServeOptions
 
 TOKEN = "token-of-the-public-client"
 ACCESS = Access(

@@ -8,12 +8,12 @@ import pytest
 
 from kit.network import arrow_stream
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve import body_codecs, rest_api
-from streamhouse_spark.serve.followers import tail_events
+from streamhouse_spark.serve import rest_api, row_bodies
+from streamhouse_spark.serve.rest_api import tail_events
 from streamhouse_spark.write.untrusted_arrow import IpcLimits
 
 ROWS = "/api/v1/tables/s.t/rows"
-ARROW = {"Content-Type": body_codecs.ARROW}
+ARROW = {"Content-Type": row_bodies.ARROW}
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_arrow_that_would_end_the_process(client, warehouse, more):
 def test_arrow_of_more_rows_than_it_has_bytes(client, monkeypatch):
     body = arrow_stream(pa.table({"s": pa.nulls(10**9)}))
     assert "more than 4,194,304 rows" in message(client.post(ROWS, content=body, headers=ARROW))
-    monkeypatch.setattr(body_codecs, "_LIMITS", IpcLimits(rows=10, bytes=1 << 20))
+    monkeypatch.setattr(row_bodies, "_LIMITS", IpcLimits(rows=10, bytes=1 << 20))
     body = arrow_stream(pa.table({"id": range(11)}))
     assert "more than 10 rows" in message(client.post(ROWS, content=body, headers=ARROW))
 
@@ -55,10 +55,10 @@ def test_arrow_of_more_rows_than_it_has_bytes(client, monkeypatch):
 def test_times_beyond_the_year_9999_come_back_in_every_form(client, warehouse, column):
     name = "y" if pa.types.is_date(column.type) else "t"
     assert client.post(ROWS, content=arrow_stream(pa.table({name: column})), headers=ARROW).status_code == 200
-    for kind in (body_codecs.JSON, body_codecs.JSON_LINES, body_codecs.CSV):
+    for kind in (row_bodies.JSON, row_bodies.JSON_LINES, row_bodies.CSV):
         given = client.get(f"{ROWS}?limit=1&columns={name}", headers={"Accept": kind}).content
         assert client.post(ROWS, content=given, headers={"Content-Type": kind}).status_code == 200
-    answer = client.get(ROWS, headers={"Accept": body_codecs.ARROW})
+    answer = client.get(ROWS, headers={"Accept": row_bodies.ARROW})
     found = pa.ipc.open_stream(answer.content).read_all()[name].combine_chunks()
     assert found.equals(pa.concat_arrays([column] * 4))
     tail = warehouse.table("s.t").tail("earliest", include_metadata=True, until_ms=0)

@@ -12,10 +12,9 @@ from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.serve import rest_api
-from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.acl import ALL_TABLES, Access, Client, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import ALL_TABLES, Client
 
 UUID = "8e03978e-40d5-43dd-bc93-6894a57f9324"
 KEY = {"Idempotency-Key": UUID}

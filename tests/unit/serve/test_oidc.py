@@ -13,8 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from streamhouse_spark import StorageError
-from streamhouse_spark.serve.oidc import SigningKeys, TokenIssuer
-from streamhouse_spark.serve.rights import ALL_TABLES, Client
+from streamhouse_spark.serve.acl import ALL_TABLES, Client, SigningKeys, TokenIssuer
 
 ISSUER, AUDIENCE = "https://id.example.com/realm", "streamhouse"
 FIRST = rsa.generate_private_key(public_exponent=65537, key_size=2048)

@@ -11,8 +11,8 @@ from kit.browser import CHROMIUM, browser
 from kit.serving import served
 from kit.tables import tier
 from streamhouse_spark import StorageError, Transaction, Warehouse
-from streamhouse_spark.log.lifecycle.tiering_failures import describe_failure, note_failure
-from streamhouse_spark.serve import overview
+from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.serve import app
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 PICTURES = os.environ.get("STREAMHOUSE_TEST_PICTURES")
@@ -22,7 +22,7 @@ LABELS = "[...document.querySelectorAll('svg.chart')].map(e => e.ariaLabel)"
 
 @pytest.fixture
 def warehouse(tmp_path, monkeypatch):
-    monkeypatch.setattr(overview, "REFRESH_MS", 0)
+    monkeypatch.setattr(app, "REFRESH_MS", 0)
     warehouse = Warehouse(str(tmp_path / "wh"))
     warehouse.create_table("sales.orders", "id BIGINT, amount DOUBLE").append([{"id": n} for n in range(40)])
     warehouse.create_table("sales.clicks", "id BIGINT")

@@ -8,7 +8,7 @@ import pytest
 
 from storage.policies import allows
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.serve.iceberg.read_policy import read_policy
+from streamhouse_spark.serve.iceberg.vending import read_policy
 
 PREFIXES = ["team/wh/lake/sales/orders/", "team/wh/lake/.virtual/0f0e-"]
 

@@ -13,11 +13,12 @@ from kit.network import arrow_stream
 from kit.serving import http_client, served
 from kit.waiting import wait_for
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve import followers, rest_api
-from streamhouse_spark.serve.access_file import parse_tokens
+from streamhouse_spark.serve import rest_api
+from streamhouse_spark.serve import rest_api as followers
+from streamhouse_spark.serve.acl import parse_tokens
 from streamhouse_spark.serve.app import make_app
+from streamhouse_spark.serve.app_context import OpenTables
 from streamhouse_spark.serve.metrics import ServerCounters
-from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.options import ServeOptions
 
 ROWS = "/api/v1/tables/sales.orders/rows"

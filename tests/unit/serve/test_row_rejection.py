@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from kit.network import arrow_stream
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve import rest_api, row_rejection
-from streamhouse_spark.serve.body_codecs import ARROW, CSV, JSON, JSON_LINES
-from streamhouse_spark.serve.row_rejection import parse_body
+from streamhouse_spark.serve import rest_api, row_bodies
+from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, JSON_LINES, parse_body
 from streamhouse_spark.write.file_readers import CsvOptions
 
 ROWS = "/api/v1/tables/sales.orders/rows"
@@ -92,7 +91,7 @@ def test_generated_columns_are_looked_at_too(client, warehouse):
 
 
 def test_too_many_are_refused_whole(client, monkeypatch):
-    monkeypatch.setattr(row_rejection, "BAD_ROWS_MAX", 3)
+    monkeypatch.setattr(row_bodies, "BAD_ROWS_MAX", 3)
     answer = client.post(f"{ROWS}?bad_rows=skip", json=[{"id": 1}, *[{"id": 0}] * 4])
     assert answer.status_code == 400
     assert "more than 3 of 5 rows do not fit, and nothing was written; the first is row 1" in answer.text

@@ -11,9 +11,9 @@ import pytest
 
 from kit.network import arrow_stream
 from streamhouse_spark import Warehouse
-from streamhouse_spark.schema.variant_values import encode_variant
-from streamhouse_spark.serve.body_codecs import ARROW, CSV, JSON, JSON_LINES
-from streamhouse_spark.serve.followers import tail_events
+from streamhouse_spark.schema.variant import encode_variant
+from streamhouse_spark.serve.rest_api import tail_events
+from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, JSON_LINES
 
 ALL_TYPES = """id BIGINT NOT NULL, b BOOLEAN, i TINYINT, s SMALLINT, n INT, f FLOAT, d DOUBLE, e DECIMAL(38,10),
 t STRING, c CHAR(3), h VARCHAR(3), x BINARY, y DATE, z TIMESTAMP, w TIMESTAMP_NTZ, a ARRAY<BINARY>,

@@ -8,10 +8,8 @@ from kit.browser import CHROMIUM, browser
 from kit.raw_http import Answer, exchange
 from kit.serving import served
 from streamhouse_spark import InvalidOptionError, Warehouse
-from streamhouse_spark.serve.access import Access, digest_of
-from streamhouse_spark.serve.listen_address import ListenAddress
-from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.serve.rights import ALL_TABLES, Client
+from streamhouse_spark.serve.acl import ALL_TABLES, Access, Client, digest_of
+from streamhouse_spark.serve.options import ListenAddress, ServeOptions
 from streamhouse_spark.serve.same_site import AllowedSites
 
 ROWS = "/api/v1/tables/s.t/rows"

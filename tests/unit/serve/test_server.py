@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.serve.access import Access, digest_of
-from streamhouse_spark.serve.listen_address import ListenAddress
-from streamhouse_spark.serve.rights import ANONYMOUS
+from streamhouse_spark.serve.acl import ANONYMOUS, Access, digest_of
+from streamhouse_spark.serve.options import ListenAddress
 
 TOKENS = Access({digest_of("0123456789abcdef"): ANONYMOUS})
 

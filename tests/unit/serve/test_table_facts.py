@@ -7,11 +7,11 @@ import pytest
 from kit.serving import http_client
 from kit.tables import tier
 from streamhouse_spark import StorageError, Transaction, Warehouse
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.log.lifecycle.tiering_failures import describe_failure, note_failure
-from streamhouse_spark.serve import overview
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
+from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.serve import app
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.table_facts import describe_failures, describe_table
+from streamhouse_spark.serve.rest_api import describe_failures, describe_table
 from streamhouse_spark.table.refresh_commit import pause_refreshes
 
 
@@ -97,7 +97,7 @@ def test_rounds_that_failed_until_one_succeeds(table):
 
 def test_the_overview_and_metrics_name_tables_whose_rounds_fail(table, monkeypatch):
     """The note is asked for where rows wait too long, and nowhere else."""
-    monkeypatch.setattr(overview, "REFRESH_MS", 0)
+    monkeypatch.setattr(app, "REFRESH_MS", 0)
     table.append([{"id": 1, "name": "x"}])
     note(table, ago_ms=5_000)
     client = http_client(make_app(Warehouse(table.storage.url)))

@@ -11,11 +11,11 @@ from faults.faulty_storage import FaultyStorage
 from kit.waiting import wait_for
 from streamhouse_spark import LakeMismatchError, TableNotFoundError, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.log.lifecycle.tiering_failures import list_failures
-from streamhouse_spark.service import failure_log, tiering_service
-from streamhouse_spark.service.failure_log import FailureNotes
-from streamhouse_spark.service.tiering_service import Service, StopRequested
-from streamhouse_spark.table.log_maintenance import maintain
+from streamhouse_spark.log.tiering_failures import list_failures
+from streamhouse_spark.service import tiering_service
+from streamhouse_spark.service import tiering_service as failure_log
+from streamhouse_spark.service.tiering_service import FailureNotes, Service, StopRequested
+from streamhouse_spark.table.maintenance.log import maintain
 from streamhouse_spark.warehouse.process_cache import Connection
 
 
@@ -114,7 +114,7 @@ def service(warehouse_path, monkeypatch):
 
 def test_a_service_notes_rounds_and_maintenance_that_fail_and_that_they_succeed(service, monkeypatch):
     table, tasks, running = service
-    monkeypatch.setattr("streamhouse_spark.service.maintenance_scheduler.maintain", _failing)
+    monkeypatch.setattr("streamhouse_spark.service.tiering_service.maintain", _failing)
     table.append([{"id": 1}])
     wait_for(lambda: any(one.times >= 2 for one in list_failures(table.storage, table.uuid)), "two failures")
     failed = list_failures(table.storage, table.uuid)[0]
@@ -124,7 +124,7 @@ def test_a_service_notes_rounds_and_maintenance_that_fail_and_that_they_succeed(
     tasks.error = None
     wait_for(lambda: table.refresh().lake is not None, "a round")
     wait_for(lambda: "maintenance" in {f.work for f in list_failures(table.storage, table.uuid)}, "failed upkeep")
-    monkeypatch.setattr("streamhouse_spark.service.maintenance_scheduler.maintain", maintain)
+    monkeypatch.setattr("streamhouse_spark.service.tiering_service.maintain", maintain)
     wait_for(lambda: all(f.is_over(table.refresh()) for f in list_failures(table.storage, table.uuid)), "an end")
     wait_for(lambda: running.status()[0].upkeep.error is None, "upkeep")
 

@@ -11,17 +11,17 @@ from kit.tables import TableCase, tier
 from soak.lake_rounds import rounds_in_memory
 from streamhouse_spark import CommitConflictError, StorageError
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.service import maintenance_scheduler as tiering_upkeep
+from streamhouse_spark.lake.types import CompactReport
 from streamhouse_spark.service import tiering_service
-from streamhouse_spark.service.maintenance_scheduler import (
+from streamhouse_spark.service import tiering_service as tiering_upkeep
+from streamhouse_spark.service.tiering_service import (
     MAINTENANCE_MS,
     ORPHANS_MS,
     MaintenanceRunner,
     MaintenanceStatus,
+    Service,
 )
-from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.process_cache import Connection
 
 HOUR_MS = 3600 * 1000

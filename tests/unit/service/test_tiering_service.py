@@ -9,7 +9,7 @@ import threading
 import streamhouse_spark as sh
 from kit.waiting import wait_for
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
-from streamhouse_spark.service import maintenance_scheduler as tiering_upkeep
+from streamhouse_spark.service import tiering_service as tiering_upkeep
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.process_cache import Connection
 

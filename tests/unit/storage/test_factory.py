@@ -12,7 +12,7 @@ from streamhouse_spark.storage import factory as stores
 from streamhouse_spark.storage.factory import network_file_system, storage_for
 from streamhouse_spark.storage.hdfs.storage import HdfsStorage
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.remote.blob_storage import BlobStorage
+from streamhouse_spark.storage.remote.storage import BlobStorage
 from streamhouse_spark.storage.s3.storage import S3Storage
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.storage import local_commit_lock
-from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.local_commit_lock import LocalCommitLock, only_process
+from streamhouse_spark.storage import local
+from streamhouse_spark.storage.local import LocalCommitLock, LocalStorage, only_process
 
 S_MAX = 60
 
@@ -35,7 +34,7 @@ def is_locked(path: Path) -> bool:
 
 
 def test_another_process_waits_until_the_lock_is_released(path, monkeypatch):
-    monkeypatch.setattr(local_commit_lock, "WAIT_MS_MAX", 1000 * S_MAX)
+    monkeypatch.setattr(local, "WAIT_MS_MAX", 1000 * S_MAX)
     events: list[str] = []
 
     def wait() -> None:

@@ -17,10 +17,10 @@ from streamhouse_spark import (
     TableNotFoundError,
     Warehouse,
 )
-from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.expressions.filters import ArrowFilter
+from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.segments.segment_skipping import segment_may_match
-from streamhouse_spark.query.filter_parsing import ArrowFilter
+from streamhouse_spark.log.data_skipping import segment_may_match
 
 NAME = "sales.orders"
 TABLE = TableCase(NAME, "id bigint not null, text string", properties={"table.log.ttl": "1d"})

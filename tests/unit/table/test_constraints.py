@@ -16,9 +16,9 @@ from streamhouse_spark import (
     InvalidOptionError,
     Table,
 )
-from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.schema.constraints.check_constraint import parse_checks
+from streamhouse_spark.expressions.check_constraints import parse_checks
+from streamhouse_spark.log import checkpoint as checkpoint_module
+from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.table.add_constraint import ConstraintValidation, RevalidateError
 
 POSITIVE = "table.constraint.positive"

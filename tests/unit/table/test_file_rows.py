@@ -18,6 +18,7 @@ from kit.tables import require_verified, tier
 from property.stream_driver import Query
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.dml import delete
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -27,25 +28,24 @@ from streamhouse_spark.errors import (
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_offset_file
 from streamhouse_spark.lake.tiering import job
-from streamhouse_spark.log.commits import checkpoint
-from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log import checkpoint
+from streamhouse_spark.log.checkpoint import as_stored
+from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.read_version import ReadVersion
+from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
-from streamhouse_spark.read.change_feed.commit_changes import plan_changes
-from streamhouse_spark.read.delete_filter import require_undeleted
-from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.log.state import fold
+from streamhouse_spark.read.change_feed.planning import plan_changes
+from streamhouse_spark.read.offset_scan import require_undeleted
 from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_planning import Pruning
 from streamhouse_spark.read.scan_tasks import FileRowsScanTask, ScanPlan, task_from_json
-from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partitions_table import count_partitions
-from streamhouse_spark.table.rollback import rollback_to_version
 from streamhouse_spark.table.system_views import open_view
+from streamhouse_spark.table.versioning.rollback import rollback_to_version
 from unit.lake.paimon.test_commit_races import Renaming
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -351,7 +351,7 @@ class TestConflicts:
         other_process().table(NAME).delete(where=[("id", "=", 1)])
         (deletion,) = table.refresh().deletions
         with pytest.raises(CommitConflictError, match=r"the row at position 1 of .* was deleted by another"):
-            row_deletion.commit_deletion(table, {}, read, files=deletion.files)
+            delete.commit_deletion(table, {}, read, files=deletion.files)
 
     def test_deletions_of_different_rows_and_an_append_do_not_conflict(self, table, other_process):
         state = table.refresh()
@@ -359,7 +359,7 @@ class TestConflicts:
         other_process().table(NAME).append([row(9)])
         (deletion,) = table.refresh().deletions
         (name,) = deletion.files
-        assert row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(2)}) == 1
+        assert delete.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(2)}) == 1
         assert ids(table.to_arrow()) == [0, 3, 4, 5, 9]
 
     def test_a_concurrent_round_does_not_conflict_if_the_files_stay(self, table, engine, other_process):
@@ -375,7 +375,7 @@ class TestConflicts:
         other.lake.compact()
         assert table.refresh().lake.snapshot_id != state.lake.snapshot_id
         name = file_with(table, 0)
-        assert row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(1)}) == 1
+        assert delete.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(1)}) == 1
         assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 11, 12, 13]
         tier(table)
         assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5, 11, 12, 13]
@@ -387,7 +387,7 @@ class TestConflicts:
         table.append([row(9)])
         tier(table)
         with pytest.raises(CommitConflictError, match="may have other files"):
-            row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(1)})
+            delete.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(1)})
         assert table.delete(where=[("id", "=", 1)]) == 1, "looked for anew"
         assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 9]
 
@@ -408,7 +408,7 @@ class TestConflicts:
         other.delete(where=[("id", "=", number)])
         tier(other)
         with pytest.raises(CommitConflictError, match=reason):
-            row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(1)})
+            delete.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(1)})
         assert table.delete(where=[("id", "=", 1)]) == (number != 1), "looked for anew"
         tier(table)
         assert engine.ids(table) == [n for n in range(6) if n not in (1, number)]
@@ -438,15 +438,15 @@ class TestConflicts:
 
 def delete_after(table, happens):
     """Delete a row while `happens` runs after the rows are read and before their places are resolved."""
-    right = row_deletion.locate_row_ids
+    right = delete.locate_row_ids
 
     def places(*args):
         happens()
         return right(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_deletion, "locate_row_ids", places)
-        patch.setattr(row_deletion, "_CONFLICTS_MAX", 0)
+        patch.setattr(delete, "locate_row_ids", places)
+        patch.setattr(delete, "_CONFLICTS_MAX", 0)
         table.delete(where=[("id", "=", 1)])
 
 
@@ -848,7 +848,7 @@ class TestRounds:
         table = engine.adopted([1, 2, 2, 3])
         state = table.refresh()
         files = {file_with(table, 1): runs(1)}
-        row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files=files)
+        delete.commit_deletion(table, {}, ReadVersion.of(state), files=files)
         with monkeypatch.context() as patch:
             patch.setattr(job, "record_snapshot", lambda *_: None)
             tier(table)

@@ -9,9 +9,9 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import ConstraintViolatedError, FormatVersionError, InvalidOptionError, Warehouse, relocate
-from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log import checkpoint as checkpoint_module
+from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
+from streamhouse_spark.log.record import read_record
 
 COLUMNS = "id INT, ts TIMESTAMP, day DATE, n INT, twice INT"
 EXPRESSIONS = {"table.generated.day": "CAST(ts AS DATE)", "table.generated.twice": "n * 2"}

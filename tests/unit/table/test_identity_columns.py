@@ -13,8 +13,8 @@ from faults.scenarios import LAKE, PAIMON
 from kit.tables import tier
 from streamhouse_spark import Transaction, Warehouse, relocate
 from streamhouse_spark.errors import ConstraintViolatedError, FormatVersionError, InvalidOptionError
-from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
+from streamhouse_spark.log import checkpoint as checkpoint_module
+from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
 
 ALWAYS = {"table.identity.id": "ALWAYS"}
 BY_DEFAULT = {"table.identity.id": "by default start with 10 increment by -5"}

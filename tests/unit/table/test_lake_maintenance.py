@@ -6,8 +6,8 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, TableNotFoundError
-from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, ManifestReport
-from streamhouse_spark.table import lake_maintenance as lake_upkeep
+from streamhouse_spark.lake.types import CompactReport, ExpireReport, ManifestReport
+from streamhouse_spark.table.maintenance import lake as lake_upkeep
 
 HOUR_MS = 3600 * 1000
 

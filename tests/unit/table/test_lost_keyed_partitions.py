@@ -17,7 +17,7 @@ from kit.change_replay import changes, replayed, version
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.table.rollback import rollback_to_version
+from streamhouse_spark.table.versioning.rollback import rollback_to_version
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 NAME = "sales.orders"

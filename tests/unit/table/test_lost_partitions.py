@@ -15,11 +15,11 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.lake.tiering import record_snapshot
+from streamhouse_spark.log.checkpoint import as_stored
 from streamhouse_spark.log.commit_reader import find_partition_drop, iter_records_backwards
-from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.delete_vectors import PartitionDropRows
-from streamhouse_spark.table import partitions
-from streamhouse_spark.table.rollback import rollback_to_version
+from streamhouse_spark.log.delete_vectors import PartitionDropRows
+from streamhouse_spark.table import drop_partition
+from streamhouse_spark.table.versioning.rollback import rollback_to_version
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 EU = {"region": "eu"}
@@ -47,7 +47,7 @@ def require_told(table, before: int, gone: list[int]) -> None:
 def dropped_in_the_lake_alone(table, monkeypatch) -> None:
     """The process dies between the lake's commit and the log's record."""
     with monkeypatch.context() as patch:
-        patch.setattr(partitions, "_record_drop", lambda *_: False)
+        patch.setattr(drop_partition, "_record_drop", lambda *_: False)
         table.drop_partition(EU)
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetRange, SchemaMismatchError
-from streamhouse_spark.lake.model.values import CompactReport
+from streamhouse_spark.expressions.filters import Projection, parse_filter
 from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import parse_cluster_mark
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
-from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.table import lake_maintenance
+from streamhouse_spark.lake.types import CompactReport
+from streamhouse_spark.table.maintenance import lake as lake_maintenance
 
 COLUMNS = "id BIGINT, a INT, b INT, name STRING, day DATE"
 ROUNDS, ROWS = 5, 400
@@ -209,7 +209,7 @@ def test_rows_that_were_deleted_meanwhile_stay_deleted(table, monkeypatch):
         tier(table)
         return added
 
-    monkeypatch.setattr("streamhouse_spark.lake.iceberg.maintenance.compaction.write_cluster", late)
+    monkeypatch.setattr("streamhouse_spark.lake.iceberg.compaction.write_cluster", late)
     with pytest.raises(CommitConflictError, match="rows were deleted while files were being merged"):
         table.lake.optimize("a")
     assert 500 not in table.lake.to_arrow()["a"].to_pylist()
@@ -224,7 +224,7 @@ def test_rows_that_were_tiered_meanwhile_are_there(table, monkeypatch):
         tier(table)
         return added
 
-    monkeypatch.setattr("streamhouse_spark.lake.iceberg.maintenance.compaction.write_cluster", late)
+    monkeypatch.setattr("streamhouse_spark.lake.iceberg.compaction.write_cluster", late)
     lake = table.open_lake()
     lake_maintenance.optimize(table, lake, "a")
     assert by_offset(table)[0] == lake_rows(table)["id"].to_pylist() == list(range(table.to_arrow().num_rows))

@@ -18,10 +18,10 @@ from streamhouse_spark import (
     TableNotFoundError,
     Transaction,
 )
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.read.history import history_rows
-from streamhouse_spark.table.overwrite import OverwriteTarget, commit_replacement
-from streamhouse_spark.table.rewrite_validation import condition_filter
+from streamhouse_spark.dml.overwrite import OverwriteTarget, commit_replacement
+from streamhouse_spark.dml.validation import condition_filter
+from streamhouse_spark.log.read_version import ReadVersion
+from streamhouse_spark.read.system_tables import history_rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}

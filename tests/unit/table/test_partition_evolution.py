@@ -21,16 +21,16 @@ from streamhouse_spark import (
     SchemaMismatchError,
     Table,
 )
-from streamhouse_spark.config.view_definition import VIEW
+from streamhouse_spark.config.table_properties import VIEW
+from streamhouse_spark.dml.overwrite import OverwriteTarget
+from streamhouse_spark.lake.iceberg import compaction
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.checkpoint import as_stored, write_checkpoint
-from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.lifecycle.retention import plan_trim
-from streamhouse_spark.table import set_partitioning
-from streamhouse_spark.table.overwrite import OverwriteTarget
+from streamhouse_spark.log import checkpoint as checkpoint_module
+from streamhouse_spark.log.checkpoint import as_stored, write_checkpoint
+from streamhouse_spark.log.gc.retention import plan_trim
+from streamhouse_spark.log.record import read_record
+from streamhouse_spark.table import alter
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, ts TIMESTAMP, region STRING, day DATE"
@@ -191,7 +191,7 @@ class TestTheRecord:
         assert all(t.refresh().former_partitionings == () for t in (paimon, expiring, keyed, branched))
         view = replace(branched.state, properties={VIEW: "select 1"})
         with pytest.raises(InvalidOptionError, match="is a materialized view"):
-            set_partitioning._require_supported(view)
+            alter._require_supported(view)
 
 
 class TestTheLake:

@@ -8,8 +8,8 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.log.lifecycle.retention import plan_trim
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.table.system_views import open_view
 
 DAY_MS = 86_400_000

@@ -20,16 +20,15 @@ from streamhouse_spark.errors import (
     StorageError,
     TableNotFoundError,
 )
-from streamhouse_spark.kv import partition_delete
-from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
+from streamhouse_spark.kv import partition_overwrite
+from streamhouse_spark.kv.tablet import Tablet, close_tablets
 from streamhouse_spark.lake.tiering import record_snapshot
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
-from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table import partitions as partition_life
+from streamhouse_spark.table import drop_partition as partition_life
 from streamhouse_spark.table.system_views import open_view
 
 MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
@@ -335,7 +334,7 @@ def test_by_key_counted_where_the_recorded_snapshot_was_expired(keyed):
 
 
 def test_by_key_in_bounded_steps_on_a_new_host(keyed, own_cache, monkeypatch, clock):
-    monkeypatch.setattr(partition_delete, "SEGMENT_BYTES", 1)
+    monkeypatch.setattr(partition_overwrite, "SEGMENT_BYTES", 1)
     monkeypatch.setattr("streamhouse_spark.kv.tablet.ITEMS_PER_STEP", 16)
     keyed.upsert(people(0, 100) + people(0, 10, TUE))
     clock.advance(2 * HOUR_MS)
@@ -355,7 +354,7 @@ def test_by_key_in_bounded_steps_on_a_new_host(keyed, own_cache, monkeypatch, cl
 def test_by_key_rows_of_a_faster_writer_go_too(keyed, monkeypatch):
     keyed.upsert(people(0, 20))
     rival = Warehouse("wh", storage=keyed.storage, world=keyed.world).table("sales.people")
-    scanned = partition_delete.PartitionDelete._stage_deletions
+    scanned = partition_overwrite.PartitionDelete._stage_deletions
     writes = iter([people(5, 1), people(100, 3), people(200, 1, TUE)])
 
     def slow(*args):
@@ -364,7 +363,7 @@ def test_by_key_rows_of_a_faster_writer_go_too(keyed, monkeypatch):
             rival.upsert([{**row, "n": -1} for row in batch])
         return found
 
-    monkeypatch.setattr(partition_delete.PartitionDelete, "_stage_deletions", slow)
+    monkeypatch.setattr(partition_overwrite.PartitionDelete, "_stage_deletions", slow)
     assert keyed.drop_partition({"day": MON}).rows == 23
     assert keyed.to_arrow().select(["id", "day"]).to_pylist() == [{"id": 200, "day": TUE}]
     assert keyed.lookup([{"id": 5, "day": MON}])["_found"].to_pylist() == [False]
@@ -373,14 +372,14 @@ def test_by_key_rows_of_a_faster_writer_go_too(keyed, monkeypatch):
 def test_by_key_where_another_process_of_this_host_is_ahead(keyed, monkeypatch):
     keyed.upsert(people(0, 20))
     rival = Warehouse("wh", storage=keyed.storage, world=keyed.world).table("sales.people")
-    catch_up, late = partition_delete.catch_up, iter([people(5, 1), people(100, 3)])
+    catch_up, late = partition_overwrite.catch_up, iter([people(5, 1), people(100, 3)])
 
     def overtaken(*args):
         catch_up(*args)
         if (batch := next(late, None)) is not None:
             rival.upsert([{**row, "n": -1} for row in batch])
 
-    monkeypatch.setattr(partition_delete, "catch_up", overtaken)
+    monkeypatch.setattr(partition_overwrite, "catch_up", overtaken)
     assert keyed.drop_partition({"day": MON}).rows == 23
     assert keyed.to_arrow().num_rows == 0
     deleted = open_view(keyed, "changelog").to_arrow().filter(pc.field("_change_type") == "delete")

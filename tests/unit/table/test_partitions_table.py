@@ -13,7 +13,7 @@ from pyiceberg.table import FileScanTask
 from kit.tables import tier
 from streamhouse_spark import InvalidNameError, Warehouse
 from streamhouse_spark.kv import kv_snapshots
-from streamhouse_spark.lake.iceberg.scan_files import _num_deleted
+from streamhouse_spark.lake.iceberg.scan import _num_deleted
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.log.segments.scan import read_split
 from streamhouse_spark.table import partitions_table as partition_inspect

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import (
     RefreshStep,
     commit_step,

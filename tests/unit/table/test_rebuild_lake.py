@@ -17,10 +17,10 @@ from streamhouse_spark import (
 from streamhouse_spark.lake.tiering import record_snapshot
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.tiering.plan import TieringTask
-from streamhouse_spark.log.commits import checkpoint
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.read.delete_filter import require_undeleted
-from streamhouse_spark.table import partitions
+from streamhouse_spark.log import checkpoint
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.read.offset_scan import require_undeleted
+from streamhouse_spark.table import drop_partition
 
 HOUR_MS = 3_600_000
 LAKES = ["iceberg", "paimon"]
@@ -211,7 +211,7 @@ def test_rows_of_a_dropped_partition_that_the_log_gave_up_are_none_to_come_back(
 
 
 def test_a_drop_that_died_before_its_record_is_named_by_the_next_round(wh, monkeypatch):
-    monkeypatch.setattr(partitions, "_record_drop", lambda *_: True)
+    monkeypatch.setattr(drop_partition, "_record_drop", lambda *_: True)
     table = partitioned(wh, "iceberg")
     assert not table.refresh().dropped_rows.named
     tier(table)

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import commit_step, lag_behind, next_step
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

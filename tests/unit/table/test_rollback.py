@@ -10,7 +10,7 @@ import pytest
 from kit.change_replay import check_history
 from kit.tables import add_rows, new_table, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.table import rollback
+from streamhouse_spark.table.versioning import rollback
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 KEY = {"primary_key": ["id"]}

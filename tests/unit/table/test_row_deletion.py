@@ -11,15 +11,15 @@ from kit.rows import ids, rows
 from kit.tables import TableCase
 from streamhouse_spark import Transaction
 from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.dml.delete import commit_deletion, make_delete_actions
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.log.commits import delete_vectors
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows
+from streamhouse_spark.log import delete_vectors
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.log.checkpoint import as_stored
+from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments import metadata_columns
 from streamhouse_spark.table.partitions_table import count_partitions
-from streamhouse_spark.table.row_deletion import commit_deletion, make_delete_actions
 from streamhouse_spark.table.system_views import changelog_batches
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pytest
 
 from streamhouse_spark import Warehouse
+from streamhouse_spark.expressions.filters import Filter
 from streamhouse_spark.lake.parquet import file_writer, footer_checksum
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.query.filter_parsing import Filter
 from streamhouse_spark.storage.memory import MemoryStorage
 
 STEP_ROWS = 2_000

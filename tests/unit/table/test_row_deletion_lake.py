@@ -19,17 +19,16 @@ from kit.rows import ids, rows
 from kit.tables import require_verified, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError, Table
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.lake.iceberg.maintenance import compaction
-from streamhouse_spark.lake.model.values import CompactReport
+from streamhouse_spark.dml.delete import commit_deletion, has_dropped_partitions
+from streamhouse_spark.lake.iceberg import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits import delete_vectors
-from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.read.delete_filter import partition_drops_as_of
-from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.lake.types import CompactReport
+from streamhouse_spark.log import delete_vectors
+from streamhouse_spark.log.checkpoint import as_stored
+from streamhouse_spark.log.read_version import ReadVersion
+from streamhouse_spark.read.offset_scan import partition_drops_as_of, plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
-from streamhouse_spark.table.row_deletion import commit_deletion, has_dropped_partitions
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 by_position = pytest.mark.parametrize("lake", ["iceberg"])

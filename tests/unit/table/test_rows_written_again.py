@@ -13,11 +13,12 @@ from kit.rows import ids
 from kit.tables import tier
 from kit.warehouses import open_warehouse
 from streamhouse_spark import CommitConflictError
-from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.config.table_properties import ADOPTED
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.table import overwrite, rollback, row_deletion
-from streamhouse_spark.table.rollback import rollback_to_version
+from streamhouse_spark.dml import delete, overwrite
+from streamhouse_spark.log.read_version import ReadVersion
+from streamhouse_spark.table.versioning import rollback
+from streamhouse_spark.table.versioning.rollback import rollback_to_version
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 OLD = list(range(6))
@@ -78,7 +79,7 @@ def require_rows(table, engine, wanted: list[int]) -> None:
 
 
 def test_a_deletion_looks_for_them_again(table, engine, written_again, monkeypatch):
-    before(monkeypatch, row_deletion, "commit_deletion", written_again)
+    before(monkeypatch, delete, "commit_deletion", written_again)
     assert table.delete(where=[("id", "in", [1, 7])]) == 2
     require_rows(table, engine, [0, 2, 3, 4, 5, 6, 8, 20])
 
@@ -136,7 +137,7 @@ def test_a_look_opens_no_file_where_all_are_ours(table, store, clock):
     table.append([row(20)])
     tier(table)
     with remote.measured() as cost:
-        row_deletion.commit_deletion(mine, {0: OffsetSet.dense(1, 1)}, read)
+        delete.commit_deletion(mine, {0: OffsetSet.dense(1, 1)}, read)
     is_adopted = ADOPTED in table.state.properties
     assert any(key.endswith(".parquet") for key in cost.keys) == is_adopted
     assert cost.depth <= (13 if is_adopted else 10), cost

@@ -7,7 +7,7 @@ import pytest
 
 from kit.tables import TableCase, tier
 from streamhouse_spark import OffsetsTrimmedError, TableNotFoundError
-from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.actions import Trim
 
 TABLE = TableCase("sales.orders", "id BIGINT, name STRING", buckets=2, properties={"bucket.key": "id"})
 

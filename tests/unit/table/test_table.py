@@ -26,8 +26,8 @@ from streamhouse_spark.errors import (
     StorageError,
     TransactionConflictError,
 )
-from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
-from streamhouse_spark.log.commits.record import RECORD_BYTES_MAX
+from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.record import RECORD_BYTES_MAX
 
 DDL = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), ts TIMESTAMP"
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)

@@ -119,7 +119,7 @@ def test_partitioned_by_any_scalar_type(memory, world, kind):
 
 @pytest.mark.parametrize("kind", [k for k in SCALAR_TYPES if k not in ("boolean", "float", "double")])
 def test_bucketed_by_any_type_that_iceberg_buckets(memory, world, kind):
-    from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
+    from streamhouse_spark.log.bucketing import iceberg_buckets
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
     wh = Warehouse("wh", storage=memory, world=world)

@@ -10,9 +10,10 @@ import pytest
 from kit.rows import ids
 from kit.tables import add, new_table, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Warehouse, relocate
-from streamhouse_spark.log.commits.checkpoint import write_checkpoint
-from streamhouse_spark.table import lake_maintenance, tags
-from streamhouse_spark.table.lake_maintenance import make_expiry_claim
+from streamhouse_spark.log.checkpoint import write_checkpoint
+from streamhouse_spark.table.maintenance import lake as lake_maintenance
+from streamhouse_spark.table.maintenance.lake import make_expiry_claim
+from streamhouse_spark.table.versioning import tags
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DAY_MS = 24 * 3600 * 1000

@@ -7,8 +7,8 @@ import pytest
 from kit.tables import TableCase
 from streamhouse_spark import OffsetRange, Transaction
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SchemaMismatchError, TableNotFoundError
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
-from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.expressions.filters import Projection
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.union_read import read_snapshot_rows
 

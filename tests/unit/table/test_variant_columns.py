@@ -8,9 +8,9 @@ import pytest
 from kit.tables import TableCase, tier
 from kit.variants import readable_rows
 from streamhouse_spark import FormatVersionError, SchemaMismatchError
-from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, Trim, action_from_json, action_to_json
-from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
+from streamhouse_spark.log import checkpoint as checkpoint_module
+from streamhouse_spark.log.actions import Create, Payload, SetSchema, Trim, action_from_json, action_to_json
+from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.schema.variant import VARIANT
 
 PAIMON = {"table.datalake.format": "paimon"}

@@ -8,8 +8,8 @@ import pytest
 from kit.serving import http_client
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step
 
@@ -95,7 +95,7 @@ def test_what_others_do_with_a_view(wh, view):
 
 def test_a_planted_bug_is_found(view, monkeypatch):
     from streamhouse_spark.kv import upsert_commit
-    from streamhouse_spark.log.commits import idempotency
+    from streamhouse_spark.log import idempotency
 
     monkeypatch.setattr(upsert_commit, "require_writable", lambda *_: None)
     with pytest.raises(InvalidOptionError, match=REFUSED):

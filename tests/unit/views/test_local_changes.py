@@ -8,16 +8,16 @@ import pytest
 
 from kit.rows import sorted_tuples
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import RefreshStep
-from streamhouse_spark.views import local_changes as module
-from streamhouse_spark.views.index_lookup import count_equal_rows, lookup_joined_rows
-from streamhouse_spark.views.ivm.delta_sql import WEIGHT
-from streamhouse_spark.views.ivm.indexed_join import IndexedSide
-from streamhouse_spark.views.local_changes import (
+from streamhouse_spark.views import local_reads as module
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT, IndexedSide
+from streamhouse_spark.views.local_reads import (
     LocalChanges,
+    count_equal_rows,
     is_mostly_changed,
+    lookup_joined_rows,
     may_be_local,
     read_changes,
     rewind_rows,

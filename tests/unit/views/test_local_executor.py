@@ -10,12 +10,10 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.views import local_executor
-from streamhouse_spark.views.ivm.column_pruning import prune_columns
-from streamhouse_spark.views.ivm.delta_sql import WEIGHT
-from streamhouse_spark.views.ivm.incremental_aggregate import RECOMPUTE, IncrementalAggregate, group_column
-from streamhouse_spark.views.ivm.indexed_join import find_indexed_sides
+from streamhouse_spark.views.ivm.aggregates import RECOMPUTE, IncrementalAggregate, group_column
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT, find_indexed_sides
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query, prune_columns
 from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, choose_identity
 from streamhouse_spark.views.local_executor import LocalRows, merge_aggregates
 

@@ -16,11 +16,11 @@ from faults.extreme_refresh import ADDED, answer, between, compiled, groups_of, 
 from faults.extreme_refresh import refresh as refresh_view
 from kit.warehouses import new_store
 from property.test_kept_extremes import OTHER, in_shares
-from streamhouse_spark.kv.tablet_registry import open_tablet
-from streamhouse_spark.log.commits.source_versions import Lineage
+from streamhouse_spark.kv.tablet import open_tablet
+from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.table.refresh_commit import RefreshStep, next_step
-from streamhouse_spark.views import delta_range as between_module
 from streamhouse_spark.views import min_max_cache
+from streamhouse_spark.views import refresh_step as between_module
 from streamhouse_spark.views.ivm.min_max import ROOM, TopKGroups, TopKState, ValueChanges
 from streamhouse_spark.views.ivm.refresh_sql import KEY
 from streamhouse_spark.views.min_max_cache import MinMaxCache, TopKCodec

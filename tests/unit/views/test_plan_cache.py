@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.config.view_definition import ViewDefinition
-from streamhouse_spark.views.plan_cache import PlanCache
+from streamhouse_spark.config.table_properties import ViewDefinition
+from streamhouse_spark.views.query_analysis import PlanCache
 
 DEFINITION = ViewDefinition("SELECT a FROM db.t", "incremental", 1_000, ("a",), "bag", {"zone": "UTC"})
 

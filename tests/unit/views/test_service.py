@@ -12,8 +12,8 @@ import pytest
 from faults.sim import SimClock
 from kit.waiting import wait_for
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
-from streamhouse_spark.log.lifecycle.claims import try_claim
+from streamhouse_spark.log.catalog.claims import try_claim
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.service.tiering_service import LISTING_MS
 from streamhouse_spark.table.refresh_commit import (
@@ -24,8 +24,7 @@ from streamhouse_spark.table.refresh_commit import (
     resume_refreshes,
 )
 from streamhouse_spark.views.refresh import RefreshReport
-from streamhouse_spark.views.service import ELSEWHERE_MS, ViewService
-from streamhouse_spark.views.view_metrics import COUNTERS, GAUGES, view_measures
+from streamhouse_spark.views.service import COUNTERS, ELSEWHERE_MS, GAUGES, ViewService, view_measures
 from streamhouse_spark.warehouse.process_cache import Connection
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from faults.sim import SimClock
 from streamhouse_spark import Warehouse
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.log.commits.source_versions import Lineage
-from streamhouse_spark.log.lifecycle.claims import CLAIM_MS, release_claim, try_claim
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
+from streamhouse_spark.log.catalog.claims import CLAIM_MS, release_claim, try_claim
+from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.table.refresh_commit import (
     RefreshStep,
     commit_step,
@@ -25,8 +25,7 @@ from streamhouse_spark.table.refresh_commit import (
 from streamhouse_spark.views import refresh
 from streamhouse_spark.views.create import create_view_table
 from streamhouse_spark.views.refresh import RefreshReport
-from streamhouse_spark.views.service import ELSEWHERE_MS, ViewService
-from streamhouse_spark.views.view_metrics import view_measures
+from streamhouse_spark.views.service import ELSEWHERE_MS, ViewService, view_measures
 from streamhouse_spark.warehouse.process_cache import Connection
 from view_histories.history import typed_commit
 from view_histories.house import House

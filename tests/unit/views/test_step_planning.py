@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from interop.foreign_iceberg import NAME, adopted, appended, rewritten, row
 from kit.tables import tier
 from streamhouse_spark.core.paths import checkpoint_key, commit_key
-from streamhouse_spark.log.commits.checkpoint import list_checkpoints
-from streamhouse_spark.log.commits.history import find_newest_within, state_at
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
+from streamhouse_spark.log.checkpoint import list_checkpoints
+from streamhouse_spark.log.history import find_newest_within, state_at
+from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import RefreshStep, full_refresh_reason, source_version
-from streamhouse_spark.views.local_changes import max_num_rows
+from streamhouse_spark.views.local_reads import max_num_rows
 from streamhouse_spark.views.step_planning import allocate_ends, allocate_rows, choose_step, covers
 
 LEFT = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 50), min_size=1)

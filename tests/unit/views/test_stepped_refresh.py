@@ -13,10 +13,10 @@ from pyspark.errors import PySparkException
 from faults.faulty_storage import Crash
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion, lineage_of
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
+from streamhouse_spark.log.transactions import Lineage, SourceVersion, lineage_of
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import local_changes, refresh, temp_views
+from streamhouse_spark.views import local_reads, refresh, temp_views
 from streamhouse_spark.views.create import create_and_refresh
 from view_histories.history import typed_commit
 from view_histories.house import House
@@ -77,7 +77,7 @@ def test_a_later_refresh_that_finds_much(house, monkeypatch):
     for _ in range(4):
         source.append([{"id": 1, "day": 1}] * 4)
     assert view.describe().rows_behind == {"db.o": 16}
-    monkeypatch.setattr(local_changes, "MOSTLY_CHANGED_ROWS_MIN", 1)  # in steps the query is not computed for that
+    monkeypatch.setattr(local_reads, "MOSTLY_CHANGED_ROWS_MIN", 1)  # in steps the query is not computed for that
     report = view.refresh()
     assert (report.steps, report.whole_because, report.changed) == (4, None, True)
     assert (report.rows_written, report.rows_deleted) == (4, 0), "of all steps together"
@@ -88,7 +88,7 @@ def test_a_later_refresh_that_finds_much(house, monkeypatch):
 def test_much_that_one_step_takes_is_computed_as_without_steps(house, monkeypatch):
     source = log(house, 6)
     view = view_of(house, BY_DAY, 100)
-    monkeypatch.setattr(local_changes, "MOSTLY_CHANGED_ROWS_MIN", 1)
+    monkeypatch.setattr(local_reads, "MOSTLY_CHANGED_ROWS_MIN", 1)
     source.append([{"id": 1, "day": 1}] * 16)
     assert view.refresh().whole_because == refresh.MOSTLY_CHANGED
 

@@ -33,11 +33,11 @@ from streamhouse_spark import (
     Warehouse,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.config.spark_options import EARLIEST, ReadOptions, StreamReadOptions
-from streamhouse_spark.datasource.read.table_reference import resolve_batch_target, resolve_stream_target
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.schema.partition_fields import parse_field
+from streamhouse_spark.config.table_properties import ADOPTED
+from streamhouse_spark.datasource.read.read_target import resolve_batch_target, resolve_stream_target
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
+from streamhouse_spark.schema.partitioning import parse_field
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.system_views import open_view

@@ -10,9 +10,9 @@ from faults.sim import SimClock, sim_world
 from kit.rows import ids, rows
 from kit.tables import add, new_table, tier
 from streamhouse_spark import Transaction, Warehouse, relocate
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError, TableNotFoundError
-from streamhouse_spark.log.commits.source_versions import REFRESHES
+from streamhouse_spark.log.transactions import REFRESHES
 from streamhouse_spark.storage.local import LocalStorage
 
 DAY_MS = 24 * 3600 * 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.log.commits.record import RECORD_BYTES_MAX
+from streamhouse_spark.log.record import RECORD_BYTES_MAX
 
 
 @pytest.mark.parametrize("columns", [1, RECORD_BYTES_MAX // 100])

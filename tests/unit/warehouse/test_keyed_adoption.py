@@ -12,10 +12,10 @@ from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, find_bootstrap_files, initial_offset
-from streamhouse_spark.kv import adoption_snapshot
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv import kv_snapshots
+from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.table.system_views import open_view
 from unit.warehouse.adopted_lakes import KEYED_OLD, LAKES, keyed_rows
 
@@ -186,7 +186,7 @@ def test_the_key_must_be_the_identifier_fields(own_cache, wh, store, world):
 
 @only_iceberg
 def test_rows_of_a_bucket_are_stored_in_segments(own_cache, wh, lake, monkeypatch):
-    monkeypatch.setattr(adoption_snapshot, "SEGMENT_BYTES", 40)
+    monkeypatch.setattr(kv_snapshots, "SEGMENT_BYTES", 40)
     wh.adopt_table("sales.orders", primary_key=["id"])
     table = wh.table("sales.orders")
     assert max(len(s.segments) for s in table.state.snapshots.values()) > 1

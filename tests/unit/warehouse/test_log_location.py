@@ -29,15 +29,15 @@ from streamhouse_spark.cli.table_commands import build_description
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import is_placed, location_key, owner_key, table_prefix
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.handle import log_url
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.framing import decode_frame
-from streamhouse_spark.log.lifecycle import log_locations, names
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
-from streamhouse_spark.log.lifecycle.log_locations import LogLocationResolver, create_table_uuid, log_settings
+from streamhouse_spark.log.catalog import log_locations, names
+from streamhouse_spark.log.catalog.log_locations import LogLocationResolver, create_table_uuid, log_settings
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.framing import decode_frame
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.routing import make_routing_storage
+from streamhouse_spark.table_handle import log_url
 from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
 

@@ -7,7 +7,7 @@ import pytest
 from kit.tables import tier
 from streamhouse_spark import InvalidNameError, TableExistsError, TableNotFoundError
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.catalog import names
 
 OLD, NEW = "sales.orders", "archive.sold"
 

@@ -14,10 +14,10 @@ from streamhouse_spark import (
     TableNotFoundError,
 )
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.commits.actions import Drop
-from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.lifecycle import replace_table
+from streamhouse_spark.log.actions import Drop
+from streamhouse_spark.log.catalog import renaming
+from streamhouse_spark.log.checkpoint import as_stored
+from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.warehouse.replacement import abandon_table, publish_table, stage_table
 
@@ -42,7 +42,7 @@ def staged(wh):
 
 def unsettled(monkeypatch):
     """The process dies behind the commit point, before the name's pointer moves."""
-    monkeypatch.setattr(replace_table, "update_replaced_name", lambda *_: None)
+    monkeypatch.setattr(renaming, "update_replaced_name", lambda *_: None)
 
 
 def test_the_name_means_the_new_table(wh, old, other_process):

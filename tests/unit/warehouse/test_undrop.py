@@ -11,9 +11,9 @@ from kit.tables import TableCase, tier
 from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, read_floor
-from streamhouse_spark.log.lifecycle import names, renaming
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
+from streamhouse_spark.log.catalog import names, renaming
+from streamhouse_spark.log.checkpoint import DROPPED_FLOOR, read_floor
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.memory import MemoryStorage
 
 NAME = "sales.orders"

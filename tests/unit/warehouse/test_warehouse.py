@@ -22,7 +22,7 @@ from streamhouse_spark import (
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import WAREHOUSE_KEY, commit_key, name_key
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.catalog import names
 from streamhouse_spark.storage.memory import MemoryStorage
 
 ORDERS = "id BIGINT NOT NULL, note STRING"

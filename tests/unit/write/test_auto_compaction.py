@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.core import background
-from streamhouse_spark.core.background import IN_CALL, InThread
+from streamhouse_spark.core import post_commit
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.post_commit import IN_CALL, InThread
 from streamhouse_spark.log import compaction
-from streamhouse_spark.storage.local_commit_lock import only_process
+from streamhouse_spark.storage.local import only_process
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write import auto_compaction
 
@@ -189,7 +189,7 @@ class TestBehindTheCall:
         assert inline_records(table) < 2 * EVERY
 
     def test_a_store_that_hangs_keeps_a_writer_for_a_while_only(self, table, merges, monkeypatch):
-        monkeypatch.setattr(background, "WAIT_S_MAX", 0.1)
+        monkeypatch.setattr(post_commit, "WAIT_S_MAX", 0.1)
         merges.stop()
         add(table, 3 * EVERY)
         merges.go_on()

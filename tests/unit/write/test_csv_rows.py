@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.write.csv_rows import QuoteCheck
+from streamhouse_spark.write.file_readers import QuoteCheck
 
 
 def problem(blocks: list[bytes]) -> str:

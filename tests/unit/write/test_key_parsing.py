@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, StreamhouseError, Warehouse
-from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
+from streamhouse_spark.datasource.table_definition import parse_partitioning
 
 
 @pytest.fixture

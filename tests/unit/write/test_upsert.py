@@ -19,9 +19,8 @@ from streamhouse_spark.errors import (
     SchemaMismatchError,
 )
 from streamhouse_spark.kv import change_staging
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import Tablet, close_tablets
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.table.system_views import open_view
 
 COLUMNS = "id BIGINT, name STRING, n INT"

@@ -14,8 +14,8 @@ from kit.tables import TableCase
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Transaction, Warehouse
 from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.kv import change_staging
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.log.commits.actions import MarkOrphans
+from streamhouse_spark.log.actions import MarkOrphans
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit, prepare
 
 NAME = "sales.orders"

@@ -18,66 +18,66 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from streamhouse_spark.datasource.catalog.rpc_options import ARGUMENTS_OPTION, CALL_OPTION
-from streamhouse_spark.datasource.worker_memory import release_memory
+from streamhouse_spark.datasource.rpc_arguments import ARGUMENTS_OPTION, CALL_OPTION
+from streamhouse_spark.datasource.worker import release_memory
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.warehouse.process_cache import Connection
 
 Operation: TypeAlias = Callable[[Connection, Mapping[str, Any]], Mapping[str, Any]]
 
 OPERATIONS: Final = {
-    "databases": "ddl.databases",
-    "database": "ddl.databases",
-    "create_database": "ddl.databases",
-    "alter_database": "ddl.databases",
-    "drop_database": "ddl.databases",
-    "tables": "ddl.tables",
-    "create_table": "ddl.tables",
-    "describe": "ddl.tables",
-    "replace_table": "ddl.replace_table",
-    "publish_table": "ddl.replace_table",
-    "abandon_table": "ddl.replace_table",
-    "alter_table": "ddl.alter",
-    "can_alter": "ddl.alter",
-    "rename_table": "ddl.alter",
-    "merge_columns": "ddl.alter",
-    "drop_table": "ddl.tables",
-    "truncate_table": "ddl.tables",
-    "can_delete": "ddl.delete_by_filter",
-    "delete_where": "ddl.delete_by_filter",
-    "partition_values": "ddl.tables",
-    "drop_partitions": "ddl.tables",
-    "truncate_partitions": "ddl.tables",
-    "views": "ddl.views",
-    "load_view": "ddl.views",
-    "create_view": "ddl.views",
-    "replace_view": "ddl.views",
-    "rename_view": "ddl.views",
-    "drop_view": "ddl.views",
-    "begin": "scan.warm_up",
+    "databases": "catalog.ddl.databases",
+    "database": "catalog.ddl.databases",
+    "create_database": "catalog.ddl.databases",
+    "alter_database": "catalog.ddl.databases",
+    "drop_database": "catalog.ddl.databases",
+    "tables": "catalog.ddl.tables",
+    "create_table": "catalog.ddl.tables",
+    "describe": "catalog.ddl.tables",
+    "replace_table": "catalog.ddl.replace_table",
+    "publish_table": "catalog.ddl.replace_table",
+    "abandon_table": "catalog.ddl.replace_table",
+    "alter_table": "catalog.ddl.alter",
+    "can_alter": "catalog.ddl.alter",
+    "rename_table": "catalog.ddl.alter",
+    "merge_columns": "catalog.ddl.alter",
+    "drop_table": "catalog.ddl.tables",
+    "truncate_table": "catalog.ddl.tables",
+    "can_delete": "dml.pushed_conditions",
+    "delete_where": "dml.pushed_conditions",
+    "partition_values": "catalog.ddl.tables",
+    "drop_partitions": "catalog.ddl.tables",
+    "truncate_partitions": "catalog.ddl.tables",
+    "views": "catalog.ddl.views",
+    "load_view": "catalog.ddl.views",
+    "create_view": "catalog.ddl.views",
+    "replace_view": "catalog.ddl.views",
+    "rename_view": "catalog.ddl.views",
+    "drop_view": "catalog.ddl.views",
+    "begin": "scan.scan",
     "load": "scan.scan",
     "load_changes": "scan.changes_scan",
     "end_of_changes": "scan.changes_scan",
     "plan_batch_of_changes": "scan.changes_scan",
-    "begin_real_time": "scan.real_time",
-    "follow_log": "scan.real_time",
-    "finish_real_time": "scan.real_time",
-    "begin_real_time_write": "scan.real_time_write",
-    "end_real_time_write": "scan.real_time_write",
-    "load_source": "scan.dataframe_reads",
+    "begin_real_time": "realtime.log_following",
+    "follow_log": "realtime.log_following",
+    "finish_real_time": "realtime.log_following",
+    "begin_real_time_write": "realtime.sink_progress",
+    "end_real_time_write": "realtime.sink_progress",
+    "load_source": "scan.scan",
     "plan": "scan.scan",
     "aggregate": "scan.aggregates",
-    "row_level_operation": "scan.row_level_operation",
-    "check_options": "scan.options",
-    "procedures": "procedures.procedures",
-    "call_procedure": "procedures.procedures",
+    "row_level_operation": "dml.row_level_operation",
+    "check_options": "scan.catalog_options",
+    "procedures": "catalog.procedures.procedures",
+    "call_procedure": "catalog.procedures.procedures",
 }
-"""Operation → its module below `datasource.catalog`. The function has the operation's name."""
+"""Operation → its module below `datasource`. The function has the operation's name."""
 
 
 def operation_of(name: str) -> Operation:
     """Return the function of an operation. Raises `KeyError` for an unknown one."""
-    module = import_module(f"streamhouse_spark.datasource.catalog.{OPERATIONS[name]}")
+    module = import_module(f"streamhouse_spark.datasource.{OPERATIONS[name]}")
     operation: Operation = getattr(module, name)
     return operation
 

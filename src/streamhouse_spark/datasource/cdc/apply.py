@@ -14,16 +14,23 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.cdc.avro import AvroSchemas
-from streamhouse_spark.datasource.cdc.event_formats import AVRO, FORMATS, UPSERT, EventFormat, EventReader
+from streamhouse_spark.datasource.cdc.avro_schemas import Auth, AvroSchemas
+from streamhouse_spark.datasource.cdc.event_formats import (
+    AVRO,
+    FORMATS,
+    UPSERT,
+    EventFormat,
+    EventReader,
+    ValueForms,
+    convert_text,
+    describe_fault,
+)
 from streamhouse_spark.datasource.cdc.row_validation import RowRules, validate_rows
-from streamhouse_spark.datasource.cdc.schema_registry import Auth
-from streamhouse_spark.datasource.cdc.type_conversion import ValueForms, convert_text, describe_fault
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv.table_config import parse_keyed_properties
-from streamhouse_spark.log.commits.idempotency import require_writable
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.table.dead_letters import DEAD_LETTERS
+from streamhouse_spark.log.idempotency import require_writable
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.warehouse.creation import DEAD_LETTERS
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:

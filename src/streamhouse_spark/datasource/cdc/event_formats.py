@@ -1,27 +1,29 @@
-"""Change events as parsed by the JVM function: the effect of each event on each row, with values as text.
+"""Change events as parsed by the JVM function, and conversion of their values from text to column types.
 
-The function is in the package's jar. It implements the formats and uses the event's own schema if it has one. Numbers
-stay text until the type of their column is known, because Spark's JSON reader would convert them to double.
+The function is in the package's jar. It implements the formats, returns the effect of each event on each row, and uses
+the event's own schema if it has one. Numbers stay text until the type of their column is known, because Spark's JSON
+reader would convert them to double. Invalid text becomes null and is reported separately.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.cdc.type_conversion import ValueForms, text_type
 from streamhouse_spark.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 EventFormat = Literal["debezium-json", "debezium-avro", "maxwell-json", "canal-json"]
 FORMATS: Final = get_args(EventFormat)
@@ -68,3 +70,142 @@ class EventReader:
     def read(self, session: SparkSession, text: Column) -> Column:
         """Return the parsed event of each text."""
         return f.call_function(self.register(session), text, f.lit(self.spec))
+
+
+TimeUnit = Literal["millis", "micros", "nanos", "schema"]
+DecimalForm = Literal["text", "base64", "schema"]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueForms:
+    """Value encodings that the text does not reveal. An event's own schema takes precedence."""
+
+    times: TimeUnit | None
+    """Unit of numeric timestamps."""
+    decimals: DecimalForm | None
+
+    def require(self, columns: t.StructType, *, are_numbers: bool, has_event_schemas: bool) -> None:
+        """Raise `InvalidOptionError` for an invalid form, and for a missing one that the columns need.
+
+        ``are_numbers`` says whether the format may encode timestamps as numbers and decimals as bytes,
+        ``has_event_schemas`` whether schemas define the encoding.
+        """
+        for name, form, forms in (("times", self.times, TimeUnit), ("decimals", self.decimals, DecimalForm)):
+            if form is not None and form not in get_args(forms):
+                raise InvalidOptionError(f"{name} is {form!r}, expected one of {', '.join(get_args(forms))}")
+            if form == "schema" and not are_numbers:
+                raise InvalidOptionError(
+                    f"{name}='schema' is for Debezium's events in JSON that have their schema around them; leave it out"
+                )
+        if has_event_schemas and self.decimals is not None:
+            raise InvalidOptionError("decimals is of events in JSON; in Avro the schemas have it, leave it out")
+        if not are_numbers:
+            return
+        for path, kind in _leaves("", columns):
+            if isinstance(kind, t.TimestampType | t.TimestampNTZType) and self.times is None:
+                raise InvalidOptionError(
+                    f"column '{path}' is a timestamp, and Debezium writes most of these as numbers, in a unit that "
+                    "depends on the source's type; give times='micros' (PostgreSQL, MySQL with a precision above 3), "
+                    "'millis' or 'nanos', or 'schema' where the events have their schema around them"
+                )
+            if isinstance(kind, t.DecimalType) and self.decimals is None:
+                raise InvalidOptionError(
+                    f"column '{path}' is a decimal, and Debezium writes these as bytes unless the connector has "
+                    "decimal.handling.mode=string; give decimals='base64' for bytes, 'text' for the other modes, or "
+                    "'schema' where the events have their schema around them"
+                )
+
+
+def _leaves(path: str, kind: t.DataType) -> Iterator[tuple[str, t.DataType]]:
+    """Yield the non-nested types with their paths."""
+    match kind:
+        case t.StructType():
+            parts = {field.name: field.dataType for field in kind}
+        case t.ArrayType():
+            parts = {"element": kind.elementType}
+        case t.MapType():
+            parts = {"key": kind.keyType, "value": kind.valueType}
+        case _:
+            yield path, kind
+            return
+    for name, part in parts.items():
+        yield from _leaves(f"{path}.{name}" if path else name, part)
+
+
+def text_type(kind: t.DataType) -> t.DataType:
+    """Return the type with text in place of values; a map becomes an array of pairs."""
+    match kind:
+        case t.StructType():
+            return t.StructType([t.StructField(field.name, text_type(field.dataType)) for field in kind])
+        case t.ArrayType():
+            return t.ArrayType(text_type(kind.elementType))
+        case t.MapType():
+            pair = t.StructType().add("key", text_type(kind.keyType)).add("value", text_type(kind.valueType))
+            return t.ArrayType(pair)
+    return t.StringType()
+
+
+def convert_text(text: Column, kind: t.DataType) -> Column:
+    """Return the value of a text; null for null and for text that is not a value of the type."""
+    match kind:
+        case t.StringType():
+            return text
+        case t.ArrayType():
+            return f.transform(text, lambda item: convert_text(item, kind.elementType))
+        case t.StructType():
+            fields = [convert_text(text.getField(field.name), field.dataType).alias(field.name) for field in kind]
+            return f.when(text.isNotNull(), f.struct(*fields))
+        case t.MapType():
+            pairs = f.transform(
+                text,
+                lambda pair: f.struct(
+                    convert_text(pair["key"], kind.keyType).alias("key"),
+                    convert_text(pair["value"], kind.valueType).alias("value"),
+                ),
+            )
+            return f.when(_has_unique_keys(text, kind), f.map_from_entries(pairs))
+        case t.VariantType():  # sources send JSON columns as text
+            return f.try_parse_json(text)
+        case t.BinaryType():
+            return f.try_to_binary(text, f.lit("base64"))
+    return text.try_cast(kind)
+
+
+def _has_unique_keys(pairs: Column, kind: t.MapType) -> Column:
+    """Return whether all keys of a map are distinct."""
+    keys = f.transform(pairs, lambda pair: convert_text(pair["key"], kind.keyType))
+    distinct = f.array_distinct(f.filter(keys, lambda key: key.isNotNull()))
+    return f.size(distinct) == f.size(pairs)
+
+
+def describe_fault(path: str, text: Column, kind: t.DataType) -> Column | None:
+    """Return why a text is not a value of the column, null if it is one. None if any text is valid."""
+    match kind:
+        case t.StringType():
+            return None
+        case t.ArrayType():
+            return _first_item_fault(text, lambda item: describe_fault(f"{path}.element", item, kind.elementType))
+        case t.StructType():
+            fields = ((f"{path}.{field.name}", text.getField(field.name), field.dataType) for field in kind)
+            return _coalesce_faults([describe_fault(*field) for field in fields])
+        case t.MapType():
+            pair_type = t.StructType().add("key", kind.keyType).add("value", kind.valueType)
+            inside = _first_item_fault(text, lambda pair: describe_fault(path, pair, pair_type))
+            if isinstance(kind.keyType, t.StringType):  # the JVM function has checked them
+                return inside
+            twice = f.when(~_has_unique_keys(text, kind), f.lit(f"column '{path}.key' is the same value twice"))
+            return twice if inside is None else f.coalesce(inside, twice)
+    shown = f.concat(f.lit(f"column '{path}' is '"), f.left(text, f.lit(100)), f.lit("', which is no "))
+    return f.when(text.isNotNull() & convert_text(text, kind).isNull(), f.concat(shown, f.lit(kind.simpleString())))
+
+
+def _coalesce_faults(faults: Sequence[Column | None]) -> Column | None:
+    present = [fault for fault in faults if fault is not None]
+    return f.coalesce(*present) if present else None
+
+
+def _first_item_fault(items: Column, of_item: Callable[[Column], Column | None]) -> Column | None:
+    if of_item(f.lit(None)) is None:
+        return None
+    faults = f.transform(items, lambda item: cast("Column", of_item(item)))
+    return f.get(f.array_compact(faults), f.lit(0))

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.constraints.check_constraint import Check
-from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.expressions.check_constraints import Check
+from streamhouse_spark.expressions.generated_columns import Generated, fill_generated_columns
+from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
-from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
 from streamhouse_spark.schema.identity import Identity, reject_identity_values
+from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table

@@ -9,24 +9,21 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import ReadOptions
-from streamhouse_spark.datasource.read.offset_resolution import batch_ranges
 from streamhouse_spark.datasource.read.partitions import TablePartition, make_partitions, read_plan
-from streamhouse_spark.datasource.read.table_reference import ReadTarget
+from streamhouse_spark.datasource.read.read_target import ReadTarget, batch_ranges
 from streamhouse_spark.datasource.spark_schema import SparkColumns, select_columns
-from streamhouse_spark.datasource.worker_errors import ErrorBoundary
-from streamhouse_spark.datasource.worker_memory import release_memory_after
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.datasource.worker import ErrorBoundary, release_memory_after
+from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
-from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.delete_filter import has_lost_rows
-from streamhouse_spark.read.offset_range_scan import plan_binlog_tasks, plan_ranges
-from streamhouse_spark.read.planner import plan_lake
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.offset_scan import has_lost_rows, plan_binlog_tasks, plan_ranges
+from streamhouse_spark.read.scan_planning import plan_lake
 from streamhouse_spark.read.scan_tasks import ScanPlan, ViewScanTask
 from streamhouse_spark.read.union_read import plan_union
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.system_views import BINLOG
+from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
 

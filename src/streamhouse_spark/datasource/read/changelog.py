@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from streamhouse_spark.config.spark_options import FULL, LATEST, ReadOptions
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.datasource.read.offset_resolution import batch_ranges
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.change_feed.commit_changes import (
+from streamhouse_spark.datasource.read.read_target import batch_ranges
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.change_feed.planning import (
     ChangesPlan,
     commits_between,
     last_commit_before,
@@ -22,8 +21,9 @@ from streamhouse_spark.read.change_feed.commit_changes import (
     plan_changes,
     with_changelog_types,
 )
-from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_planning import Pruning
 from streamhouse_spark.read.scan_tasks import ChangesScanTask
+from streamhouse_spark.table_handle import TableHandle
 
 
 def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) -> ChangesPlan:

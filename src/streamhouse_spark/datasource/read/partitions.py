@@ -9,13 +9,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from streamhouse_spark.datasource.spark_schema import canonical_schema
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.query.row_mask import RowMask
+from streamhouse_spark.expressions.evaluation import RowMask
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_tasks import BinlogScanTask, ScanPlan, ViewScanTask
 from streamhouse_spark.read.split_planning import split_plan
 from streamhouse_spark.schema.conversion import Conversion
 from streamhouse_spark.table.system_views import BINLOG, open_view
+from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
 

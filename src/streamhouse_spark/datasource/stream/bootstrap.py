@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from streamhouse_spark.config.spark_options import FULL, StreamReadOptions
-from streamhouse_spark.datasource.read.offset_resolution import resolve_starting_offsets
+from streamhouse_spark.datasource.read.read_target import resolve_starting_offsets
 from streamhouse_spark.datasource.stream.stream_offset import BootstrapPosition, StreamOffset
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.archive.pages import first_change_offsets
-from streamhouse_spark.log.commits.actions import KvSnapshot
-from streamhouse_spark.log.commits.history import require_kept, state_with_snapshots
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.history import require_kept, state_with_snapshots
 from streamhouse_spark.log.segments.scan import LogSplit, plan_snapshot
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.scan_tasks import StartScanTask
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table_handle import TableHandle
 
 
 def initial_offset(state: TableState, options: StreamReadOptions, storage: Storage | None = None) -> StreamOffset:

@@ -1,6 +1,11 @@
 """Streaming reads: the log by offsets, and the lake by the same offsets below the hot log's start.
 
 The lake of a primary-key table has no changes. There, rows of key snapshots precede the log's start, see `bootstrap`.
+
+Spark polls a source as soon as it has the last answer, hundreds of times a second, and on an object store each answer
+costs a request. A cached answer would be wrong, because `processAllAvailable` relies on it. The answer therefore waits
+until a poll is due. A query with other sources polls again only after it processed their rows, and is answered at
+once.
 """
 
 from __future__ import annotations
@@ -8,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,9 +24,9 @@ from streamhouse_spark.core.paths import parse_table_name, table_prefix
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
-from streamhouse_spark.datasource.read.table_reference import ReadTarget
+from streamhouse_spark.datasource.read.read_target import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkColumns, narrow_binlog_schema, select_columns
-from streamhouse_spark.datasource.stream.admission import count_files_within, limit_ends
+from streamhouse_spark.datasource.stream.batch_limits import AddedColumns, count_files_within, limit_ends
 from streamhouse_spark.datasource.stream.bootstrap import (
     begins_with_rows,
     bootstrap_tasks,
@@ -29,32 +34,30 @@ from streamhouse_spark.datasource.stream.bootstrap import (
     initial_offset,
     last_truncation,
 )
-from streamhouse_spark.datasource.stream.checkpoint_validation import StreamHistory
-from streamhouse_spark.datasource.stream.poll_throttle import PollThrottle
-from streamhouse_spark.datasource.stream.schema_evolution import AddedColumns
-from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
-from streamhouse_spark.datasource.worker_errors import ErrorBoundary
-from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.datasource.stream.stream_offset import StreamHistory, StreamOffset
+from streamhouse_spark.datasource.worker import ErrorBoundary
+from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.log.archive.pages import first_change_offsets
-from streamhouse_spark.log.commits.history_epochs import HistoryPoint
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.consumers import move_consumer
+from streamhouse_spark.log.consumers import move_consumer
+from streamhouse_spark.log.history_epochs import HistoryPoint
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
-from streamhouse_spark.read.delete_filter import (
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.log_poller import poller_of
+from streamhouse_spark.read.offset_scan import (
     has_lost_rows,
     limit_deletions,
     partition_drops_as_of,
+    plan_ranges,
     require_undeleted,
 )
-from streamhouse_spark.read.offset_range_scan import plan_ranges
-from streamhouse_spark.read.planner import Pruning, prune_tasks
+from streamhouse_spark.read.scan_planning import Pruning, prune_tasks
 from streamhouse_spark.read.scan_tasks import ChangesScanTask, ScanPlan, StartScanTask
 from streamhouse_spark.read.split_planning import split_binlog, split_plan
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.system_views import BINLOG
+from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
 logger = logging.getLogger(__name__)
@@ -390,7 +393,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         """
         if begin.history is None or not self._reports_deletions(state) or not has_lost_rows(state):
             return ()
-        from streamhouse_spark.read.change_feed.commit_changes import plan_deletions  # imports the lake modules
+        from streamhouse_spark.read.change_feed.planning import plan_deletions  # imports the lake modules
 
         first = max(position_commit(begin), last_truncation(state)) + 1
         return plan_deletions(table, state, first, position_commit(end), begin.offsets)
@@ -474,3 +477,43 @@ def require_in_log(state: TableState, ranges: Mapping[int, OffsetRange]) -> None
                 f"the checkpoint says that bucket {bucket} of {state.name} reaches offset {offsets.end}, it ends at "
                 f"{end}: the table was restored from an older copy; start with a new checkpointLocation",
             )
+
+
+SPIN_MS: Final = 50
+"""Time within which Spark polls again if the query has nothing else to do."""
+RESOLVE_MS: Final = 10_000
+"""Time after which the table's name is resolved again even without changes."""
+
+
+class PollThrottle:
+    """A table and its state at the last poll. Not thread-safe: a stream has one thread."""
+
+    def __init__(self, table: TableHandle, state: TableState, previous: PollThrottle | None) -> None:
+        self.table = table
+        self.state = state
+        self._clock = table.world.clock
+        self._poller = poller_of(table)
+        self._resolved_ms = self._polled_ms = self._clock.boot_ms()
+        self._was_quiet = previous is not None and previous.state is state
+
+    def is_spinning(self) -> bool:
+        """Return whether Spark polls again at once although the last poll found nothing new."""
+        now_ms = self._clock.boot_ms()
+        is_at_once = now_ms - self._polled_ms <= SPIN_MS
+        return self._was_quiet and is_at_once and now_ms - self._resolved_ms < RESOLVE_MS
+
+    def wait(self) -> None:
+        """Wait until a poll is due."""
+        while (wait_ms := self._poller.wait_ms()) > 0:
+            self._clock.sleep_ms(wait_ms)
+
+    def is_unchanged(self) -> bool:
+        """Poll, and return whether the table is unchanged. Errors count as a change: the caller's own read raises
+        them.
+        """
+        try:
+            state = self._poller.look(self.state, self.table.refresh)
+        except StreamhouseError:
+            return False
+        self._polled_ms = self._clock.boot_ms()
+        return state is self.state

@@ -18,12 +18,11 @@ import xxhash
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import StreamBatch, Transaction
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, TransactionConflictError
-from streamhouse_spark.log.commits.history_epochs import HistoryPoint
-from streamhouse_spark.log.commits.idempotency import IN_REAL_TIME
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.transactions import name_sum
-from streamhouse_spark.log.lifecycle.names import find_other_table
-from streamhouse_spark.log.progress_ids import place_id, read_at
+from streamhouse_spark.log.catalog.names import find_other_table
+from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.idempotency import IN_REAL_TIME
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.transactions import name_sum, place_id, read_at
 from streamhouse_spark.table.table import Table
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"

@@ -16,10 +16,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
-from streamhouse_spark.datasource.worker_errors import ErrorBoundary
-from streamhouse_spark.datasource.worker_memory import release_memory_after
+from streamhouse_spark.datasource.worker import ErrorBoundary, release_memory_after
+from streamhouse_spark.datasource.write.frame_schema import (
+    merge_columns,
+    merge_frame_columns,
+    require_fitting_columns,
+    table_for_writing,
+)
 from streamhouse_spark.datasource.write.inline_rows import stage_inline_rows
-from streamhouse_spark.datasource.write.schema_merging import merge_columns, merge_frame_columns
 from streamhouse_spark.datasource.write.sink_transactions import (
     QUERY_ID_PROPERTY,
     is_first_under_reused_name,
@@ -35,15 +39,14 @@ from streamhouse_spark.datasource.write.staging_writer import (
     require_planned,
     with_task_metrics,
 )
-from streamhouse_spark.datasource.write.write_validation import require_fitting_columns, table_for_writing
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.staging import StagedRows
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
-    from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
+    from streamhouse_spark.datasource.write.replaced_part import ReplacedPart
     from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 
 
@@ -119,7 +122,7 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
             )
         else:
             staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(self._plan)
-            from streamhouse_spark.table.overwrite import commit_replacement  # imports the read modules
+            from streamhouse_spark.dml.overwrite import commit_replacement  # imports the read modules
 
             fields = replaced.fields if replaced.condition is None else None
             commit_replacement(table, staged, choose, self._transaction, replaced.read, fields)

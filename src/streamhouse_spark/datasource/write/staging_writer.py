@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from streamhouse_spark.core.arrow_groupby import distinct_rows
+from streamhouse_spark.core.arrow_rows import distinct_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+from streamhouse_spark.expressions.check_constraints import Check
+from streamhouse_spark.expressions.generated_columns import Generated
+from streamhouse_spark.log.history_epochs import HistoryPoint
 from streamhouse_spark.log.identity_allocation import IdentityRanges
-from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
+from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
 from streamhouse_spark.log.staging import (
     INLINE_BYTES_MAX,
@@ -30,10 +32,8 @@ from streamhouse_spark.log.staging import (
     inline_bytes_total,
     merge_staged_rows,
 )
-from streamhouse_spark.schema.constraints.check_constraint import Check
-from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
-from streamhouse_spark.schema.generated_columns.generated_column import Generated
 from streamhouse_spark.schema.identity import Identity
 from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -42,7 +42,7 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
-    from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
+    from streamhouse_spark.datasource.write.replaced_part import ReplacedPart
     from streamhouse_spark.kv.change_staging import PreparedChanges
 
 Message = TypeVar("Message", bound=WriterCommitMessage)

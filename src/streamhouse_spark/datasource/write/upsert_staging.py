@@ -25,12 +25,12 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
-from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
+from streamhouse_spark.datasource.write.replaced_part import ReplacedPart
 from streamhouse_spark.datasource.write.staging_writer import (
     TASK_INLINE_BYTES_MAX,
     StagedCommitMessage,
@@ -41,14 +41,14 @@ from streamhouse_spark.datasource.write.staging_writer import (
     require_planned,
 )
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
+from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.change_staging import PreparedChanges
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.log.commits.history_epochs import HistoryPoint
-from streamhouse_spark.log.commits.idempotency import require_writable
-from streamhouse_spark.log.commits.object_existence import must_check_stored, require_stored
-from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.idempotency import require_writable
 from streamhouse_spark.log.identity_allocation import IdentityRanges
+from streamhouse_spark.log.object_existence import must_check_stored, require_stored
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
 from streamhouse_spark.log.segments.scan import Adapter
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment
@@ -60,9 +60,9 @@ from streamhouse_spark.log.staging import (
     merge_staged_rows,
     schema_changed_error,
 )
-from streamhouse_spark.query.overwrite_filter import OverwriteFilterFactory
+from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.schema.conversion import refuse_column
-from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults, same_defaults, without_defaults
 from streamhouse_spark.schema.identity import Identity, reject_identity_values
 from streamhouse_spark.schema.row_conversion import convert_to_schema
@@ -280,12 +280,12 @@ class KeyedStagingPlan:
         upserted = np.flatnonzero((kinds == _UPSERT) | (kinds == _UPDATE))
         deleted = np.flatnonzero(kinds == _DELETE)
         upserts = convert_to_schema(
-            arrow_chunking.take_rows(rows, upserted, distinct=True), self._filled_schema, table=self.table
+            arrow_rows.take_rows(rows, upserted, distinct=True), self._filled_schema, table=self.table
         )
         keys = [name for name in rows.column_names if (c := self.schema.find(name)) is not None and c.name in self.key]
         key_schema = without_defaults(self.schema.select(self.key))
         deletes = convert_to_schema(
-            arrow_chunking.take_rows(rows.select(keys), deleted, distinct=True), key_schema, table=self.table
+            arrow_rows.take_rows(rows.select(keys), deleted, distinct=True), key_schema, table=self.table
         )
         rows_by_kind = pa.concat_tables(
             [
@@ -294,7 +294,7 @@ class KeyedStagingPlan:
             ]
         )
         order = np.argsort(np.concatenate([upserted, deleted]), kind="stable")
-        return arrow_chunking.take_rows(rows_by_kind, order, distinct=True)
+        return arrow_rows.take_rows(rows_by_kind, order, distinct=True)
 
 
 def commit_intents(

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Final
 
 from streamhouse_spark.core.clock import Ids, SystemIds
-from streamhouse_spark.core.fork_safety import close_lock_file, open_lock_file, share_lock_file
+from streamhouse_spark.core.concurrency import close_lock_file, open_lock_file, share_lock_file
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StreamhouseError
 

@@ -24,15 +24,13 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, AdoptionCandidate
-from streamhouse_spark.lake.column_map import map_by_name
+from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate
+from streamhouse_spark.lake.column_mapping import map_by_name
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.commit import commit_snapshot
-from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.evolution import add_external_nested_ids
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, snapshot_schema
-from streamhouse_spark.lake.iceberg.scan_files import scan_files
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, commit_answers
+from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, scan_files, snapshot_schema
 from streamhouse_spark.lake.iceberg.schema import (
     FORMAT_VERSION,
     describe_spec,
@@ -41,14 +39,13 @@ from streamhouse_spark.lake.iceberg.schema import (
     plain_type,
     to_own_field,
 )
-from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.model.values import LakeSnapshot, LakeSplit
-from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_split
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.lake.types import LakeSnapshot, LakeSplit
+from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 

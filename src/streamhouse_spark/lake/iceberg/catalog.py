@@ -1,5 +1,9 @@
-# ruff: noqa: ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `Catalog`
-"""An Iceberg catalog made of files only, in the layout of Iceberg's HadoopCatalog.
+"""Cache of parsed Iceberg table metadata, updated without copying every snapshot.
+
+A round reads the latest metadata about ten times, and nearly always finds the bytes that this process last read or
+wrote. Parsing the metadata of a table with hundreds of snapshots would dominate a round.
+
+An Iceberg catalog made of files only, in the layout of Iceberg's HadoopCatalog.
 
 ::
 
@@ -15,9 +19,10 @@ reports success. The floor `DROPPED` closes a table permanently.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.exceptions import (
@@ -33,19 +38,18 @@ from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table
-from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.uris import find_recorded_root, is_same_place
+from streamhouse_spark.core.paths import find_recorded_root, is_same_place
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.metadata.cache import apply_updates, parse_metadata, remember
-from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_metadata_paths
+from streamhouse_spark.lake.iceberg.file_io import Move, StorageFileIO, rewrite_metadata_paths
 from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
     FLOOR_CHECK_AFTER_MS,
@@ -62,14 +66,68 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     version_number,
     version_numbers,
 )
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.log.lifecycle.warehouse_identity import warehouse_moved_error
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
+from streamhouse_spark.log.catalog.names import warehouse_moved_error
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
 from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot, ensure_stored, slot_for_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+REMEMBERED = 8
+"""Number of cached documents, for tables that are tiered concurrently."""
+
+_documents: OrderedDict[bytes, TableMetadata] = OrderedDict()
+_lock = new_lock()
+
+
+def parse_metadata(data: bytes) -> TableMetadata:
+    """Return the metadata in these bytes. The cache is keyed by content, so never stale. Callers must not change the
+    result.
+
+    Raises pyiceberg's errors.
+    """
+    with _lock:
+        parsed = _documents.get(data)
+        if parsed is not None:
+            _documents.move_to_end(data)
+            return parsed
+    metadata = TableMetadataUtil.parse_raw(data.decode())
+    remember(data, metadata)
+    return metadata
+
+
+def remember(data: bytes, metadata: TableMetadata) -> None:
+    """Cache ``metadata`` for its JSON text ``data``."""
+    with _lock:
+        _documents[data] = metadata
+        while len(_documents) > REMEMBERED:
+            _documents.popitem(last=False)
+
+
+def apply_updates(metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
+    """Return the metadata after these updates. It shares its immutable snapshots with the original."""
+    shared = metadata.model_copy(
+        update={"snapshots": _Shared(metadata.snapshots), "snapshot_log": _Shared(metadata.snapshot_log)}
+    )
+    changed = update_table_metadata(shared, updates, metadata_location=location)
+    return changed.model_copy(update={"snapshots": list(changed.snapshots), "snapshot_log": list(changed.snapshot_log)})
+
+
+class _Shared(list[Any]):
+    """A list that pyiceberg's deep copy shares instead of copying."""
+
+    def __add__(self, other: Iterable[Any]) -> Self:
+        return type(self)([*self, *other])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+# ruff: noqa: ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `Catalog`
+
 
 ATTEMPT_PROPERTY = "streamhouse.attempt"
 """Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""

@@ -21,16 +21,16 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
-from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
-from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.offsets import offsets_at
+from streamhouse_spark.lake.iceberg.file_io import commit_answers
 from streamhouse_spark.lake.iceberg.scan import require_snapshot
+from streamhouse_spark.lake.iceberg.snapshots import offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.model.values import COMMIT_USER
-from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.types import COMMIT_USER
 
 
 def require_files(place: IcebergTableBinding) -> None:

@@ -40,16 +40,12 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.transforms import Transform as IcebergTransform
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.lake import column_map
-from streamhouse_spark.lake.column_map import (
-    COLUMNS_PROPERTY,
-    ColumnMap,
-    migrate_columns,
-)
-from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake import column_mapping
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, migrate_columns
+from streamhouse_spark.lake.iceberg.file_io import commit_answers
 from streamhouse_spark.lake.iceberg.schema import iceberg_transform, iceberg_type, nested_field_finder, nested_field_ids
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.schema import partition_fields as own
+from streamhouse_spark.schema import partitioning as own
 from streamhouse_spark.schema.nested_fields import count_fields
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -71,7 +67,7 @@ def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
     """Return the lake table's column map. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
     inside = nested_field_finder(metadata.schema())
-    columns = column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
+    columns = column_mapping.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
     return add_external_nested_ids(columns, metadata)
 
 
@@ -80,7 +76,7 @@ def add_external_nested_ids(mapping: ColumnMap, metadata: TableMetadata) -> Colu
     present = metadata.schema()
     older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
     forms = [{f.field_id: nested_field_ids(f.field_type) for f in schema.fields} for schema in (*older, present)]
-    return replace(mapping, elsewhere=column_map.nested_fields_changed_by_lake(forms))
+    return replace(mapping, elsewhere=column_mapping.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
@@ -90,7 +86,7 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
     yet.
     """
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-    column_map.require_migrated(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
+    column_mapping.require_migrated(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
 
 
 def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:

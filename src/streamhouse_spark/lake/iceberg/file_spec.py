@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import DateType, PrimitiveType, TimestampType, TimestamptzType
 
-from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.errors import LakeMismatchError
@@ -34,7 +34,7 @@ from streamhouse_spark.lake.iceberg.schema import (
     to_own_field,
 )
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_options
-from streamhouse_spark.schema.partition_fields import PartitionField
+from streamhouse_spark.schema.partitioning import PartitionField
 
 PATH_PART_CHARS_MAX = 150
 

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
-from streamhouse_spark.log.commits.sequence_search import find_last_result
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.sequence_search import find_last_result
 
 DROPPED: Final = 10**20 - 1
 FLOOR_CHECK_AFTER_MS: Final = 60_000

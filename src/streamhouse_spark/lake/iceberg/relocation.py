@@ -18,21 +18,25 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.uris import plain_location
+from streamhouse_spark.core.paths import plain_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.clone import shared_locations
-from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.file_io import lake_metadata
-from streamhouse_spark.lake.iceberg.maintenance.expiry import list_files
-from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_metadata_paths, rewrite_record_paths
+from streamhouse_spark.lake.iceberg.expiry import list_files
+from streamhouse_spark.lake.iceberg.file_io import (
+    Move,
+    commit_answers,
+    lake_metadata,
+    rewrite_metadata_paths,
+    rewrite_record_paths,
+)
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum, read_checked_footer
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles, parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 
 _POSITIONS: Final = 1
 """The content code of a position delete file in a manifest."""

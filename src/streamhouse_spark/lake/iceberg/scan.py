@@ -1,26 +1,176 @@
-"""Scan planning of an Iceberg table: the files of a snapshot and their columns."""
+"""Partition pruning of an Iceberg table, to skip manifests that cannot match a filter.
+
+Scan planning of an Iceberg table: the files of a snapshot and their columns.
+
+Iceberg data files for planners: decoded statistics, partitions by column, and columns that need no ids.
+
+Reads of an Iceberg table's snapshots; see `LakeTable`. They load Iceberg's library, which the latest snapshot alone
+does not need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
 
+from pyiceberg import types as ice
+from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import IdentityTransform
 
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.column_map import ColumnMap
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node, constant_bounds, may_match
+from streamhouse_spark.lake.column_mapping import ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
-from streamhouse_spark.lake.iceberg.schema import PATH_ID, is_stored_as, lake_schema, nested_field_finder
-from streamhouse_spark.lake.model.values import LakeProjection
-from streamhouse_spark.lake.reader import projection_of
+from streamhouse_spark.lake.iceberg.schema import (
+    PATH_ID,
+    bucket_of,
+    bucket_source,
+    is_stored_as,
+    lake_schema,
+    nested_field_finder,
+    plain_type,
+    to_own_field,
+)
+from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, log_time_ms, newest_offsets, offsets_at
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.reader import column_bounds, file_may_match, identity_projection, projection_of
+from streamhouse_spark.lake.snapshot_properties import latest_ms
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.lake.types import ColumnStatistics, LakePlan, LakeProjection, LakeScan, LakeSnapshot, ScanFile
+from streamhouse_spark.schema.evolution import has_same_storage
+from streamhouse_spark.schema.partitioning import PartitionField
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+_WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
+    ice.IntegerType: (4,),
+    ice.LongType: (4, 8),
+    ice.FloatType: (4,),
+    ice.DoubleType: (4, 8),
+    ice.DateType: (4,),
+    ice.TimestampType: (8,),
+    ice.TimestamptzType: (8,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFilter:
+    """The requested buckets, and how a partition determines its bucket; see `bucket_of`."""
+
+    buckets: frozenset[int]
+    num_buckets: int
+    source_id: int | None
+
+    def excludes(self, file: DataFile, spec: PartitionSpec) -> bool:
+        bucket = bucket_of(spec, file.partition, self.num_buckets, self.source_id)
+        return bucket is not None and bucket not in self.buckets
+
+
+class PartitionFilter:
+    """A filter restricted to partition columns and buckets.
+
+    A partition by years, months, days or hours may also hold moments of its neighbours: engines have rounded times
+    before 1970 differently. ``truncate`` partitions are ignored.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        names: Mapping[int, str],
+        schema: TableSchema,
+        metadata: TableMetadata,
+        buckets: BucketFilter | None = None,
+    ) -> None:
+        """``names`` maps field ids to columns of ``schema``."""
+        self._node = node
+        self._buckets = buckets
+        self._specs = metadata.specs()
+        self._types = field_types(metadata)
+        self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
+        self._results: dict[tuple[Any, ...], bool] = {}
+
+    def may_match_manifest(self, manifest: ManifestFile) -> bool:
+        """Return False only if none of the manifest's files is in a partition that can match the filter."""
+        spec, summaries = self._specs[manifest.partition_spec_id], manifest.partitions or []
+        if len(summaries) != len(spec.fields):
+            return True
+        bounds = {}
+        for position, field_id, column, part in self._parts(spec):
+            summary = summaries[position]
+            field_type = self._types[field_id] if part.transform == "identity" else ice.IntegerType()
+            low, high = (decode_bound(field_type, b) for b in (summary.lower_bound, summary.upper_bound))
+            stats = ColumnStatistics(
+                *_project_column(part, low, high, column),
+                null_count=0 if summary.contains_null is False else None,
+                nan_count=0 if summary.contains_nan is False else None,
+            )
+            bounds[column.name] = column_bounds(stats, column.type, num_rows=1)
+        return may_match(self._node, bounds)
+
+    def test(self, file: DataFile) -> bool:
+        """Return False only if no row of the data file's partition can match the filter."""
+        spec = self._specs[file.spec_id]
+        if self._buckets is not None and self._buckets.excludes(file, spec):
+            return False
+        partition = tuple(file.partition[position] for position in range(len(spec.fields)))
+        key = (file.spec_id, *partition)
+        if key not in self._results:
+            bounds = {}
+            for position, _, column, part in self._parts(spec):
+                value = partition[position]
+                if part.transform == "identity" or value is None:
+                    bounds[column.name] = constant_bounds(value)
+                else:
+                    stats = ColumnStatistics(*_project_column(part, value, value, column), null_count=0, nan_count=0)
+                    bounds[column.name] = column_bounds(stats, column.type, num_rows=1)
+            self._results[key] = may_match(self._node, bounds)
+        return self._results[key]
+
+    def _parts(self, spec: PartitionSpec) -> Iterator[tuple[int, int, Column, PartitionField]]:
+        """Yield position, field and column of partition fields that are a column or one of its times."""
+        for position, part in enumerate(spec.fields):
+            column = self._columns.get(part.source_id)
+            own_part = to_own_field(part.transform, column.name) if column is not None else None
+            if column is not None and own_part is not None and own_part.transform != "truncate":
+                yield position, part.source_id, column, own_part
+
+
+def _project_column(part: PartitionField, low: Any, high: Any, column: Column) -> tuple[Any, Any]:
+    """Return the bounds of a column from those of its partitions; None if they imply nothing."""
+    if part.transform == "identity":
+        return low, high
+    first = part.range_of(low - 1, column.type) if low is not None else None
+    last = part.range_of(high + 1, column.type) if high is not None else None
+    return (first[0] if first else None), (last[1] - 1 if last else None)
+
+
+def field_types(metadata: TableMetadata) -> dict[int, ice.IcebergType]:
+    """Return the latest type of each field that the table has or had."""
+    types = {f.field_id: f.field_type for schema in metadata.schemas for f in schema.fields}
+    types.update((f.field_id, f.field_type) for f in metadata.schema().fields)
+    return types
+
+
+def decode_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
+    """Decode a bound, or return None if it was written for another type of the column or cannot be read.
+
+    A bound of a type that was widened since has the narrower type.
+    """
+    widths = _WIDTHS_BYTES.get(type(field_type))
+    if data is None or (widths is not None and len(data) not in widths):
+        return None
+    try:
+        return from_bytes(cast("ice.PrimitiveType", field_type), data)
+    except (ValueError, TypeError, ArithmeticError, LookupError):
+        return None
 
 
 def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
@@ -133,3 +283,236 @@ def position_deletes(delete: DataFile, location: str) -> str:
             "table with the engine that wrote them"
         )
     return delete.file_path
+
+
+def scan_files(
+    table: Table,
+    snapshot: Snapshot,
+    how: LakeProjection,
+    num_buckets: int,
+    statistics_of: Sequence[str] = (),
+    node: Node = ALWAYS_TRUE,
+    only_buckets: Collection[int] | None = None,
+) -> tuple[ScanFile, ...]:
+    """Return the data files of the snapshot that can match the filter, from manifests that can match.
+
+    Statistics cover the filter's columns and ``statistics_of``, columns of the table that ``how`` reads. Leaves out
+    files in partitions of other buckets than ``only_buckets``.
+    """
+    names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
+    types = field_types(table.metadata)
+    statistics_columns = {*statistics_of, *node.columns()}
+    field_ids = {
+        field_id: cast("ice.PrimitiveType", types[field_id])
+        for field_id, name in names.items()
+        if name in statistics_columns and isinstance(types.get(field_id), ice.PrimitiveType)
+    }
+    specs = table.metadata.specs()
+    buckets = (num_buckets, bucket_source(table.metadata, num_buckets))
+    only = None if only_buckets is None else BucketFilter(frozenset(only_buckets), *buckets)
+    chosen = PartitionFilter(node, names, how.schema, table.metadata, only) if node.columns() else None
+    tasks = plan_tasks(table, snapshot, chosen)
+    files = (_scan_file(task, table.location(), specs, names, field_ids, buckets) for task in tasks)
+    return tuple(file for file in files if file_may_match(file, how.schema, node))
+
+
+def _scan_file(
+    task: FileScanTask,
+    location: str,
+    specs: Mapping[int, PartitionSpec],
+    names: Mapping[int, str],
+    types: Mapping[int, ice.PrimitiveType],
+    buckets: tuple[int, int | None],
+) -> ScanFile:
+    file = task.file
+    bucket, partition = _partition(file, specs[file.spec_id], names, buckets)
+    sizes = file.column_sizes or {}
+    return ScanFile(
+        location=file.file_path,
+        size_bytes=file.file_size_in_bytes,
+        num_rows=file.record_count,
+        bucket=bucket,
+        row_group_starts=tuple(file.split_offsets or ()),
+        position_deletes=tuple(sorted(position_deletes(delete, location) for delete in task.delete_files)),
+        own_deletes=_own_deletes(task),
+        num_deleted=_num_deleted(task),
+        partition=partition,
+        statistics={names[i]: _statistics(file, i, field_type) for i, field_type in types.items()},
+        column_bytes={name: sizes[i] for i, name in names.items() if i in sizes},
+    )
+
+
+def _own_deletes(task: FileScanTask) -> tuple[tuple[str, int], ...]:
+    deletes = task.delete_files
+    if not all(is_only_of(delete, task.file.file_path) for delete in deletes):
+        return ()
+    return tuple(sorted((delete.file_path, delete.file_size_in_bytes) for delete in deletes))
+
+
+def _num_deleted(task: FileScanTask) -> int | None:
+    """Return the number of deleted rows. None if a delete file covers several data files, or several files may name a
+    position twice.
+    """
+    if not task.delete_files:
+        return 0
+    delete, *row_deletes = task.delete_files
+    return delete.record_count if not row_deletes and is_only_of(delete, task.file.file_path) else None
+
+
+def _partition(
+    file: DataFile, spec: PartitionSpec, names: Mapping[int, str], buckets: tuple[int, int | None]
+) -> tuple[int | None, dict[str, Any]]:
+    values: dict[str, Any] = {}
+    for position, part in enumerate(spec.fields):
+        value = file.partition[position]
+        if isinstance(part.transform, IdentityTransform) and part.source_id in names:
+            values[names[part.source_id]] = value
+    return bucket_of(spec, file.partition, *buckets), values
+
+
+def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) -> ColumnStatistics:
+    return ColumnStatistics(
+        decode_bound(field_type, (file.lower_bounds or {}).get(field_id)),
+        decode_bound(field_type, (file.upper_bounds or {}).get(field_id)),
+        (file.null_value_counts or {}).get(field_id),
+        (file.value_counts or {}).get(field_id),
+        (file.nan_value_counts or {}).get(field_id),
+    )
+
+
+def columns_same_by_name(
+    metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]
+) -> frozenset[str]:
+    """Return the projection's columns that mean the same by name in every file, whatever schema wrote it.
+
+    ``schemas`` are all of the table: other engines drop older ones of the lake.
+    """
+    fields = [field for schema in metadata.schemas for field in schema.fields]
+    older = {column for schema in schemas.values() for column in schema.columns}
+    columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
+    return frozenset(
+        column.name
+        for column, field_id, lake_name, (inner, _) in columns
+        if lake_name == column.name
+        and inner is None
+        and all(_is_same(field, field_id, column.name, column.type) for field in fields)
+        and all(_columns_never_changed(before, column) for before in older)
+    )
+
+
+def _columns_never_changed(before: Column, column: Column) -> bool:
+    """Return whether a column of another schema of the table is unrelated to the column or identical to it."""
+    if before.name.casefold() != column.name.casefold() and before.id != column.id:
+        return True
+    return (before.id, before.name) == (column.id, column.name) and has_same_storage(before, column)
+
+
+def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any) -> bool:
+    """Return whether a field of another schema of the lake is unrelated to the column or identical to it."""
+    if field.name.casefold() != name.casefold() and field.field_id != field_id:
+        return True
+    is_column = field.name == name and field.field_id == field_id
+    return is_column and "fixed" not in plain_type(field.field_type) and is_stored_as(arrow, field.field_type)
+
+
+def snapshot(place: IcebergTableBinding, snapshot_id: int) -> LakeSnapshot:
+    metadata = _metadata_with_snapshots(place)
+    return _describe_snapshot(place, metadata, require_snapshot(metadata, snapshot_id))
+
+
+def snapshot_by_name(place: IcebergTableBinding, name: str) -> LakeSnapshot:
+    metadata = _metadata_with_snapshots(place)
+    snapshot = metadata.snapshot_by_name(name)
+    if snapshot is None:
+        raise SnapshotExpiredError(
+            f"lake table {metadata.location} has no tag or branch '{name}'; there are {', '.join(metadata.refs)}"
+        )
+    return _describe_snapshot(place, metadata, snapshot)
+
+
+def snapshot_as_of(place: IcebergTableBinding, timestamp_ms: int) -> LakeSnapshot:
+    metadata = _metadata_with_snapshots(place)
+    times_ms = latest_ms([log_time_ms(metadata, entry) for entry in metadata.snapshot_log])
+    entries = [e for e, time_ms in zip(metadata.snapshot_log, times_ms, strict=True) if time_ms <= timestamp_ms]
+    if not entries:
+        first = min(times_ms, default=None)
+        raise SnapshotExpiredError(
+            f"lake table {metadata.location} has no snapshot from {timestamp_ms} ms or before; the oldest that is "
+            f"kept is from {first} ms; choose a later time"
+        )
+    # The last in log order: while a clock is slow, all snapshots get the time of their predecessor.
+    return _describe_snapshot(place, metadata, require_snapshot(metadata, entries[-1].snapshot_id))
+
+
+def _metadata_with_snapshots(place: IcebergTableBinding) -> TableMetadata:
+    table = place.find()
+    if table is None:
+        raise _no_table(place, "no snapshots")
+    return table.metadata
+
+
+def plan_read(
+    place: IcebergTableBinding,
+    snapshot_id: int | None,
+    columns: Sequence[str] | None,
+    node: Node,
+    schema: TableSchema | None,
+) -> LakePlan:
+    table = place.find()
+    if table is None and snapshot_id is None:
+        return LakePlan(None, identity_projection(schema or place.spec.schema, columns), ())
+    if table is None:
+        raise _no_table(place, f"no snapshot {snapshot_id}")
+    metadata = table.metadata
+    snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
+    lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
+    mapping = iceberg_columns(metadata, place.spec)
+    how = projection(lake, mapping, place.spec.schema, columns, schema)
+    if snapshot is None:
+        return LakePlan(None, how, ())
+    every = projection(lake, mapping, place.spec.schema, None, schema)
+    files = scan_files(table, snapshot, every, place.spec.num_buckets, node=node)
+    splits = tuple(split for file in files for split in file.splits())
+    return LakePlan(_describe_snapshot(place, metadata, snapshot), how, splits)
+
+
+def scan_snapshot(
+    place: IcebergTableBinding,
+    snapshot_id: int,
+    columns: Sequence[str],
+    schema: TableSchema,
+    statistics_of: Sequence[str],
+    node: Node,
+    buckets: Collection[int] | None,
+) -> LakeScan:
+    table = place.find()
+    if table is None:
+        raise _no_table(place, f"no snapshot {snapshot_id}")
+    snapshot = require_snapshot(table.metadata, snapshot_id)
+    lake = snapshot_schema(table.metadata, snapshot)
+    mapping = iceberg_columns(table.metadata, place.spec)
+    how = projection(lake, mapping, place.spec.schema, columns, schema)
+    every = projection(lake, mapping, place.spec.schema, None, schema)
+    files = scan_files(table, snapshot, every, place.spec.num_buckets, statistics_of, node, buckets)
+    same = columns_same_by_name(table.metadata, how, place.spec.schemas)
+    return LakeScan(_describe_snapshot(place, table.metadata, snapshot), how, files, same)
+
+
+def _no_table(place: IcebergTableBinding, consequence: str) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"{place.spec.path} has no lake table, so {consequence}: there is no {place.missing_metadata(0)}; "
+        "tier it first, or if it was tiered, restore that"
+    )
+
+
+def _describe_snapshot(place: IcebergTableBinding, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
+    uuid = place.spec.table_uuid
+    try:
+        offsets = offsets_at(metadata, snapshot, uuid)
+    except LakeMismatchError:
+        if snapshot.snapshot_id == metadata.current_snapshot_id:
+            raise
+        return describe_snapshot(snapshot, None)  # of a former owner of the lake
+    if offsets is None and snapshot.snapshot_id == metadata.current_snapshot_id:
+        offsets = newest_offsets(metadata, uuid)
+    return describe_snapshot(snapshot, offsets)

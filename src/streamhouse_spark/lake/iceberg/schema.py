@@ -27,8 +27,8 @@ from pyiceberg.typedef import Record
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.column_map import InnerOf
-from streamhouse_spark.schema import partition_fields as own
+from streamhouse_spark.lake.column_mapping import InnerOf
+from streamhouse_spark.schema import partitioning as own
 from streamhouse_spark.schema.nested_fields import ELEMENT, KEY, VALUE, Path
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 

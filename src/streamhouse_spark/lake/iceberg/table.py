@@ -15,20 +15,20 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.lake.commit_validation import LogRange
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round
-from streamhouse_spark.lake.iceberg.offsets import (
+from streamhouse_spark.lake.iceberg.snapshots import (
     describe_snapshot,
     iter_ancestors,
     newest_offsets,
     retains_external_files,
 )
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.model.change_detection import LakeValidators, LakeVersion
-from streamhouse_spark.lake.model.data_files import LiveFile
-from streamhouse_spark.lake.model.pending_deletes import NO_PENDING_DELETES, PendingDeletes
-from streamhouse_spark.lake.model.scan_files import LakeScan
-from streamhouse_spark.lake.model.values import (
+from streamhouse_spark.lake.table_spec import LakeTableSpec
+from streamhouse_spark.lake.types import (
+    NO_PENDING_DELETES,
     Claim,
     CompactReport,
     ExpireReport,
@@ -36,14 +36,16 @@ from streamhouse_spark.lake.model.values import (
     LakeDropReport,
     LakeFile,
     LakePlan,
+    LakeScan,
     LakeSnapshot,
+    LakeValidators,
+    LakeVersion,
+    LiveFile,
     ManifestReport,
+    PendingDeletes,
     WriteContext,
 )
-from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.query.partition_match import PartitionMatches
-from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.lake.validation import LogRange
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
     from streamhouse_spark.lake.parquet.clustering import Clustering
     from streamhouse_spark.lake.parquet.compaction import RunGroups
-    from streamhouse_spark.log.commits.state import TableState
+    from streamhouse_spark.log.state import TableState
 
 __all__ = ["IcebergLake", "LakeTableSpec"]
 
@@ -99,18 +101,18 @@ class IcebergLake(LakeTable):
         return None if file is None else LakeVersion(file[0], self.content_of(file[1]), file[2])
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
-        from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot
+        from streamhouse_spark.lake.iceberg.scan import snapshot
 
         return snapshot(self.place, snapshot_id)
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` with the existing names."""
-        from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot_by_name
+        from streamhouse_spark.lake.iceberg.scan import snapshot_by_name
 
         return snapshot_by_name(self.place, name)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
-        from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot_as_of
+        from streamhouse_spark.lake.iceberg.scan import snapshot_as_of
 
         return snapshot_as_of(self.place, timestamp_ms)
 
@@ -139,7 +141,7 @@ class IcebergLake(LakeTable):
         with_older: bool,
         pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
-        from streamhouse_spark.lake.iceberg.external_row_deletes import write_file_deletes
+        from streamhouse_spark.lake.iceberg.row_deletes import write_file_deletes
         from streamhouse_spark.lake.iceberg.tiering_commit import write_row_deletes
 
         written, moved = write_row_deletes(self.place, context, rows, added, with_older=with_older)
@@ -157,7 +159,7 @@ class IcebergLake(LakeTable):
         return commit_round(self.place, files, before, after, context)
 
     def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
-        from streamhouse_spark.lake.iceberg.maintenance.drop_partition import drop_partitions
+        from streamhouse_spark.lake.iceberg.drop_partition import drop_partitions
 
         report, snapshot_id = drop_partitions(self.place, chosen, below, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
@@ -185,7 +187,7 @@ class IcebergLake(LakeTable):
         node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
-        from streamhouse_spark.lake.iceberg.snapshot_reader import plan_read
+        from streamhouse_spark.lake.iceberg.scan import plan_read
 
         return plan_read(self.place, snapshot_id, columns, node, schema)
 
@@ -199,12 +201,12 @@ class IcebergLake(LakeTable):
         node: Node = ALWAYS_TRUE,
         buckets: Collection[int] | None = None,
     ) -> LakeScan:
-        from streamhouse_spark.lake.iceberg.snapshot_reader import scan_snapshot
+        from streamhouse_spark.lake.iceberg.scan import scan_snapshot
 
         return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node, buckets)
 
     def list_named_files(self, snapshot_id: int) -> Sequence[str]:
-        from streamhouse_spark.lake.iceberg.external_row_deletes import list_data_files
+        from streamhouse_spark.lake.iceberg.row_deletes import list_data_files
 
         return list_data_files(self.place, snapshot_id)
 
@@ -223,12 +225,12 @@ class IcebergLake(LakeTable):
         return self.place.missing_metadata(recorded)
 
     def metadata_problems(self) -> Iterator[str]:
-        from streamhouse_spark.lake.iceberg.metadata_problems import find_metadata_problems
+        from streamhouse_spark.lake.iceberg.metadata_inspection import find_metadata_problems
 
         return find_metadata_problems(self.place)
 
     def metadata_table(self, name: str) -> pa.Table:
-        from streamhouse_spark.lake.iceberg.metadata_tables import metadata_table
+        from streamhouse_spark.lake.iceberg.metadata_inspection import metadata_table
 
         table = self.place.find()
         if table is not None:
@@ -238,15 +240,14 @@ class IcebergLake(LakeTable):
         return metadata_table(binding.require(), name).slice(0, 0)
 
     def metadata_table_names(self) -> tuple[str, ...]:
-        from streamhouse_spark.lake.iceberg.metadata_tables import METADATA_TABLES
+        from streamhouse_spark.lake.iceberg.metadata_inspection import METADATA_TABLES
 
         return METADATA_TABLES
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport:
-        from streamhouse_spark.lake.iceberg.maintenance.compaction import compact
-        from streamhouse_spark.lake.iceberg.maintenance.compaction_keyed import compact_keyed
+        from streamhouse_spark.lake.iceberg.compaction import compact, compact_keyed
 
         work = compact_keyed if self.place.spec.primary_key else compact
         report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run, run=run)
@@ -255,7 +256,7 @@ class IcebergLake(LakeTable):
     def _cluster(
         self, how: Clustering, files: Collection[str], *, dry_run: bool, run: RunGroups | None
     ) -> CompactReport | None:
-        from streamhouse_spark.lake.iceberg.maintenance.compaction import cluster
+        from streamhouse_spark.lake.iceberg.compaction import cluster
 
         if self.place.spec.primary_key:
             return None
@@ -265,17 +266,17 @@ class IcebergLake(LakeTable):
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport:
-        from streamhouse_spark.lake.iceberg.maintenance.expiry import expire
+        from streamhouse_spark.lake.iceberg.expiry import expire
 
         return expire(self.place, rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
-        from streamhouse_spark.lake.iceberg.maintenance.orphans import remove_orphans
+        from streamhouse_spark.lake.iceberg.expiry import remove_orphans
 
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        from streamhouse_spark.lake.iceberg.maintenance.compaction import rewrite_manifests
+        from streamhouse_spark.lake.iceberg.compaction import rewrite_manifests
 
         self._require_home_unless(dry_run, "joining manifests")
         return rewrite_manifests(self.place, dry_run=dry_run)

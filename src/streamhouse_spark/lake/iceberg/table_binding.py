@@ -7,13 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import LAKE_PREFIX
-from streamhouse_spark.core.uris import find_recorded_root, is_same_place
+from streamhouse_spark.core.paths import LAKE_PREFIX, find_recorded_root, is_same_place
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
-from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
-from streamhouse_spark.lake.external_files import CATALOG_SETTINGS, catalog_properties
-from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, read_snapshots
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, map_by_name
+from streamhouse_spark.lake.file_access import CATALOG_SETTINGS, catalog_properties, lake_files
 from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
     floor_key,
@@ -21,11 +18,12 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     parse_version_hint,
     version_key,
 )
-from streamhouse_spark.lake.model.change_detection import LakeValidators
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.iceberg.snapshots import AnySnapshot, AnySnapshots, read_snapshots
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import TARGET_FILE_BYTES, LakeTableSpec
-from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
+from streamhouse_spark.lake.types import LakeValidators
+from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -100,8 +98,8 @@ class IcebergTableBinding:
         from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
 
         from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-        from streamhouse_spark.lake.iceberg.errors import catalog_answers, commit_answers
         from streamhouse_spark.lake.iceberg.evolution import commit_columns, iceberg_columns
+        from streamhouse_spark.lake.iceberg.file_io import catalog_answers, commit_answers
         from streamhouse_spark.lake.iceberg.schema import find_differences, iceberg_schema, partition_spec
 
         schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
@@ -166,8 +164,7 @@ class IcebergTableBinding:
         return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
 
     def _adopt(self, table: Table) -> None:
-        from streamhouse_spark.lake.iceberg.errors import commit_answers
-        from streamhouse_spark.lake.iceberg.file_io import manifests_of
+        from streamhouse_spark.lake.iceberg.file_io import commit_answers, manifests_of
 
         owner = table.properties.get(TABLE_UUID_PROPERTY)
         if owner == self.spec.table_uuid:
@@ -200,7 +197,7 @@ class IcebergTableBinding:
         from pyiceberg.exceptions import NoSuchTableError
 
         from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-        from streamhouse_spark.lake.iceberg.errors import commit_answers
+        from streamhouse_spark.lake.iceberg.file_io import commit_answers
 
         table = self.find()
         if table is not None:
@@ -235,7 +232,7 @@ class IcebergTableBinding:
             return FileCatalog(self.storage, world=self.world, properties=properties)
         from pyiceberg.catalog import load_catalog
 
-        from streamhouse_spark.lake.iceberg.errors import catalog_answers
+        from streamhouse_spark.lake.iceberg.file_io import catalog_answers
 
         with catalog_answers(f"it was opened for {self.spec.path}"):
             return load_catalog(properties.pop("name", "lake"), **properties)
@@ -260,7 +257,7 @@ class IcebergTableBinding:
         """Read the latest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`,
         `CorruptDataError`.
         """
-        from streamhouse_spark.lake.iceberg.errors import catalog_answers
+        from streamhouse_spark.lake.iceberg.file_io import catalog_answers
 
         name = ".".join(self.identifier)
         with catalog_answers(f"{name} of {self.spec.path} was loaded"):

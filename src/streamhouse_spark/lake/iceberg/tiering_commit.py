@@ -12,25 +12,16 @@ from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.commit_validation import (
-    LogRange,
-    require_dense,
-    require_offsets,
-    require_present,
-)
-from streamhouse_spark.lake.iceberg.commit import commit_snapshot, not_before_ms
+from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.key_index import find_live_files
-from streamhouse_spark.lake.iceberg.offsets import newest_offsets, own_offsets
-from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
-from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.iceberg.position_deletes import find_live_files, write_deletes
+from streamhouse_spark.lake.iceberg.snapshots import newest_offsets, own_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.model.data_files import LiveFile
-from streamhouse_spark.lake.model.pending_deletes import RewrittenRows
-from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext, same_offsets
-from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.reader import read_deleted_positions, read_offset_file
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, RewrittenRows, WriteContext, same_offsets
+from streamhouse_spark.lake.validation import LogRange, require_dense, require_offsets, require_present
 
 
 def write_context(place: IcebergTableBinding) -> WriteContext:

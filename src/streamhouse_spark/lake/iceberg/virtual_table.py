@@ -22,16 +22,16 @@ from pyiceberg.table.metadata import TableMetadata
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
-from streamhouse_spark.lake.external_files import CATALOG_SETTINGS
+from streamhouse_spark.lake.file_access import CATALOG_SETTINGS
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
-from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import commit_answers
 from streamhouse_spark.lake.iceberg.metadata_versions import forget_cached_version
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -27,12 +27,9 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, AdoptionCandidate
-from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
-from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot, LakeSplit
-from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
-from streamhouse_spark.lake.paimon.commit_races import seal_snapshot
 from streamhouse_spark.lake.paimon.evolution import add_external_nested_ids
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
@@ -46,10 +43,13 @@ from streamhouse_spark.lake.paimon.schema import (
 )
 from streamhouse_spark.lake.paimon.snapshots import TAG_PREFIX, consumer_text
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.tiering_commit import seal_snapshot
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.lake.parquet.reader import read_split
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot, LakeSplit
+from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 

@@ -26,14 +26,13 @@ from pypaimon.table.row.generic_row import GenericRow
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.lake.metadata_cache import cache_metadata
-from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
-from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field
 from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader, key_of
-from streamhouse_spark.lake.paimon.merge_tree_files import describe_keyed_file
+from streamhouse_spark.lake.paimon.merge_tree import describe_keyed_file
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
-from streamhouse_spark.lake.timestamp_correction import next_snapshot_time_ms
+from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, next_snapshot_time_ms
+from streamhouse_spark.lake.types import COMMIT_USER, LakeFile
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 ATTEMPTS_MAX = 20

@@ -27,13 +27,8 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.lake import column_map
-from streamhouse_spark.lake.column_map import (
-    COLUMNS_PROPERTY,
-    ColumnMap,
-    LakeField,
-    migrate_columns,
-)
+from streamhouse_spark.lake import column_mapping
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, LakeField, migrate_columns
 from streamhouse_spark.lake.paimon.schema import (
     arrow_type,
     nested_field_finder,
@@ -65,7 +60,7 @@ def paimon_columns(
     """Return the column map of a lake table, by its latest schema; ``schemas`` are all of the lake, for readers of its
     files. Raises `CorruptDataError`.
     """
-    columns = column_map.column_map(
+    columns = column_mapping.column_map(
         lake.options, _field_names(lake), spec, where=spec.location, inner_of=nested_field_finder(lake.fields)
     )
     return add_external_nested_ids(columns, lake, schemas) if schemas else columns
@@ -75,12 +70,12 @@ def add_external_nested_ids(mapping: ColumnMap, lake: PaimonSchema, schemas: Map
     """Return the map with nested changes of other engines."""
     older = [schema for number, schema in sorted(schemas.items()) if number != lake.id]
     forms = [{f.id: nested_field_ids(f.type) for f in schema.fields} for schema in (*older, lake)]
-    return replace(mapping, elsewhere=column_map.nested_fields_changed_by_lake(forms))
+    return replace(mapping, elsewhere=column_mapping.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
     """Require what `column_map.require_migrated` does; ``lake`` is the latest schema."""
-    column_map.require_migrated(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
+    column_mapping.require_migrated(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
 
 
 def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:

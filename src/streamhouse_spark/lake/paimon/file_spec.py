@@ -16,7 +16,7 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.table.row.generic_row import GenericRow, GenericRowDeserializer, GenericRowSerializer
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
-from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import LakeMismatchError
@@ -41,7 +41,7 @@ class PaimonFileSpec:
     planned_on: str | None = None
     """The manifest list of the snapshot that the round was planned on; its name is unique."""
     sequence_shifts: Mapping[int, int] = field(default_factory=dict)
-    """Shifts of a primary-key table; see `streamhouse_spark.lake.paimon.merge_changes.sequence_shifts`."""
+    """Shifts of a primary-key table; see `streamhouse_spark.lake.paimon.merge_tree.sequence_shifts`."""
 
     def to_json(self) -> dict[str, Any]:
         return {

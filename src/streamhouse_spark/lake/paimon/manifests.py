@@ -1,24 +1,92 @@
-"""Manifest entries of a Paimon snapshot: the live data files and their locations."""
+"""Partition pruning of a Paimon table, to skip manifests that cannot match a filter.
+
+Manifest entries of a Paimon snapshot: the live data files and their locations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
+import pyarrow as pa
 from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 from pypaimon.manifest.manifest_list_manager import ManifestListManager
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
 from pypaimon.snapshot.snapshot import Snapshot
+from pypaimon.table.row.generic_row import GenericRow
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.core.uris import plain_location
+from streamhouse_spark.core.paths import plain_location
 from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.expressions.predicates import (
+    Bounds,
+    Node,
+    constant_bounds,
+    may_match,
+    to_comparable,
+    to_plan_value,
+)
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.partitions import PartitionFilter
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+_UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, struct.error)
+
+
+class PartitionFilter:
+    """A filter restricted to partition columns.
+
+    It selects all files of a partition or none, removed files and files merged by key included.
+    """
+
+    def __init__(self, node: Node, names: Mapping[int, str], schema: TableSchema) -> None:
+        """``names`` maps field ids to columns of ``schema``."""
+        self._node = node
+        self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
+        self._results: dict[tuple[Any, ...], bool] = {}
+
+    def may_match_manifest(self, manifest: ManifestFileMeta) -> bool:
+        """Return False only if none of the manifest's files is in a partition that can match the filter."""
+        stats = manifest.partition_stats
+        bounds: dict[str, Bounds] = {}
+        for i, field in enumerate(stats.min_values.fields):
+            column = self._columns.get(field.id)
+            if column is None:
+                continue
+            try:
+                low, high = stats.min_values.get_field(i), stats.max_values.get_field(i)
+                num_nulls = (stats.null_counts or [])[i]
+            except _UNREADABLE:
+                continue
+            if _are_reliable(column, low, high):
+                low, high = to_comparable(to_plan_value(low)), to_comparable(to_plan_value(high))
+                bounds[column.name] = Bounds(low, high, may_be_null=num_nulls != 0)
+        return may_match(self._node, bounds)
+
+    def test(self, partition: GenericRow) -> bool:
+        """Return False only if no row of the partition can match the filter. The name is pypaimon's."""
+        values = tuple(partition.values)
+        if values not in self._results:
+            columns = (
+                (self._columns.get(field.id), value) for field, value in zip(partition.fields, values, strict=True)
+            )
+            bounds = {
+                column.name: constant_bounds(to_plan_value(value)) for column, value in columns if column is not None
+            }
+            self._results[values] = may_match(self._node, bounds)
+        return self._results[values]
+
+
+def _are_reliable(column: Column, low: Any, high: Any) -> bool:
+    """Return whether bounds hold for all values. pypaimon's may not hold next to NaN, and missing ones say too
+    little.
+    """
+    return low is not None and high is not None and not pa.types.is_floating(column.type)
+
 
 ADD: Final = 0
 DELETE: Final = 1

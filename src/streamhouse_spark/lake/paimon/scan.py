@@ -12,22 +12,21 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.row.internal_row import InternalRow
 
-from streamhouse_spark.lake.column_map import ColumnMap
-from streamhouse_spark.lake.file_skipping import file_may_match
-from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
-from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node, to_plan_value
+from streamhouse_spark.lake.column_mapping import ColumnMap
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.manifests import MetadataReader
-from streamhouse_spark.lake.paimon.merge_sections import (
+from streamhouse_spark.lake.paimon.manifests import MetadataReader, PartitionFilter
+from streamhouse_spark.lake.paimon.merge_tree import (
+    KIND,
+    SEQUENCE,
     group_files,
     group_sections,
     is_own_keyed_name,
     is_raw,
+    merge_projection,
     merge_scan_files,
 )
-from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merge_projection
-from streamhouse_spark.lake.paimon.partitions import PartitionFilter
 from streamhouse_spark.lake.paimon.schema import (
     is_stored_as,
     is_variant,
@@ -37,9 +36,9 @@ from streamhouse_spark.lake.paimon.schema import (
 )
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
-from streamhouse_spark.lake.reader import projection_of
+from streamhouse_spark.lake.reader import file_may_match, projection_of
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node, to_plan_value
+from streamhouse_spark.lake.types import ColumnStatistics, FieldNames, LakeProjection, ScanFile
 from streamhouse_spark.schema.nested_fields import join_path
 from streamhouse_spark.schema.table_schema import TableSchema
 

@@ -20,9 +20,9 @@ from pypaimon.schema.data_types import (
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 
 from streamhouse_spark.errors import LakeMismatchError, SchemaMismatchError
-from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, InnerOf, map_by_name
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, InnerOf, map_by_name
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.nested_fields import ELEMENT, KEY, VALUE, Path
 from streamhouse_spark.schema.table_schema import Column, TableSchema, canonical_type

@@ -20,7 +20,7 @@ from typing import Final
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -29,13 +29,12 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StorageError,
 )
-from streamhouse_spark.lake.model.values import COMMIT_USER
-from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
-from streamhouse_spark.lake.timestamp_correction import own_ms
-from streamhouse_spark.log.commits.sequence_search import find_last_result
+from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, own_ms
+from streamhouse_spark.lake.types import COMMIT_USER
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, map_with_store_concurrency
 from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, Slot
+from streamhouse_spark.storage.sequence_search import find_last_result
 
 _SEEN_MAX: Final = 1024
 SNAPSHOT_PREFIX = "snapshot-"
@@ -348,5 +347,5 @@ def consumer_text(snapshot_id: int) -> bytes:
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """Return the snapshot's own time; see `streamhouse_spark.lake.timestamp_correction`."""
+    """Return the snapshot's own time; see `streamhouse_spark.lake.snapshot_properties`."""
     return own_ms(snapshot.time_millis, snapshot.properties or {})

@@ -12,39 +12,23 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.commit_validation import LogRange
-from streamhouse_spark.lake.model.change_detection import LakeVersion
-from streamhouse_spark.lake.model.pending_deletes import NO_PENDING_DELETES, PendingDeletes
-from streamhouse_spark.lake.model.scan_files import LakeScan
-from streamhouse_spark.lake.model.values import (
-    Claim,
-    CompactReport,
-    ExpireReport,
-    ExpiryRules,
-    LakeDropReport,
-    LakeFile,
-    LakePlan,
-    LakeSnapshot,
-    WriteContext,
-)
-from streamhouse_spark.lake.paimon.commit_races import find_durable, wait_until_durable, was_replaced
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.paimon.compaction import compact_keyed, compact_log
+from streamhouse_spark.lake.paimon.drop_partition import drop_partitions
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
-from streamhouse_spark.lake.paimon.external_row_deletes import (
+from streamhouse_spark.lake.paimon.expiry import expire, remove_orphans
+from streamhouse_spark.lake.paimon.metadata_inspection import METADATA_TABLES, find_metadata_problems, metadata_table
+from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
+from streamhouse_spark.lake.paimon.row_deletes import (
     adds_only_own_files,
     list_data_files,
     retains_external_files,
     rewrite_external_files,
+    rewrite_files_without,
     snapshot_mark,
 )
-from streamhouse_spark.lake.paimon.maintenance.compaction import compact_log
-from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_keyed
-from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partitions
-from streamhouse_spark.lake.paimon.maintenance.expiry import expire
-from streamhouse_spark.lake.paimon.maintenance.orphans import remove_orphans
-from streamhouse_spark.lake.paimon.metadata_problems import find_metadata_problems
-from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
-from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
-from streamhouse_spark.lake.paimon.row_deletion import rewrite_files_without
 from streamhouse_spark.lake.paimon.scan import columns_same_by_name, projection, scan_files
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parse_snapshot, snapshot_text
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, cache_metadata_for_round
@@ -52,15 +36,31 @@ from streamhouse_spark.lake.paimon.tiering_commit import (
     commit_round,
     describe_past_snapshot,
     describe_snapshot,
+    find_durable,
     iter_ancestors,
+    wait_until_durable,
+    was_replaced,
     write_context,
 )
 from streamhouse_spark.lake.parquet.compaction import RunGroups
 from streamhouse_spark.lake.reader import identity_projection
-from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.query.partition_match import PartitionMatches
-from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.lake.types import (
+    NO_PENDING_DELETES,
+    Claim,
+    CompactReport,
+    ExpireReport,
+    ExpiryRules,
+    LakeDropReport,
+    LakeFile,
+    LakePlan,
+    LakeScan,
+    LakeSnapshot,
+    LakeVersion,
+    PendingDeletes,
+    WriteContext,
+)
+from streamhouse_spark.lake.validation import LogRange
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

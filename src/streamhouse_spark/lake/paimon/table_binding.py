@@ -22,14 +22,14 @@ from streamhouse_spark.errors import (
     ObjectNotFoundError,
 )
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.paimon.evolution import evolve_lake, paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.schema import find_differences, paimon_schema
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, consumer_text
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import LakeTableSpec
-from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
+from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch
 from streamhouse_spark.storage.put_if_absent import slot_for_bytes

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.lake.model.values import LakeFile, WriteContext
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile
-from streamhouse_spark.query import row_selection
+from streamhouse_spark.lake.types import LakeFile, WriteContext
 
 BUFFERED_BYTES_MAX = 256 << 20
 """Bytes of rows buffered for their row groups, over all open partitions."""
@@ -73,7 +73,7 @@ def _exclude_deleted(
         return batch, numbers
     dropped = np.zeros(len(numbers), np.bool_)
     dropped[deleted_here.offsets() - offsets.start] = True
-    return row_selection.drop_rows(batch, dropped), numbers[~dropped]
+    return arrow_rows.drop_rows(batch, dropped), numbers[~dropped]
 
 
 def rewrite_files(

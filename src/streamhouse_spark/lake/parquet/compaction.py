@@ -18,11 +18,11 @@ from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_cluster_mark
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
+from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError
-from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
+from streamhouse_spark.lake.types import FieldNames, LakeProjection
+from streamhouse_spark.schema.evolution import ColumnCast, make_cast
 from streamhouse_spark.schema.nested_fields import child_fields, join_path, list_field_paths
-from streamhouse_spark.schema.type_promotion import ColumnCast, make_cast
 from streamhouse_spark.schema.variant import as_variant, has_variant_fields, is_variant
 
 if TYPE_CHECKING:

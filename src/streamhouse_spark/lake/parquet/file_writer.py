@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.lake.model.values import LakeFile, WriteContext
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
 from streamhouse_spark.lake.parquet.parquet_io import CountingWriter, FileAccess, parquet_sink
@@ -21,6 +20,7 @@ from streamhouse_spark.lake.parquet.reader import (
     OFFSETS_KEY,
     SORTED_BY_KEY,
 )
+from streamhouse_spark.lake.types import LakeFile, WriteContext
 from streamhouse_spark.schema.variant import without_null_parts
 
 ROW_GROUP_ROWS_MAX = 1 << 20

@@ -1,26 +1,212 @@
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reads of any split of a lake: a plain data file, or primary-key files merged while they are read."""
+"""Merge of primary-key files into one sequence in key order, each key once.
+
+Reads of any split of a lake: a plain data file, or primary-key files merged while they are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_chunking import take_rows
+from streamhouse_spark.core.arrow_rows import combine_chunks, select_matching_rows, take_rows
 from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import as_numbers, encode_keys
 from streamhouse_spark.keys.keyed_batch import sort_by_key
-from streamhouse_spark.lake.model.data_files import LiveFile
-from streamhouse_spark.lake.model.values import Filter, LakeProjection, LakeSplit, MergedFile, MergedFiles
 from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, Positions, read_row_groups
-from streamhouse_spark.lake.parquet.sorted_merge import KeyCursor
-from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.query.row_selection import select_matching_rows
+from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, NO_POSITIONS, Positions, read_row_groups, read_sort_fields
+from streamhouse_spark.lake.types import Filter, LakeProjection, LakeSplit, LiveFile, MergedFile, MergedFiles
 from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+
+class MergedRows:
+    """The live rows of several files. For rows with equal keys, which only other engines write, the latest file's row
+    wins.
+
+    Memory is bounded by one row group per file that is sorted by key, as the package's are. Other files are sorted
+    first in runs (`split_into_sorted_runs`), spilled to the local disk if they are large.
+    """
+
+    def __init__(
+        self,
+        files: FileAccess,
+        oldest_first: Sequence[LiveFile],
+        projection: LakeProjection,
+        key_ids: Sequence[int],
+        key_indexes: Sequence[int],
+    ) -> None:
+        """Take files, oldest first. ``key_indexes`` are the indexes in the projection of the key columns, which have
+        the ids ``key_ids``.
+        """
+        self._files = files
+        self._oldest_first = oldest_first
+        self._projection = projection
+        self._order = ",".join(map(str, key_ids))
+        self._key_places = key_indexes
+        self.num_read = 0
+        self.num_given = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return the merged rows in batches. Raises `CorruptDataError` if a file is not in the order that it claims."""
+        with TemporaryDirectory(prefix="streamhouse-merge-") as folder:
+            cursors = [
+                KeyCursor(run, self._key_places, file.location)
+                for file in self._oldest_first
+                for run in self._sorted_sequences(file, Path(folder))
+            ]
+            while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
+                bound = min(cursor.last_key for cursor in cursors)
+                parts = [cursor.take(bound) for cursor in cursors]
+                for rows in self._merge([part for part in parts if part.num_rows]):
+                    self.num_given += rows.num_rows
+                    yield rows
+
+    def _sorted_sequences(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
+        """Return the rows as sequences of ascending keys. For equal keys the later sequence has the newer row."""
+        batches = self._count_rows(read_row_groups(self._files, file, self._projection))
+        if read_sort_fields(self._files, file.location) == self._order:
+            return [batches]
+        return split_into_sorted_runs(batches, self._merge_batch, folder, BATCH_ROWS)
+
+    def _count_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.num_read += batch.num_rows
+            yield batch
+
+    def _merge_batch(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return `_merge` of a few rows as one batch."""
+        merged = list(self._merge(parts))
+        schema = self._projection.schema.arrow
+        if not merged:
+            return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        return merged[0] if len(merged) == 1 else pa.concat_batches(merged)
+
+    def _merge(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Merge rows by key; the last of equal keys wins."""
+        if not parts:
+            return
+        if len(parts) == 1 and _is_ascending(self._keys(parts[0])):
+            yield parts[0]
+            return
+        rows = pa.Table.from_batches(parts, self._projection.schema.arrow)
+        keys = encode_keys([combine_chunks(rows.column(place)) for place in self._key_places])
+        order, is_first = sort_by_key(keys)
+        ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
+        yield from take_rows(rows, order[ends], distinct=True).to_batches()
+
+    def _keys(self, rows: pa.RecordBatch) -> pa.BinaryArray:
+        return encode_keys([rows.column(place) for place in self._key_places])
+
+
+class KeyCursor:
+    """The remaining rows of one file, whose keys ascend."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], key_indexes: Sequence[int], location: str) -> None:
+        self._batches = batches
+        self._key_places = key_indexes
+        self._location = location
+        self._rows: pa.RecordBatch | None = None
+        self._keys: pa.BinaryArray = pa.array([], pa.binary())
+        self.last_key = b""
+
+    def has_rows(self) -> bool:
+        while self._rows is None or not self._rows.num_rows:
+            self._rows = next(self._batches, None)
+            if self._rows is None:
+                return False
+            if self._rows.num_rows:
+                self._keys = encode_keys([self._rows.column(place) for place in self._key_places])
+                if not _is_ascending(self._keys) or self._keys[0].as_py() <= self.last_key:
+                    raise CorruptDataError(
+                        f"lake file {self._location} says that its rows are sorted by the primary key, and they are "
+                        "not; restore it, "
+                        "or rebuild the lake from the log (streamhouse retier)"
+                    )
+                self.last_key = self._keys[-1].as_py()
+        return True
+
+    def take(self, bound: bytes) -> pa.RecordBatch:
+        """Take the rows up to the key ``bound``, which must be within the loaded rows."""
+        return self.take_with_keys(bound)[0]
+
+    def take_with_keys(self, bound: bytes) -> tuple[pa.RecordBatch, pa.BinaryArray]:
+        """Take rows as `take` does, with their keys."""
+        assert self._rows is not None
+        end = bisect_right(range(len(self._keys)), bound, key=lambda i: self._keys[i].as_py())
+        rows, keys = self._rows.slice(0, end), self._keys.slice(0, end)
+        self._rows, self._keys = self._rows.slice(end), self._keys.slice(end)
+        return rows, keys
+
+
+def _is_ascending(keys: pa.BinaryArray) -> bool:
+    """Return whether the keys strictly ascend."""
+    numbers = as_numbers(keys)
+    if numbers is not None:
+        return bool((numbers[1:] > numbers[:-1]).all())
+    is_larger = pc.greater(keys.slice(1), keys.slice(0, max(0, len(keys) - 1)))
+    return pc.all(is_larger).as_py() is not False
+
+
+RUN_BYTES_MAX = 128 << 20
+"""Bytes in memory sorted at once."""
+
+
+def split_into_sorted_runs(
+    batches: Iterable[pa.RecordBatch],
+    sort: Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch],
+    folder: Path,
+    batch_rows: int,
+) -> list[Iterator[pa.RecordBatch]]:
+    """Split rows into runs, in order, each sorted by ``sort`` and returned in batches of ``batch_rows``.
+
+    A single run stays in memory. Several are written to files in ``folder`` and memory-mapped; they are private to this
+    process and deleted with the folder.
+    """
+    runs: list[Iterator[pa.RecordBatch]] = []
+    waiting: list[pa.RecordBatch] = []
+    num_bytes = 0
+    for batch in batches:
+        if waiting and num_bytes + batch.nbytes > RUN_BYTES_MAX:
+            runs.append(_spill(sort(waiting), folder, batch_rows))
+            waiting, num_bytes = [], 0
+        waiting.append(batch)
+        num_bytes += batch.nbytes
+    if not waiting:
+        return runs
+    last = sort(waiting)
+    runs.append(_spill(last, folder, batch_rows) if runs else _slice_rows(last, batch_rows))
+    return runs
+
+
+def _slice_rows(rows: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    for start in range(0, rows.num_rows, batch_rows):
+        yield rows.slice(start, batch_rows)
+
+
+def _spill(rows: pa.RecordBatch, folder: Path, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    path = folder / f"{len(list(folder.iterdir())):06}.arrow"
+    with pa.ipc.new_file(str(path), rows.schema) as writer:
+        for batch in _slice_rows(rows, batch_rows):
+            writer.write_batch(batch)
+    return _map_file(path)
+
+
+def _map_file(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as file:
+        reader = pa.ipc.open_file(file)
+        for position in range(reader.num_record_batches):
+            yield reader.get_batch(position)
+
+
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
 
 
 def read_split(

@@ -1,26 +1,32 @@
-"""Rows of a data file with their row numbers, from the row groups that can match."""
+"""Rows of a data file with their row numbers, from the row groups that can match.
+
+Deleted rows of data files that another engine replaced, and equal rows in the new files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.core.arrow_rows import drop_rows
+from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import (
     NO_POSITIONS,
+    FilesAt,
     OpenedSplit,
     Positions,
+    RowGroups,
     deleted_places_within,
     open_split,
 )
-from streamhouse_spark.lake.parquet.row_groups import RowGroups
-from streamhouse_spark.query.predicates import ALWAYS_TRUE
-from streamhouse_spark.query.row_mask import RowMask
-from streamhouse_spark.query.row_selection import drop_rows
+from streamhouse_spark.lake.types import LakeProjection, LakeSplit
+from streamhouse_spark.schema.variant import cast_rows
 
 Numbers = npt.NDArray[np.int64]
 
@@ -74,3 +80,144 @@ def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, mask: RowMa
 
 def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+RowPlaces = npt.NDArray[np.int64]
+
+
+def read_rows_at(
+    files_at: FilesAt, files: Mapping[str, LakeSplit], runs_at: Mapping[str, OffsetSet], projection: LakeProjection
+) -> pa.Table:
+    """Read the rows at positions of whole files, each under its name, without those deleted there.
+
+    Raises `SnapshotExpiredError` if a file is missing.
+    """
+    parts = [projection.schema.arrow.empty_table()]
+    for name, runs in runs_at.items():
+        positions, split = runs.offsets(), files[name]
+        for numbers, batch in read_numbered(files_at(split.location), split, projection):
+            chosen = batch.filter(pa.array(np.isin(numbers, positions, assume_unique=True)))
+            parts.append(pa.Table.from_batches([chosen]))
+    return pa.concat_tables(parts)
+
+
+def find_equal_rows(
+    files_at: FilesAt, newer: Iterable[tuple[str, LakeSplit]], rows: pa.Table, projection: LakeProjection
+) -> Iterator[tuple[str, RowPlaces]]:
+    """Find rows of files, by name and position, that equal ``rows`` in all columns, each of ``rows`` once.
+
+    If more rows are equal, those of the first files are returned.
+    """
+    left = RowMultiset(rows)
+    for name, split in newer:
+        if not left.num_left:
+            return
+        numbered = read_numbered(files_at(split.location), split, projection)
+        hits = [numbers[left.take_matches(batch)] for numbers, batch in numbered]
+        if sum(map(len, hits)):
+            yield name, np.concatenate(hits)
+
+
+Codes = npt.NDArray[np.int64]
+
+
+class RowMultiset:
+    """A multiset of rows, with the number of each row still to match."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        codes = encode_rows(rows)
+        _, first, counts = np.unique(codes, return_index=True, return_counts=True)
+        self._rows = rows.take(pa.array(first))
+        self._counts = counts.astype(np.int64)
+
+    @property
+    def num_left(self) -> int:
+        return int(self._counts.sum())
+
+    def take_matches(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return which rows of a batch match a remaining row each, and remove these from the multiset."""
+        num_rows = self._rows.num_rows
+        rows = cast_rows(pa.Table.from_batches([batch]), self._rows.schema)
+        codes = encode_rows(pa.concat_tables([self._rows, rows]))
+        place_of = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+        place_of[codes[:num_rows]] = np.arange(num_rows)
+        places = place_of[codes[num_rows:]]
+        hits = np.flatnonzero(places >= 0)
+        order = hits[np.argsort(places[hits], kind="stable")]
+        of_order = places[order]
+        nth = np.arange(len(order)) - np.searchsorted(of_order, of_order, side="left")
+        matched = order[nth < self._counts[of_order]]
+        self._counts -= np.bincount(places[matched], minlength=num_rows)
+        is_match = np.zeros(batch.num_rows, np.bool_)
+        is_match[matched] = True
+        return is_match
+
+
+def encode_rows(rows: pa.Table) -> Codes:
+    """Return a number from 0 for each row, equal exactly for equal rows."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        codes = _combine_codes(codes, _encode(_combine_chunks(column)))
+    return codes
+
+
+def _encode(values: pa.Array) -> Codes:
+    """Return a number for each value. Null is a value, NaN equals NaN, and zeros of both signs differ."""
+    if isinstance(values, pa.ExtensionArray):
+        return _encode(values.storage)
+    kind = values.type
+    if pa.types.is_struct(kind):
+        codes = np.zeros(len(values), np.int64)
+        for child in values.flatten():
+            codes = _combine_codes(codes, _encode(child))
+        return _encode_nulls(codes, values)
+    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _encode_nulls(_encode_lists(values), values)
+    if pa.types.is_fixed_size_list(kind):
+        return _encode(values.cast(pa.list_(kind.value_type)))
+    if pa.types.is_floating(kind):
+        return _encode_nulls(_encode_floats(values), values)
+    if pa.types.is_null(kind):
+        return np.zeros(len(values), np.int64)
+    plain = values if pa.types.is_dictionary(kind) else values.dictionary_encode()
+    numbers: Codes = plain.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) + 1
+    return numbers
+
+
+def _encode_floats(values: pa.Array) -> Codes:
+    numbers = values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).copy()
+    numbers[np.isnan(numbers)] = np.nan
+    return _renumber(numbers.view(np.int64))
+
+
+def _encode_lists(values: pa.Array) -> Codes:
+    """Encode lists by the numbers of their elements, as one binary value each."""
+    as_lists = values.cast(pa.list_(values.type.value_type)) if pa.types.is_large_list(values.type) else values
+    offsets = as_lists.offsets.cast(pa.int64()).to_numpy()
+    if pa.types.is_map(values.type):
+        inner = _combine_codes(_encode(as_lists.keys), _encode(as_lists.items))
+    else:
+        inner = _encode(as_lists.values)
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets * 8)), pa.py_buffer(np.ascontiguousarray(inner))]
+    data = pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+    return _encode(data)
+
+
+def _encode_nulls(codes: Codes, values: pa.Array) -> Codes:
+    """Give nulls a number of their own."""
+    return np.where(values.is_valid().to_numpy(zero_copy_only=False), codes + 1, 0) if values.null_count else codes + 1
+
+
+def _combine_codes(left: Codes, right: Codes) -> Codes:
+    """Return a number for each pair."""
+    return _renumber(_renumber(left) * (int(right.max(initial=0)) + 1) + right)
+
+
+def _renumber(codes: Codes) -> Codes:
+    dense: Codes = np.unique(codes, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    return dense
+
+
+def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array

@@ -1,4 +1,10 @@
-"""Tiering: moves rows from the hot log into the lake table in rounds, one lake snapshot each.
+"""Cache of no-op rounds: a process that found nothing to tier checks only for changes next time.
+
+The cache holds the log state and the lake's latest metadata object. While both are unchanged, and the object has no
+successor, the round ends early. Any change to the lake adds a successor or removes the object, whichever engine makes
+it. No write relies on the cache: a round with work reads everything again.
+
+Tiering: moves rows from the hot log into the lake table in rounds, one lake snapshot each.
 
 Tasks write the files of a round, planned from the offsets of the lake's latest snapshot. The lake commit is fenced by
 these offsets: one of several concurrent services wins, the others plan again. The log then records the tiered snapshot.
@@ -13,12 +19,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import parallel_map
+from streamhouse_spark.core.concurrency import new_lock, parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import (
@@ -31,15 +39,12 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.duplicate_keys import warn_of_duplicates
+from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.file_access import FilesAhead, lake_files
 from streamhouse_spark.lake.formats import file_spec_of, lake_library
-from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
-from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.lake.tiering import no_op_cache
 from streamhouse_spark.lake.tiering.plan import (
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
@@ -48,15 +53,82 @@ from streamhouse_spark.lake.tiering.plan import (
 )
 from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead, record_applied_deletes, record_snapshot
 from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
-from streamhouse_spark.log.commits.actions import TieredSnapshot
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.delete_vectors import unapplied_file_deletes
-from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LakeVersion
+from streamhouse_spark.lake.validation import warn_of_duplicates
+from streamhouse_spark.log.actions import TieredSnapshot
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.delete_vectors import unapplied_file_deletes
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import check_dense, read_split
+from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+
+LASTS_MS: Final = 10 * 60_000
+"""Boot time after which a round reads everything again, to notice columns that another engine altered without a
+snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NoOpRound:
+    version: int
+    attempt: str | None
+    location: str
+    head: LakeVersion
+    checked_ms: int
+
+    def is_state(self, state: TableState | None) -> bool:
+        identity = None if state is None else (state.version, state.attempt, state.lake_location)
+        return identity == (self.version, self.attempt, self.location)
+
+
+_no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
+_lock = new_lock()
+
+
+def remember_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
+    """Remember that a round found nothing to tier. It read the lake at ``checked_ms`` or later."""
+    if head is None or log.cached_state is not state:
+        return
+    with _lock:
+        _no_op_rounds[log] = _NoOpRound(state.version, state.attempt, state.lake_location, head, checked_ms)
+
+
+def forget(log: CommitLog) -> None:
+    with _lock:
+        _no_op_rounds.pop(log, None)
+
+
+def find_unchanged_state(
+    log: CommitLog, lake: LakeTable, now_ms: int, refreshed: Callable[[], TableState]
+) -> TableState | None:
+    """Return the latest state if nothing changed since a no-op round. Returns None on a change, without such a round,
+    or if the full check is as cheap.
+
+    Sends three concurrent requests. ``refreshed`` reads the log to its end.
+    """
+    storage = lake.place.storage
+    with _lock:
+        last_round = _no_op_rounds.get(log)
+    if last_round is None or not isinstance(storage, ReadsMany):
+        return None
+    if not last_round.is_state(log.cached_state) or now_ms - last_round.checked_ms > LASTS_MS:
+        forget(log)
+        return None
+    objects: list[bytes | None] = []
+    looks: list[Callable[[], TableState | None]] = [
+        refreshed,
+        lambda: objects.extend(storage.read_many([last_round.head.key, last_round.head.following])),
+    ]
+    state, _ = map_with_store_concurrency(storage, lambda look: look(), looks)
+    newest, following = objects
+    is_same = newest is not None and following is None and lake.content_of(newest) == last_round.head.content
+    if is_same and last_round.is_state(state):
+        return state
+    forget(log)
+    return None
+
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +187,7 @@ class TieringJob:
         ``run_tasks``.
         """
         started_ms = self._world.clock.boot_ms()
-        unchanged = no_op_cache.find_unchanged_state(self._log, self._lake, started_ms, self._refresh_state)
+        unchanged = find_unchanged_state(self._log, self._lake, started_ms, self._refresh_state)
         state = unchanged or self._read_current_state()
         targets = state.ends if unchanged is None else {}
         done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
@@ -181,7 +253,7 @@ class TieringJob:
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
         if not plan.is_due:
             if not self._is_before_drop:  # before a drop a check is skipped
-                no_op_cache.remember_no_op(self._log, state, head, started_ms)
+                remember_no_op(self._log, state, head, started_ms)
             return True
         context = context or self._lake.write_context()
         files = write_round(self._lake, context, plan, run_tasks)
@@ -307,10 +379,10 @@ def _run_keyed_task(
     parts = check_dense(read_split(storage, task.split, written, records=records), task.offsets)
     changes = (part.batch for part in parts)
     if task.context.lake["format"] == "paimon":
-        from streamhouse_spark.lake.paimon import merge_changes as paimon_keyed
+        from streamhouse_spark.lake.paimon import merge_tree as paimon_keyed
 
         return paimon_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes)
-    from streamhouse_spark.lake.iceberg import merge_changes as iceberg_keyed
+    from streamhouse_spark.lake.iceberg import position_deletes as iceberg_keyed
 
     ahead = partial(FilesAhead, storage, settings)
     return iceberg_keyed.write_changes(
@@ -325,7 +397,7 @@ def _run_base_task(
     context = task.context
     batches = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
     if context.lake["format"] == "paimon":
-        from streamhouse_spark.lake.paimon import merge_changes as paimon_keyed
+        from streamhouse_spark.lake.paimon import merge_tree as paimon_keyed
 
         written = pa.schema([pa.field(CHANGE_COLUMN.name, pa.int8()), *context.schema.arrow])
         inserts = (_mark_as_inserts(batch, written) for batch in batches)

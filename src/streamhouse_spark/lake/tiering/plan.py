@@ -10,12 +10,11 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.model.data_files import LiveFile
-from streamhouse_spark.lake.model.values import LakeSnapshot, WriteContext
-from streamhouse_spark.log.commits.actions import KvSnapshot
-from streamhouse_spark.log.commits.delete_vectors import unapplied_deletes
-from streamhouse_spark.log.commits.state import BucketLog, TableState
+from streamhouse_spark.lake.types import LakeSnapshot, LiveFile, WriteContext
+from streamhouse_spark.log.actions import KvSnapshot
+from streamhouse_spark.log.delete_vectors import unapplied_deletes
 from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.log.state import BucketLog, TableState
 
 ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
 """Bytes in memory of one bucket that a round tiers at most. Limits the first rounds after a long downtime."""

@@ -1,8 +1,12 @@
-"""One tiering round: its plan from the latest lake snapshot, and the files it writes."""
+"""One tiering round: its plan from the latest lake snapshot, and the files it writes.
+
+Tiering into a virtual lake table: all rows of the log in one round, without a record in the log.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +14,9 @@ import pyarrow as pa
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.lake.commit_validation import NOTHING_ABSENT
-from streamhouse_spark.lake.model.pending_deletes import PendingDeletes
-from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
-from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.snapshot_history import require_same_history
 from streamhouse_spark.lake.tiering.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
@@ -23,10 +26,13 @@ from streamhouse_spark.lake.tiering.plan import (
     round_begin,
     rows_to_delete,
 )
-from streamhouse_spark.log.commits.actions import KvSnapshot
-from streamhouse_spark.log.commits.delete_vectors import Deletion, unapplied_file_deletes
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.lake.types import NEVER_TRUNCATED, LakeFile, LakeSnapshot, PendingDeletes, WriteContext
+from streamhouse_spark.lake.validation import NOTHING_ABSENT
+from streamhouse_spark.log.actions import KvSnapshot
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.delete_vectors import Deletion, unapplied_file_deletes
 from streamhouse_spark.log.segments.scan import plan_range, plan_snapshot, plan_whole_range, read_split
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -174,3 +180,49 @@ class RowsOfLog:
             chosen = part.batch.filter(pa.array(np.isin(offsets, offsets_to_find, assume_unique=True)))
             parts.append(pa.Table.from_batches([chosen]))
         return parts
+
+
+CONFLICTS_MAX: Final = 5
+
+
+def tier_to_virtual_table(
+    log: CommitLog, lake: LakeTable, run_tasks: RunTasks, check: Callable[[TableState], object]
+) -> TableState:
+    """Bring an unrecorded lake up to the latest state of the log, and return that state.
+
+    Reads the lake before the log, so that the log is never behind it. **Commit point:** the lake's snapshot, fenced by
+    its offsets; a loser reads again and finds most of the work done. ``check`` rejects a state. Raises
+    `CommitConflictError` if concurrent processes keep winning, `OffsetsTrimmedError` or `LakeRolledBackError` if the
+    lake is too old for the log.
+    """
+    conflicts = 0
+    while True:
+        try:
+            with lake.cache_metadata_for_round():
+                newest = lake.newest()
+                state = log.refresh()
+                check(state)
+                lake = lake.with_state(state)
+                lake.create_or_evolve()
+                require_same_history(log, newest)
+                plan = plan_round(state, newest, state.ends)
+                if not plan.is_due:
+                    return state
+                context = lake.write_context()
+            files = write_round(lake, context, plan, run_tasks)
+            snapshot = lake.commit(
+                files,
+                expected=plan.offsets,
+                new=plan.new,
+                context=context,
+                expected_starts=plan.starts,
+                starts=state.first_offsets,
+                absent=plan.absent_from(lake),
+            )
+        except (CommitConflictError, SnapshotExpiredError, OffsetsTrimmedError):
+            conflicts += 1
+            if conflicts > CONFLICTS_MAX:
+                raise
+            continue
+        if snapshot is None or plan.reaches_all(state.ends):
+            return state

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.paths import commit_key, segment_key
@@ -30,10 +31,10 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.history_epochs import out_of_mixed
-from streamhouse_spark.log.commits.record import RecentRows, read_record
-from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.history_epochs import out_of_mixed
+from streamhouse_spark.log.record import RecentRows, read_record
+from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.ipc_format import (
     FILE_HEAD_BYTES,
     PREFIX_BYTES,
@@ -41,9 +42,14 @@ from streamhouse_spark.log.segments.ipc_format import (
     IpcBatchLayout,
     head_end,
 )
-from streamhouse_spark.log.segments.range_reader import ONE_REQUEST_BYTES_MAX, PartRanges
-from streamhouse_spark.log.segments.segment_bytes import BlockChecksums, MmapReader, RangeFetcher, SegmentBytes
-from streamhouse_spark.query import row_selection
+from streamhouse_spark.log.segments.range_reader import (
+    ONE_REQUEST_BYTES_MAX,
+    BlockChecksums,
+    MmapReader,
+    PartRanges,
+    RangeFetcher,
+    SegmentBytes,
+)
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, map_with_store_concurrency
 
@@ -83,7 +89,7 @@ class LogBatch:
             return self
         live = np.ones(self.batch.num_rows, np.bool_)
         live[positions] = False
-        return LogBatch(self.segment, self.base_offset, row_selection.copy_live_rows(self.batch, positions), live)
+        return LogBatch(self.segment, self.base_offset, arrow_rows.copy_live_rows(self.batch, positions), live)
 
     def only(self, mask: npt.NDArray[np.bool_]) -> LogBatch:
         """Return the batch with only the rows for which ``mask`` is true."""
@@ -91,7 +97,7 @@ class LogBatch:
         if self.live is not None:
             live = self.live.copy()
             live[self.live] = mask
-        return LogBatch(self.segment, self.base_offset, row_selection.drop_rows(self.batch, ~mask), live)
+        return LogBatch(self.segment, self.base_offset, arrow_rows.drop_rows(self.batch, ~mask), live)
 
     def row_offsets(self) -> npt.NDArray[np.int64]:
         """Return the offset of each row."""

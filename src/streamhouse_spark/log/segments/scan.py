@@ -13,10 +13,10 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
-from streamhouse_spark.log.commits.actions import KvSnapshot
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
+from streamhouse_spark.log.actions import KvSnapshot
+from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch, read_segment
+from streamhouse_spark.log.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.schema.evolution import cast_of_column, has_same_storage
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage

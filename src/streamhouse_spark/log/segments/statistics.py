@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_groupby import distinct_rows
+from streamhouse_spark.core.arrow_rows import distinct_rows
 from streamhouse_spark.core.python_values import to_ticks
-from streamhouse_spark.query.predicates import ONLY_NULLS, Bounds, family_of, to_comparable
-from streamhouse_spark.schema.literals import value_to_json
+from streamhouse_spark.expressions.predicates import ONLY_NULLS, Bounds, family_of, to_comparable
+from streamhouse_spark.schema.default_values import value_to_json
 
 PARTITIONS_MAX = 64
 STRING_CHARS_MAX = 64

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from streamhouse_spark.config.partition_specs import FormerPartitioning, partition_columns_at
-from streamhouse_spark.core.arrow_chunking import combine_small_chunks
+from streamhouse_spark.config.table_properties import FormerPartitioning, partition_columns_at
+from streamhouse_spark.core.arrow_rows import combine_small_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.log.commits.segment import Segment, SegmentIndex, block_bytes_for
+from streamhouse_spark.log.segment import Segment, SegmentIndex, block_bytes_for
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Sink, Storage

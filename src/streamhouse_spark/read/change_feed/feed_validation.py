@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
-from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.config.table_properties import ADOPTED, NOTHING_ADOPTED
+from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
-from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.log.actions import Append, ResetLake, TieredSnapshot
 from streamhouse_spark.log.commit_reader import (
     Commit,
     Deleted,
@@ -18,14 +18,13 @@ from streamhouse_spark.log.commit_reader import (
     has_dropped_rows,
     iter_deletions,
 )
-from streamhouse_spark.log.commits.actions import Append, ResetLake, TieredSnapshot
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows, FileRows, count_rows
-from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.change_feed.commit_diff import FIRST, Rows, diff_commits
-from streamhouse_spark.read.change_feed.lake_only_rows import EXPIRED_ERRORS, find_dropped_rows
-from streamhouse_spark.read.history import operation_of
+from streamhouse_spark.log.delete_vectors import DeleteRows, FileRows, count_rows
+from streamhouse_spark.log.history import state_at
+from streamhouse_spark.log.record import Record
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.change_feed.commit_diff import EXPIRED_ERRORS, FIRST, Rows, diff_commits, find_dropped_rows
+from streamhouse_spark.read.system_tables import operation_of
+from streamhouse_spark.table_handle import TableHandle
 
 
 class ChangesUnavailableError(Exception):  # callers get its underlying error

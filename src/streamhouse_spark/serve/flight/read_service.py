@@ -17,27 +17,27 @@ from typing import Final
 
 import pyarrow as pa
 
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import TableName
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.expressions.filters import Filter, Projection, filter_and_project, parse_filter
+from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
-from streamhouse_spark.query.projection import Filter, Projection, filter_and_project, parse_filter
-from streamhouse_spark.query.sql_condition import parse_where
-from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
-from streamhouse_spark.read.planner import ScanRequest, plan_lake, plan_scan
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.change_rows import binlog_batches, binlog_schema
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_planning import ScanRequest, plan_lake, plan_scan
 from streamhouse_spark.read.scan_tasks import ScanPlan
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.read.split_planning import split_plan
+from streamhouse_spark.serve.app_context import OpenTables
 from streamhouse_spark.serve.flight.requests import ReadRequest, ReadTicket
-from streamhouse_spark.serve.open_tables import OpenTables
-from streamhouse_spark.table.rollback import pin_version
 from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, changelog_batches, open_view
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.versioning.rollback import pin_version
 
 BATCH_BYTES: Final = 2 << 20
 """Approximate bytes of a batch: gRPC clients in other languages accept 4 MiB by default."""

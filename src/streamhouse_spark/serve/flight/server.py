@@ -20,11 +20,17 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 from pyarrow import flight
 
-from streamhouse_spark.core.fork_safety import new_event, new_lock
+from streamhouse_spark.core.concurrency import new_event, new_lock
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.serve.app_context import AppContext
-from streamhouse_spark.serve.flight.errors import flight_error, internal_error, rejection_error
-from streamhouse_spark.serve.flight.middleware import Call, CallRefusedError, FlightCalls
+from streamhouse_spark.serve.flight.middleware import (
+    Call,
+    CallRefusedError,
+    FlightCalls,
+    flight_error,
+    internal_error,
+    rejection_error,
+)
 from streamhouse_spark.serve.flight.read_service import FlightReadService, Offer, count_rows
 from streamhouse_spark.serve.flight.requests import (
     ReadRequest,
@@ -33,8 +39,8 @@ from streamhouse_spark.serve.flight.requests import (
     parse_path,
     parse_ticket,
 )
-from streamhouse_spark.serve.listen_address import ListenAddress
-from streamhouse_spark.serve.refusal import Refusal
+from streamhouse_spark.serve.options import ListenAddress
+from streamhouse_spark.serve.same_site import Refusal
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.table_batch import open_all
 

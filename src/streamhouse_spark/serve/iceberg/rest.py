@@ -18,12 +18,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.serve.iceberg.stale_fallback import StaleFallback
+from streamhouse_spark.serve.acl import client_of, database_not_found, hide_names, requested_table, require
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor, VendedCredentials
-from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
+from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, StaleFallback, VirtualTables
 from streamhouse_spark.serve.responses import iceberg_error, iceberg_error_response
-from streamhouse_spark.serve.rights import client_of, database_not_found, hide_names, requested_table, require
 from streamhouse_spark.table.system_views import LAKE
 
 LAKE_ONLY: Final = "lake"

@@ -14,15 +14,15 @@ from typing import Final
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import commit_answers
 from streamhouse_spark.lake.iceberg.virtual_table import IcebergMetadata
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
+from streamhouse_spark.log.catalog.names import WarehouseIdentity
+from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
 from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, Document, backdate_snapshots
 from streamhouse_spark.serve.options import GRACE_MS

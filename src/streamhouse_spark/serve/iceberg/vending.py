@@ -8,20 +8,21 @@ their lifetime is over.
 from __future__ import annotations
 
 import datetime as dt
+import json
+import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
-from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.iceberg.metadata.out_of_place_files import find_out_of_place_location
+from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
+from streamhouse_spark.lake.iceberg.out_of_place_files import find_out_of_place_location
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.serve.iceberg.read_policy import read_policy
 from streamhouse_spark.serve.options import VendOptions
-from streamhouse_spark.storage.s3.sts import StsRoles, TemporaryCredentials, parse_partition
+from streamhouse_spark.storage.s3.sts import SESSION_POLICY_CHARS_MAX, StsRoles, TemporaryCredentials, parse_partition
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -122,3 +123,37 @@ class CredentialVendor:
                 "in the warehouse; read it with credentials of your own, and request none (without "
                 "X-Iceberg-Access-Delegation)"
             )
+
+
+_SPECIAL: Final = re.compile(r"[*?$\x00-\x1f\x7f]")
+"""Characters with a special meaning in a policy."""
+
+
+def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:
+    """Return a policy that allows reading and listing the objects under some prefixes.
+
+    Raises `InvalidOptionError` for a prefix that a policy cannot express: a wider one would expose other files.
+    """
+    for prefix in prefixes:
+        if not prefix or _SPECIAL.search(prefix):
+            raise InvalidOptionError(
+                f"no policy can express exactly the prefix {prefix[:80]!r}; read the table with credentials of your own"
+            )
+    patterns = [f"{prefix}*" for prefix in prefixes]
+    bucket_arn = f"arn:{partition}:s3:::{bucket}"
+    statements = [
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": [f"{bucket_arn}/{pattern}" for pattern in patterns]},
+        {
+            "Effect": "Allow",
+            "Action": "s3:ListBucket",
+            "Resource": bucket_arn,
+            "Condition": {"StringLike": {"s3:prefix": patterns}},
+        },
+    ]
+    text = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+    if len(text) > SESSION_POLICY_CHARS_MAX:
+        raise InvalidOptionError(
+            f"the policy for the files of this table has {len(text)} characters, and a store accepts "
+            f"{SESSION_POLICY_CHARS_MAX}; read the table with credentials of your own"
+        )
+    return text

@@ -4,22 +4,32 @@ A document shows one state of the table: the latest lake snapshot, and the log's
 in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). It is rebuilt only if the log or the lake has
 new commits, starting from the previous one. A virtual table is used for an epoch of at most half the grace period, and
 deleted after it: a slower reader finds a missing file, never a wrong row.
+
+Fallback to the lake alone if a document with hot rows takes too long or cannot be built.
+
+It is off by default: an engine that prefers old rows to none cannot see the difference, except for the `Warning` header
+of the response.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
+from weakref import WeakKeyDictionary
 
-from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_epoch
 from streamhouse_spark.errors import (
     CommitConflictError,
+    InvalidOptionError,
     LakeRolledBackError,
     OffsetsTrimmedError,
     StorageRefusedError,
@@ -35,9 +45,9 @@ from streamhouse_spark.lake.iceberg.virtual_table import (
     virtual_key,
 )
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
-from streamhouse_spark.lake.tiering.round import plan_round
-from streamhouse_spark.lake.tiering.virtual_tiering import tier_to_virtual_table
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.lake.tiering.round import plan_round, tier_to_virtual_table
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.options import GRACE_MS
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.table import Table
@@ -358,3 +368,62 @@ class VirtualTables:
             for info in storage.list(f"{folder}/"):
                 storage.delete(info.key)
         return expired
+
+
+logger = logging.getLogger(__name__)
+
+
+class StaleFallback:
+    """Waits a limited time for documents.
+
+    Safe for threads: per table, at most one document is built and one more waits, however many requests there are.
+    """
+
+    def __init__(self, wait_s: float, counts: ServerCounters) -> None:
+        self._wait_s = wait_s
+        self._counts = counts
+        self._lock = new_lock()
+        self._locks: WeakKeyDictionary[ServedTable, threading.RLock] = WeakKeyDictionary()
+        self._waiting: dict[ServedTable, Future[Document]] = {}
+
+    def document(self, table: ServedTable) -> tuple[Document, str | None]:
+        """Return the latest document, or that of the lake and the reason for the fallback.
+
+        The build continues in the background, so that a later request finds it. A table without a lake has no fallback:
+        its request waits and raises, as do errors of names and options. Raises like `ServedTable.newest`.
+        """
+        future = self._request_document(table)
+        try:
+            return future.result(self._wait_s), None
+        except TimeoutError:
+            reason = f"its hot rows were not ready after {self._wait_s:g} s"
+        except (TableNotFoundError, InvalidOptionError):
+            raise
+        except StreamhouseError as error:
+            reason = f"its hot rows cannot be shown: {error}"
+        try:
+            document = table.lake_as_fallback()
+        except StreamhouseError:
+            return future.result(), None
+        self._counts.count_lake_only_answer(table.table.name)
+        logger.warning("%s: answered with the lake alone: %s", table.table.name, reason)
+        return document, reason
+
+    def _request_document(self, table: ServedTable) -> Future[Document]:
+        """Return a future of a document whose build has not begun to read the table yet."""
+        with self._lock:
+            future = self._waiting.get(table)
+            if future is None:
+                future = self._waiting[table] = Future()
+                turn = self._locks.setdefault(table, new_lock())
+                threading.Thread(target=self._run, args=(table, turn, future), daemon=True).start()
+            return future
+
+    def _run(self, table: ServedTable, turn: threading.RLock, future: Future[Document]) -> None:
+        with turn:
+            with self._lock:
+                del self._waiting[table]  # later requests need a later state
+            try:
+                future.set_result(table.newest())
+            except BaseException as error:  # noqa: BLE001 - raised by the requests that wait
+                future.set_exception(error)

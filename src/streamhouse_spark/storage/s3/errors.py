@@ -20,7 +20,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from streamhouse_spark.errors import StorageError
-from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, to_one_line
+from streamhouse_spark.storage.remote.retry import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, to_one_line
 
 T = TypeVar("T")
 

@@ -21,16 +21,14 @@ from typing import Any, Protocol, TypeVar
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
-from streamhouse_spark.storage.remote.byte_ranges import RangePlan
+from streamhouse_spark.storage.prefetch import RangePlan
+from streamhouse_spark.storage.remote.client import StoreClock
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
-from streamhouse_spark.storage.remote.failures import FailureKind
 from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX, UploadSink
-from streamhouse_spark.storage.remote.retry import RetryPolicy, send_with_retries
-from streamhouse_spark.storage.remote.store_clock import StoreClock
+from streamhouse_spark.storage.remote.retry import FailureKind, RetryPolicy, send_with_retries
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
-from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
+from streamhouse_spark.storage.s3.client import CLIENTS, Client, CountedClient, failures
 from streamhouse_spark.storage.s3.concurrent_puts import put_together
-from streamhouse_spark.storage.s3.request_counter import CountedClient
 from streamhouse_spark.storage.s3.settings import S3Settings
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.remote.failures import FailureKind, to_one_line
+from streamhouse_spark.storage.remote.retry import FailureKind, to_one_line
 from streamhouse_spark.storage.s3.settings import S3Settings
 
 logger = logging.getLogger(__name__)

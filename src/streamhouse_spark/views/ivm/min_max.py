@@ -6,11 +6,19 @@ kept value only their number is known (the overflow). The kept values are exact:
 value updates its count, and a change after it updates the overflow. Values beyond the room move to the overflow. A
 group without kept values but with overflow is *unknown* until its values are listed again from its rows. A group that
 is not stored has no rows.
+
+First and last values of groups, computed per task and merged over all tasks. Pure.
+
+A task returns up to ``room`` distinct values from each end of a group, each with its row count. A value among the first
+of all rows is among the first in every task that has it. So the counts of all tasks add up exactly for as many values
+as there is room, however rows are divided into tasks.
+
+SQL that lists the values of groups: changed values, and the input and output of `FirstValues`. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
@@ -18,8 +26,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arrow_chunking import combine_chunks
+from streamhouse_spark.core.arrow_rows import combine_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.views.ivm.aggregates import Aggregate, IncrementalAggregate
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT, Writer, coalesce_tasks, null_safe_equal, quote_name
+from streamhouse_spark.views.ivm.logical_plan import Group
+from streamhouse_spark.views.ivm.refresh_sql import KEY, hash_sql
 
 ROOM: Final = 8
 """Initial number of values kept per group."""
@@ -315,3 +327,209 @@ def encode_rows(rows: pa.Table) -> Numbers:
         if place:
             numbers = np.unique(numbers, return_inverse=True)[1]
     return numbers
+
+
+LIST: Final = "__streamhouse_list"
+"""The number of the list that a value belongs to; `ALL_ROWS` for the row count of a group."""
+NUMBER: Final = "__streamhouse_number"
+"""Number of rows of the group with the value; for changes, inserts minus deletes."""
+ALL_ROWS: Final = -1
+_STEP_ROWS: Final = 1 << 18
+"""Rows that are merged at a time."""
+_BATCH_ROWS: Final = 1 << 16
+
+
+class FirstValues:
+    """Reduces rows with grouping columns and one column per list. Null is a value that always has room.
+
+    Output rows have the input columns, `LIST` and `NUMBER`. In a row of one list, the columns of the other lists are
+    null.
+    """
+
+    def __init__(
+        self, groups: Sequence[str], values: Sequence[str], room: int, whole: Collection[str] = frozenset()
+    ) -> None:
+        """``whole`` are columns whose values are all needed: they get `ALL_ROOM`."""
+        self._groups, self._values = list(groups), list(values)
+        self._rooms = {name: ALL_ROOM if name in whole else room for name in values}
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        partial: pa.Table | None = None
+        pending: list[pa.RecordBatch] = []
+        num_rows = 0
+        for batch in batches:
+            pending.append(batch)
+            num_rows += batch.num_rows
+            if num_rows >= _STEP_ROWS:
+                partial, pending, num_rows = self._merge_batches(partial, pending), [], 0
+        if num_rows:
+            partial = self._merge_batches(partial, pending)
+        if partial is not None:
+            yield from partial.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
+
+    def _merge_batches(self, partial: pa.Table | None, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        """Return the reduction of ``batches`` and of the earlier partial result."""
+        rows = pa.Table.from_batches(batches)
+        rows = pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))  # make each column nullable
+        if partial is None:
+            partial = _output_schema(rows.schema).empty_table()
+        all_rows = pa.concat_tables([partial.select(rows.column_names), rows])
+        lists = _merge_numbers(partial.column(LIST), np.zeros(rows.num_rows, np.int64))
+        numbers = _merge_numbers(partial.column(NUMBER), np.ones(rows.num_rows, np.int64))
+        groups = encode_rows(all_rows.select(self._groups))
+        is_new = np.arange(all_rows.num_rows) >= partial.num_rows
+        parts = [self._count_rows(all_rows, groups, numbers, is_new | (lists == ALL_ROWS))]
+        for place, name in enumerate(self._values):
+            chosen = is_new | (lists == place)
+            parts.append(
+                self._extreme_values(all_rows.filter(pa.array(chosen)), groups[chosen], numbers[chosen], place, name)
+            )
+        return pa.concat_tables(parts)
+
+    def _count_rows(self, rows: pa.Table, groups: Numbers, numbers: Numbers, chosen: Bools) -> pa.Table:
+        """Return the row count of each group."""
+        totals = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
+        np.add.at(totals, groups[chosen], numbers[chosen])
+        present, first = np.unique(groups[chosen], return_index=True)
+        return self._build_rows(rows, np.flatnonzero(chosen)[first], totals[present], ALL_ROWS, None)
+
+    def _extreme_values(self, rows: pa.Table, groups: Numbers, numbers: Numbers, place: int, name: str) -> pa.Table:
+        """Return the distinct values from both ends of each group that have room, and null."""
+        values = combine_chunks(rows.column(name))
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        ranks = rank_values(values.filter(pa.array(valid)), "min")
+        size = int(groups.max(initial=-1)) + 1
+        filled, of_group = np.flatnonzero(valid), groups[valid]
+        order = np.lexsort((ranks, of_group))
+        begins = run_starts(of_group[order], ranks[order])
+        totals = np.add.reduceat(numbers[filled[order]], begins) if len(begins) else numbers[:0]
+        of_value = of_group[order][begins]
+        within, counts = positions_in_groups(of_value, size), np.bincount(of_value, minlength=size)[of_value]
+        stay = (within < self._rooms[name]) | (within >= counts - self._rooms[name])
+        nulls = np.zeros(size, np.int64)
+        np.add.at(nulls, groups[~valid], numbers[~valid])
+        empty, first = np.unique(groups[~valid], return_index=True)
+        places = np.concatenate([filled[order][begins][stay], np.flatnonzero(~valid)[first]])
+        return self._build_rows(rows, places, np.concatenate([totals[stay], nulls[empty]]), place, name)
+
+    def _build_rows(
+        self, rows: pa.Table, positions: Numbers, numbers: Numbers, number: int, name: str | None
+    ) -> pa.Table:
+        selected = rows.select([*self._groups, *([] if name is None else [name])]).take(pa.array(positions))
+        columns = {c: selected.column(c) for c in selected.column_names}
+        schema = _output_schema(rows.schema)
+        columns |= {field.name: pa.nulls(len(positions), field.type) for field in schema if field.name not in columns}
+        columns |= {LIST: pa.array(np.full(len(positions), number, np.int32)), NUMBER: pa.array(numbers, pa.int64())}
+        return pa.Table.from_arrays([columns[field.name] for field in schema], schema=schema)
+
+
+def _output_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*schema, (LIST, pa.int32()), (NUMBER, pa.int64())])
+
+
+def _merge_numbers(column: pa.ChunkedArray, more: Numbers) -> Numbers:
+    return np.concatenate([column.to_numpy().astype(np.int64), more])
+
+
+VALUE: Final = "__streamhouse_value"
+CHANGES_MAX: Final = 1_000_000
+"""Largest number of changed values per refresh for the driver to read. The statement returns one more to detect
+excess."""
+_LOST: Final = "__streamhouse_lost"
+
+
+def key_name(column: str) -> str:
+    """Return the name of a key column of the view's table, next to the grouping columns."""
+    return f"__streamhouse_key_{column}"
+
+
+def value_names(incremental: IncrementalAggregate) -> dict[str, str]:
+    """Return aggregate argument → the name of its column, in list order."""
+    of = dict.fromkeys(part.of for part in incremental.multiset_aggregates)
+    return {argument: f"__streamhouse_value_{number}" for number, argument in enumerate(of)}
+
+
+def whole_names(incremental: IncrementalAggregate) -> list[str]:
+    """Return the columns whose values are all needed, as far as there is room."""
+    names = value_names(incremental)
+    return [
+        names[of]
+        for of in dict.fromkeys(part.of for part in incremental.multiset_aggregates if part.kind == "distinct")
+    ]
+
+
+def changed_values_sql(
+    incremental: IncrementalAggregate, part: Aggregate, writer: Writer, *, one_task: bool = False
+) -> str | None:
+    """Return the SQL of an aggregate's changed values with their `NUMBER` of rows; None if nothing changed.
+
+    The rows also have the key of the view's row, named as in its table.
+    """
+    root = incremental.root
+    delta = writer.delta(root.child)
+    if delta is None:
+        return None
+    columns = _column_list(root, VALUE)
+    values = _column_list(root, f"{part.of} AS {VALUE}", WEIGHT)
+    rows = f"SELECT {values} FROM ({coalesce_tasks(delta, one_task=one_task)}) q"
+    net = f"SUM({WEIGHT})"
+    net_rows = f"SELECT {columns}, {net} AS {NUMBER} FROM ({rows}) q GROUP BY {columns} HAVING {net} <> 0"
+    key = ", ".join(f"{value} AS {quote_name(name)}" for name, value in _key_values(incremental).items())
+    return f"SELECT {key}, {VALUE}, {NUMBER} FROM ({net_rows}) q LIMIT {CHANGES_MAX + 1}"
+
+
+def values_sql(incremental: IncrementalAggregate, rows: str) -> str:
+    """Return the columns that `FirstValues` reads, for rows below the groups. Equal groups have equal Arrow values."""
+    types = incremental.statements.types
+    groups = [f"{_canonical_sql(name, types)} AS {name}" for name in incremental.groups]
+    values = [f"{of} AS {name}" for of, name in value_names(incremental).items()]
+    return f"SELECT {', '.join([*groups, *values])} FROM ({rows}) q"
+
+
+def share_sql(incremental: IncrementalAggregate, rows: str, lost: str, like: str, num_shares: int) -> str:
+    """Return the rows of groups in ``lost``, and of all groups in the same share as the one group in ``like``.
+
+    Groups are divided into ``num_shares`` shares by hash, a power of two.
+    """
+    groups, types = incremental.groups, incremental.statements.types
+    share = f"(SELECT {_share_number_sql(groups, types, '', num_shares)} FROM {like})"
+    joined = f"LEFT JOIN (SELECT *, TRUE AS {_LOST} FROM {lost}) b ON {null_safe_equal(groups, 'a', 'b')}"
+    is_in = f"b.{_LOST} OR {_share_number_sql(groups, types, 'a.', num_shares)} = {share}"
+    return f"SELECT a.* FROM ({rows}) a {joined} WHERE {is_in}"
+
+
+def listed_values_sql(incremental: IncrementalAggregate, cut: str) -> str:
+    """Return the rows of the relation ``cut`` that `FirstValues` wrote, with the keys of the view's rows.
+
+    Only rows that count all rows of a group have a key: hashing is the most expensive part.
+    """
+    key = {key_name(name): value for name, value in _key_values(incremental).items()}
+    keys = [f"CASE WHEN {LIST} = {ALL_ROWS} THEN {value} END AS {quote_name(name)}" for name, value in key.items()]
+    return (
+        f"SELECT {_column_list(incremental.root, *value_names(incremental).values(), LIST, NUMBER, *keys)} FROM {cut}"
+    )
+
+
+def _share_number_sql(groups: tuple[str, ...], types: Mapping[str, str], of: str, num_shares: int) -> str:
+    """Return the number of a group's share, equal for equal groups of any integer or float width."""
+    hashed_columns = ", ".join(f"CAST({_canonical_sql(name, types, of)} AS {types[name]})" for name in groups)
+    return f"(hash({hashed_columns}) & {num_shares - 1})"
+
+
+def _canonical_sql(column: str, types: Mapping[str, str], of: str = "") -> str:
+    """Return a column whose equal values have equal bytes: -0.0 becomes 0.0, and every NaN the same NaN."""
+    kind = types[column]
+    if kind not in ("float", "double"):
+        return f"{of}{column}"
+    return f"CASE WHEN isnan({of}{column}) THEN CAST('NaN' AS {kind}) ELSE {of}{column} + CAST(0 AS {kind}) END"
+
+
+def _column_list(root: Group, *more: str) -> str:
+    return ", ".join([*root.groups, *more])
+
+
+def _key_values(incremental: IncrementalAggregate) -> dict[str, str]:
+    """Return key column of the view's table → its value over the grouping columns."""
+    if incremental.statements.identity == "hash":
+        return {KEY: hash_sql(incremental.groups, incremental.statements.types)}
+    return incremental.key_columns

@@ -1,34 +1,177 @@
 """Parsing of queries into plans. Pure.
 
 sqlglot parses the query and resolves columns to tables; this module does everything else. A query that a plan cannot
-express is rejected with the part that prevents it.
+express is rejected with the part that prevents it. Which expressions are deterministic is decided by allow lists: a
+deny list would miss functions that nobody listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import OptimizeError, ParseError, SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
-from streamhouse_spark.views.ivm.determinism import has_aggregate, require_deterministic
-from streamhouse_spark.views.ivm.dialect import QueryDialect, print_sql
-from streamhouse_spark.views.ivm.indexed_join import iter_equal_columns
+from streamhouse_spark.views.ivm.delta_sql import iter_equal_columns
 from streamhouse_spark.views.ivm.logical_plan import (
     FilterProject,
     Group,
     Join,
     Node,
+    QueryDialect,
     Scan,
     SourceColumns,
+    TypedLiteral,
     Union,
     UnsupportedQueryError,
+    print_sql,
 )
-from streamhouse_spark.views.ivm.types import TypesOf, char_padding, is_equal_as_in, stays_distinct, strip_length
+
+TypesOf = Callable[[Node], Mapping[str, str]]
+"""Returns the column types of a node, as Spark analyses it."""
+_INTEGERS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+"""Integer types, with the precision of the DECIMAL that Spark compares them as."""
+_DECIMAL_DIGITS_MAX: Final = 38
+_EXACT_AS: Final = {
+    "float": {"tinyint", "smallint", "double"},
+    "double": {"tinyint", "smallint", "int", "float"},
+    "date": {"timestamp", "timestamp_ntz"},
+    "timestamp_ntz": {"date", "timestamp"},
+    "string": {*_INTEGERS, "date", "timestamp", "timestamp_ntz", "boolean"},
+}
+"""Type → other types whose values stay distinct in a comparison with it. A time zone may skip a DATE."""
+
+
+def strip_length(kind: str) -> str:
+    """Return the type in which Spark computes: CHAR and VARCHAR become STRING."""
+    return "string" if kind.startswith(("char(", "varchar(")) else kind
+
+
+def char_padding(kind: str) -> str | None:
+    """Return the CHAR type to which Spark pads comparisons with a column; None if it pads nothing."""
+    return kind if kind.startswith("char(") else None
+
+
+def is_equal_as_in(kind: str, other: str) -> bool:
+    """Return whether ``=`` compares two types like IN with a subquery.
+
+    IN pads no CHAR, and casts a STRING and another type to the type of their union.
+    """
+    are_texts = strip_length(kind) == "string", strip_length(other) == "string"
+    return are_texts[0] == are_texts[1] and char_padding(kind) is None and char_padding(other) is None
+
+
+def stays_distinct(kind: str, other: str) -> bool:
+    """Return whether a value of type ``other`` equals at most one key of type ``kind``.
+
+    Spark casts one or both, by which '5' and '05' become one number. Keys that are -0.0 are stored as 0.0.
+    """
+    kind, other = strip_length(kind), strip_length(other)
+    if kind == other:
+        return True
+    if kind in _INTEGERS and other in _INTEGERS:
+        return True
+    digits, other_digits = _decimal_digits(kind), _decimal_digits(other)
+    if digits is not None and other_digits is not None:
+        return max(digits[0], other_digits[0]) + max(digits[1], other_digits[1]) <= _DECIMAL_DIGITS_MAX
+    return kind in _EXACT_AS.get(other, ())
+
+
+def _decimal_digits(kind: str) -> tuple[int, int] | None:
+    """Return the digits before and after the point; None for a type that is not exact."""
+    if kind in _INTEGERS:
+        return _INTEGERS[kind], 0
+    decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", kind)
+    return (int(decimal[1]) - int(decimal[2]), int(decimal[2])) if decimal is not None else None
+
+
+_CLASSES: Final = """
+    Add And Avg Between BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Boolean Bracket Case Cast Column Concat Count CountIf
+    DPipe DataType DataTypeParam Distinct Div Dot EQ Escape Extract Filter GT GTE ILike Identifier If In IntDiv Interval
+    IntervalSpan Is LT LTE Like Literal Max Min Mod Mul NEQ Neg Not Null NullSafeEQ NullSafeNEQ Or Overlay Paren
+    RegexpLike Star StrPosition Sub Substring SuffixedNumber Sum Trim TryCast Tuple TypedLiteral Var Where
+"""
+"""Operators, literals, and functions for which `QueryDialect` has a class."""
+_SCALARS: Final = """
+    abs acos acosh asin asinh atan atan2 atanh bit_count bround cbrt ceil ceiling cos cosh cot csc degrees e exp expm1
+    floor greatest hypot least ln log log10 log1p log2 mod nanvl negative pi pmod positive pow power radians rint round
+    sec shiftleft shiftright shiftrightunsigned sign signum sin sinh sqrt tan tanh width_bucket
+    try_add try_divide try_mod try_multiply try_subtract
+    coalesce ifnull isnan isnotnull isnull nullif nvl nvl2
+    ascii base64 bin bit_length btrim char char_length character_length chr concat concat_ws contains conv decode encode
+    endswith find_in_set format_number format_string hex initcap instr lcase left length levenshtein locate lower lpad
+    ltrim octet_length printf regexp regexp_count regexp_extract regexp_extract_all regexp_instr regexp_like
+    regexp_replace regexp_substr repeat replace reverse right rlike rpad rtrim soundex space split split_part startswith
+    substr substring substring_index to_char to_number to_varchar translate try_to_number ucase unbase64 unhex upper
+    crc32 hash md5 sha sha1 sha2 xxhash64
+    add_months convert_timezone date date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc
+    dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear extract from_unixtime from_utc_timestamp hour
+    last_day make_date make_dt_interval make_timestamp make_timestamp_ntz make_ym_interval minute month monthname
+    months_between next_day quarter second timestamp timestamp_micros timestamp_millis timestamp_seconds timestampadd
+    timestampdiff to_date to_timestamp to_timestamp_ntz to_unix_timestamp to_utc_timestamp trunc unix_date unix_micros
+    unix_millis unix_seconds unix_timestamp weekday weekofyear year
+    bigint binary boolean decimal double float int smallint string tinyint
+    array_contains array_join array_max array_min array_position array_size arrays_overlap cardinality element_at get
+    get_json_object json_array_length map_contains_key size try_element_at
+"""
+_AGGREGATES: Final = """
+    approx_count_distinct bit_and bit_or bit_xor bool_and bool_or corr covar_pop covar_samp every kurtosis mean median
+    percentile regr_count skewness some std stddev stddev_pop stddev_samp try_avg try_sum var_pop var_samp variance
+"""
+_ORDERED_AGGREGATES: Final = """
+    any_value array_agg collect_list collect_set first first_value last last_value listagg max_by min_by mode string_agg
+"""
+SCALAR_FUNCTIONS: Final = frozenset(_SCALARS.split())
+"""Spark functions whose value depends only on their arguments and on session settings that a view stores."""
+AGGREGATE_FUNCTIONS: Final = frozenset(_AGGREGATES.split())
+"""Spark aggregates that do not depend on the row order, in addition to those with a class."""
+_ALLOWED_CLASSES: Final = frozenset(_CLASSES.split())
+_ORDER_DEPENDENT: Final = frozenset(_ORDERED_AGGREGATES.split())
+_NOW_WITHOUT_ARGUMENTS: Final = frozenset({"to_unix_timestamp", "unix_timestamp"})
+_SPECIAL_MOMENTS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
+"""Special values of date and timestamp literals, which Spark evaluates when it parses the query."""
+
+
+def require_deterministic(expression: exp.Expr) -> None:
+    """Raise `UnsupportedQueryError` unless the value depends only on the row, or an aggregate only on the bag
+    of rows.
+    """
+    for node in expression.walk():
+        if isinstance(node, exp.Window):
+            raise UnsupportedQueryError("a window function", node)
+        if isinstance(node, exp.Subquery | exp.Exists | exp.Select) or node.args.get("query"):
+            raise UnsupportedQueryError(
+                "a subquery here (only EXISTS, NOT EXISTS and IN in WHERE, joined by AND)", node
+            )
+        if type(node) is exp.Anonymous:
+            _require_deterministic_function(node)
+        elif isinstance(node, TypedLiteral) and node.this.name.strip().lower() in _SPECIAL_MOMENTS:
+            raise UnsupportedQueryError("a value that changes with the current time", node)
+        elif type(node).__name__ not in _ALLOWED_CLASSES:
+            raise UnsupportedQueryError("not known to be deterministic", node)
+
+
+def _require_deterministic_function(function: exp.Anonymous) -> None:
+    name = function.name.lower()
+    if name in _ORDER_DEPENDENT:
+        raise UnsupportedQueryError("an aggregate that depends on the order of rows", function)
+    if name in _NOW_WITHOUT_ARGUMENTS and not function.expressions:
+        raise UnsupportedQueryError("a value that changes with the current time", function)
+    if name not in SCALAR_FUNCTIONS | AGGREGATE_FUNCTIONS:
+        raise UnsupportedQueryError("a function that is not known to be deterministic", function)
+
+
+def has_aggregate(expression: exp.Expr) -> bool:
+    return any(
+        isinstance(node, exp.AggFunc) or (type(node) is exp.Anonymous and node.name.lower() in AGGREGATE_FUNCTIONS)
+        for node in expression.walk()
+    )
+
 
 _UNSUPPORTED_CLAUSES = ("limit", "offset", "order", "qualify", "windows", "cluster", "distribute", "sort", "fetch")
 _UNSUPPORTED_IN_FROM = ("laterals", "pivots", "sample", "connect", "match", "prewhere")
@@ -407,3 +550,35 @@ def _add_projection(child: Node, exprs: Mapping[str, exp.Expr]) -> FilterProject
         key = tuple(shown[name] for name in child.key)
     not_null = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in child.not_null}
     return FilterProject(child, exprs, None, key, frozenset(not_null))
+
+
+def prune_columns(root: Node) -> Node:
+    """Return an equivalent plan whose nodes have only the columns that the nodes above need, but at least one."""
+    return _prune_node(root, root.columns)
+
+
+def _prune_node(node: Node, required: Collection[str]) -> Node:
+    names = tuple(name for name in node.columns if name in required) or node.columns[:1]
+    match node:
+        case Scan(of=of):
+            return replace(node, of={name: of[name] for name in names})
+        case FilterProject(child, exprs, where):
+            exprs = {name: exprs[name] for name in names}
+            return replace(node, child=_prune_node(child, _referenced_columns([*exprs.values(), where])), exprs=exprs)
+        case Join(left=left, right=right, on=on):
+            needed = {*names, *_referenced_columns([on])}
+            return replace(node, left=_prune_node(left, needed), right=_prune_node(right, needed))
+        case Union(parts):
+            places = [node.columns.index(name) for name in names]
+            of_parts = [_prune_node(part, [part.columns[place] for place in places]) for part in parts]
+            return replace(node, parts=tuple(of_parts), columns=names)
+        case Group(child, groups, exprs, having):
+            exprs = {name: exprs[name] for name in names}
+            needed = {*groups, *_referenced_columns([*exprs.values(), having])}
+            return replace(node, child=_prune_node(child, needed), exprs=exprs)
+
+
+def _referenced_columns(expressions: Iterable[exp.Expr | None]) -> set[str]:
+    """Return the names of the columns in some expressions."""
+    defined = (expression for expression in expressions if expression is not None)
+    return {column.name for expression in defined for column in expression.find_all(exp.Column)}

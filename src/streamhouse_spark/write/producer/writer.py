@@ -21,23 +21,20 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.core.argument_validation import validates_arguments
-from streamhouse_spark.core.fork_safety import new_lock, reinit_after_fork
+from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.core.types import BucketOffsets
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterStoppedError
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.idempotency import require_writable
-from streamhouse_spark.schema.constraints.check_constraint import require_constraints
+from streamhouse_spark.expressions.check_constraints import require_constraints
+from streamhouse_spark.expressions.generated_columns import fill_generated_columns
+from streamhouse_spark.log.idempotency import require_writable
 from streamhouse_spark.schema.conversion import FEW_ROWS
-from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
 from streamhouse_spark.schema.identity import reject_identity_values
+from streamhouse_spark.schema.paimon_limits import check_paimon_values
+from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import Limits, RecordAccumulator, Send, copy_error
-from streamhouse_spark.write.producer.idempotence import take_over
-from streamhouse_spark.write.producer.row_buffer import BufferedRows, Rows
-from streamhouse_spark.write.producer.sender import BatchSender
-from streamhouse_spark.write.write_target import WriteTarget
+from streamhouse_spark.write.producer.accumulator import BufferedRows, Limits, RecordAccumulator, Rows, Send, copy_error
+from streamhouse_spark.write.producer.sender import BatchSender, WriteTarget, take_over
 
 logger = logging.getLogger(__name__)
 
@@ -335,8 +332,8 @@ def make_sender_thread(
 def _make_target(table: TableHandle, log_writer: LogTableWriter) -> WriteTarget:
     if not table.state.primary_key:
         return log_writer
+    from streamhouse_spark.write.producer.upsert_target import UpsertTarget
     from streamhouse_spark.write.upsert import PrimaryKeyTable
-    from streamhouse_spark.write.upsert_target import UpsertTarget
 
     return UpsertTarget(PrimaryKeyTable(table), log_writer)
 

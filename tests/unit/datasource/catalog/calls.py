@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,8 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from streamhouse_spark.datasource.catalog.rpc import operation_of
 from streamhouse_spark.warehouse.process_cache import Connection
-
-MODULES = ("ddl.tables", "ddl.views", "ddl.databases", "ddl.alter", "procedures.procedures", "scan.scan")
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class Catalog:
     connection: Connection
 
     def call(self, operation: str, **args: Any) -> Mapping[str, Any]:
-        found = _operation(operation)(self.connection, json.loads(json.dumps(args)))
+        found = operation_of(operation)(self.connection, json.loads(json.dumps(args)))
         return json.loads(json.dumps(found))
 
     def create(
@@ -39,17 +37,6 @@ class Catalog:
             partitioning=list(partitioning),
             **{"properties": {}, "primary_key": [], **more},
         )
-
-
-def _operation(name: str) -> Any:
-    for module in MODULES:
-        try:
-            found = importlib.import_module(f"streamhouse_spark.datasource.catalog.{module}")
-        except ModuleNotFoundError:
-            continue
-        if hasattr(found, name):
-            return getattr(found, name)
-    raise AssertionError(f"no operation {name}")
 
 
 def struct(ddl: str) -> str:

@@ -17,14 +17,9 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark import Table
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.catalog.scan import aggregates, scan
-from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.arrow_reader import (
-    BATCH_COLUMN,
-    COUNTS_KEY,
-    PythonReader,
-    make_partitions,
-)
+from streamhouse_spark.datasource.scan import aggregates, scan
+from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.scan.arrow_reader import BATCH_COLUMN, COUNTS_KEY, PythonReader, make_partitions
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.warehouse.process_cache import Connection
 

@@ -14,7 +14,7 @@ import streamhouse_spark
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path
-from streamhouse_spark.datasource.catalog.session import configuration
+from streamhouse_spark.datasource.session import configuration
 
 
 @pytest.mark.long

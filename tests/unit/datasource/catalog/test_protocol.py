@@ -15,20 +15,19 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from streamhouse_spark import StreamhouseError
-from streamhouse_spark.datasource.catalog import rpc_options
+from streamhouse_spark.datasource import rpc_arguments
 from streamhouse_spark.datasource.catalog.ddl import alter
-from streamhouse_spark.datasource.catalog.procedures.tasks import run_encoded_task
+from streamhouse_spark.datasource.catalog.procedures.spark_jobs import run_encoded_task
 from streamhouse_spark.datasource.catalog.rpc import OPERATIONS, answer, operation_of
-from streamhouse_spark.datasource.catalog.scan import options as scan_options
-from streamhouse_spark.datasource.catalog.scan.arrow_reader import COUNTS_KEY
-from streamhouse_spark.datasource.catalog.scan.bin_packing import groups_to_json, pack_by_bucket
-from streamhouse_spark.datasource.catalog.scan.hadoop_settings import s3a_settings
-from streamhouse_spark.datasource.catalog.scan.input_splits import ParquetSplit
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
-from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamPartReader
-from streamhouse_spark.datasource.catalog.transforms import format_partitioning, parse_partitioning
+from streamhouse_spark.datasource.dml import row_level_writer
+from streamhouse_spark.datasource.scan import catalog_options as scan_options
+from streamhouse_spark.datasource.scan.arrow_reader import COUNTS_KEY
+from streamhouse_spark.datasource.scan.file_systems import s3a_settings
+from streamhouse_spark.datasource.scan.input_splits import ParquetSplit, groups_to_json, pack_by_bucket
+from streamhouse_spark.datasource.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.scan.stream_pushdown import StreamPartReader
 from streamhouse_spark.datasource.source import StreamhouseDataSource
-from streamhouse_spark.datasource.write import row_level_writer
+from streamhouse_spark.datasource.table_definition import format_partitioning, parse_partitioning
 from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage, with_task_metrics
 from unit.datasource.catalog.calls import struct
 from unit.datasource.catalog.procedures.job_driver import JobDriver
@@ -200,9 +199,9 @@ def test_native_groups_and_their_files_have_the_names_that_are_listed():
 
 @pytest.mark.usefixtures("catalog")
 def test_the_reply_is_an_answer_or_an_error(connection):
-    call = {rpc_options.CALL_OPTION: "databases", rpc_options.ARGUMENTS_OPTION: "{}"}
+    call = {rpc_arguments.CALL_OPTION: "databases", rpc_arguments.ARGUMENTS_OPTION: "{}"}
     found = [json.loads(answer(lambda: connection, call).fields[0].metadata["json"])]
-    call = {rpc_options.CALL_OPTION: "load", rpc_options.ARGUMENTS_OPTION: '{"database": "a", "table": "b"}'}
+    call = {rpc_arguments.CALL_OPTION: "load", rpc_arguments.ARGUMENTS_OPTION: '{"database": "a", "table": "b"}'}
     found.append(json.loads(answer(lambda: connection, call).fields[0].metadata["json"]))
     assert [name for reply in found for name in reply] == PROTOCOL["answered"]["reply"]
     assert sorted(found[1]["error"]) == sorted(PROTOCOL["answered"]["error"])
@@ -210,27 +209,27 @@ def test_the_reply_is_an_answer_or_an_error(connection):
 
 def test_options_are_those_that_are_listed():
     found = {
-        name.removesuffix("_OPTION"): value for name, value in vars(rpc_options).items() if name.endswith("_OPTION")
+        name.removesuffix("_OPTION"): value for name, value in vars(rpc_arguments).items() if name.endswith("_OPTION")
     }
     assert {**found, "PART_PROPERTY": row_level_writer._PART_PROPERTY} == PROTOCOL["options"]
     listed = [name for name in PROTOCOL["options"].values() if name.startswith("__")]
-    assert all(rpc_options.is_internal(name) for name in listed)
+    assert all(rpc_arguments.is_internal(name) for name in listed)
 
 
 def test_what_a_query_needs_of_a_stream_is_read_by_the_names_that_are_listed(catalog, connection, warehouse_path):
     declared = {"schema": struct("id BIGINT"), "partitioning": [], "properties": {}, "primary_key": []}
     catalog.call("create_table", database="sales", table="orders", **declared, like={})
     connection.table("sales.orders").append([{"id": 1}])
-    options = {"path": "sales.orders", "warehouse": warehouse_path, rpc_options.NEED_OPTION: "true"}
+    options = {"path": "sales.orders", "warehouse": warehouse_path, rpc_arguments.NEED_OPTION: "true"}
     reader = StreamhouseDataSource(options).streamReader(StructType().add("id", LongType()))
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     seen: set[str] = set()
     schema = json.loads(struct("id BIGINT"))
     need = Read({"columns": ["id"], "schema": schema, "filters": []}, seen)
-    (part,) = reader.partitions({**start, rpc_options.NEED_OPTION: need}, end)
+    (part,) = reader.partitions({**start, rpc_arguments.NEED_OPTION: need}, end)
     assert seen == set(PROTOCOL["given"]["need"])
-    check_keys(reader.reportLatestOffset()[rpc_options.LAG_OPTION], "lag")
+    check_keys(reader.reportLatestOffset()[rpc_arguments.LAG_OPTION], "lag")
     last = list(StreamPartReader(connection).read(part))[-1].column(0)[0].as_py()
     check_keys(json.loads(pa.ipc.open_stream(last).schema.metadata[COUNTS_KEY.encode()]), "counts")
 

@@ -7,9 +7,8 @@ import pytest
 from faults.sim import sim_world
 from kit.schema_registry import running_registry
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.datasource.cdc import avro
-from streamhouse_spark.datasource.cdc.avro import AvroSchemas
-from streamhouse_spark.datasource.cdc.schema_registry import SchemaRegistry
+from streamhouse_spark.datasource.cdc import avro_schemas
+from streamhouse_spark.datasource.cdc.avro_schemas import AvroSchemas, SchemaRegistry
 
 
 class JavaPackage:
@@ -29,7 +28,7 @@ def test_a_session_without_the_jar():
 
 
 def test_ids_are_asked_for_once_and_so_many_at_most(monkeypatch):
-    monkeypatch.setattr(avro, "_ASKED_MAX", 3)
+    monkeypatch.setattr(avro_schemas, "_ASKED_MAX", 3)
     with running_registry() as server:
         schemas = AvroSchemas(None, SchemaRegistry.of(server.url, None, sim_world()))
         numbers = [server.register("{}"), server.register("{}")]

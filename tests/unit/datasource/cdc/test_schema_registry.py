@@ -6,7 +6,7 @@ import pytest
 
 from faults.sim import sim_world
 from kit.schema_registry import running_registry
-from streamhouse_spark.datasource.cdc.schema_registry import RegistrySchema, SchemaRegistry
+from streamhouse_spark.datasource.cdc.avro_schemas import RegistrySchema, SchemaRegistry
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StorageRefusedError
 
 SCHEMA = '{"type": "string"}'

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from streamhouse_spark.datasource.stream.admission import BATCH_BYTES_MIN, BATCH_ROWS_MIN, limit_ends
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.datasource.stream.batch_limits import BATCH_BYTES_MIN, BATCH_ROWS_MIN, limit_ends
+from streamhouse_spark.log.state import TableState
 from unit.log.commits.states import appended, segment
 
 KIB = 1 << 10

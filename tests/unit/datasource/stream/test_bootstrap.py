@@ -11,7 +11,7 @@ from kit.tables import TableCase
 from property.stream_driver import Query
 from streamhouse_spark import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.datasource.stream.admission import count_files_within
+from streamhouse_spark.datasource.stream.batch_limits import count_files_within
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
 from streamhouse_spark.datasource.stream.stream_offset import BootstrapPosition
 from streamhouse_spark.kv import kv_snapshots, tablet

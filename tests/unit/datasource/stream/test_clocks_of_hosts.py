@@ -6,8 +6,8 @@ import pytest
 
 from streamhouse_spark import OffsetRange
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.datasource.read.offset_resolution import resolve_starting_offsets
-from streamhouse_spark.log.commits.record import CLOCKS_APART_MS, next_record_time
+from streamhouse_spark.datasource.read.read_target import resolve_starting_offsets
+from streamhouse_spark.log.record import CLOCKS_APART_MS, next_record_time
 from streamhouse_spark.read.read_snapshot import take_snapshot_as_of
 
 HOUR_MS = 3600 * 1000

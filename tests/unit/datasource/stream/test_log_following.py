@@ -12,9 +12,9 @@ import pytest
 from kit.tables import TableCase, tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import take_query_snapshot
-from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, finish_real_time, follow_log
-from streamhouse_spark.datasource.stream import log_following
+from streamhouse_spark.datasource.realtime import log_following
+from streamhouse_spark.datasource.realtime.log_following import begin_real_time, finish_real_time, follow_log
+from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.errors import (
     DifferentHistoryError,
@@ -23,7 +23,7 @@ from streamhouse_spark.errors import (
     SchemaMismatchError,
     TableNotFoundError,
 )
-from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.warehouse.process_cache import Connection
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.datasource.stream.metrics import lag_ms
+from streamhouse_spark.datasource.scan.stream_pushdown import lag_ms
 
 
 @pytest.fixture

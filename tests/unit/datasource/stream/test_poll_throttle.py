@@ -11,9 +11,9 @@ from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
+from streamhouse_spark.datasource.read.read_target import resolve_stream_target
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
-from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.catalog import names
 from streamhouse_spark.warehouse.process_cache import Connection
 
 SPARK_MS = 10

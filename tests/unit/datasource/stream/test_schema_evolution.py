@@ -13,11 +13,11 @@ from property.stream_driver import Opened, Query
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
+from streamhouse_spark.datasource.read.read_target import resolve_stream_target
+from streamhouse_spark.datasource.stream.batch_limits import AddedColumns, first_offsets_with
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
-from streamhouse_spark.datasource.stream.schema_evolution import AddedColumns, first_offsets_with
-from streamhouse_spark.log.commits.actions import Append, SetSchema, Trim, Truncate
-from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log.actions import Append, SetSchema, Trim, Truncate
+from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from unit.log.commits.states import SCHEMA, appended, record, segment
 

@@ -12,7 +12,7 @@ from property.stream_driver import Opened, Query
 from streamhouse_spark import SchemaMismatchError, TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
+from streamhouse_spark.datasource.read.read_target import resolve_stream_target
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 
 CHANGES = {

@@ -9,7 +9,7 @@ from kit.rows import sorted_tuples
 from streamhouse_spark import ConstraintViolatedError, InvalidOptionError
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
+from streamhouse_spark.datasource.write.replaced_part import ReplacedPart
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.schema.ddl import parse_columns
 from streamhouse_spark.warehouse.process_cache import Connection

@@ -12,9 +12,9 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from kit.rows import ids
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_write_options
-from streamhouse_spark.datasource.catalog.ddl.overwrite_by_filter import parse_overwrite_filter
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import take_query_snapshot
-from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart, parse_replace_where
+from streamhouse_spark.datasource.dml.pushed_conditions import parse_overwrite_filter
+from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
+from streamhouse_spark.datasource.write.replaced_part import ReplacedPart, parse_replace_where
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseWriter
 from streamhouse_spark.warehouse.process_cache import Connection
 

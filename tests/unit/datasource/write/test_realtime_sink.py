@@ -15,8 +15,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from kit.rows import ids
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options
-from streamhouse_spark.datasource.catalog.scan.real_time_write import begin_real_time_write, end_real_time_write
-from streamhouse_spark.datasource.write.realtime_sink import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.realtime.sink import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.realtime.sink_progress import begin_real_time_write, end_real_time_write
 from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -24,9 +24,9 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     TransactionConflictError,
 )
-from streamhouse_spark.log.commits.actions import ExpireTransactions
-from streamhouse_spark.log.commits.idempotency import IN_REAL_TIME
-from streamhouse_spark.log.commits.transactions import find_stored_version
+from streamhouse_spark.log.actions import ExpireTransactions
+from streamhouse_spark.log.idempotency import IN_REAL_TIME
+from streamhouse_spark.log.transactions import find_stored_version
 from streamhouse_spark.warehouse.process_cache import Connection, _open_process
 
 NAME, SOURCE = "d.t", "d.source"

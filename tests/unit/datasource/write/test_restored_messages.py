@@ -11,10 +11,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from streamhouse_spark import CommitConflictError, DifferentHistoryError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
-from streamhouse_spark.datasource.write.row_level_writer import RowLevelWriter
+from streamhouse_spark.datasource.dml.row_level_writer import RowLevelWriter
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.kv.read_version import ReadVersion
-from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.warehouse.process_cache import Connection
 
 pytestmark = pytest.mark.usefixtures("own_cache")

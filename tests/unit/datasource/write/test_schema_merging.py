@@ -8,7 +8,7 @@ import pytest
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.write.schema_merging import merge_columns, merge_frame_columns
+from streamhouse_spark.datasource.write.frame_schema import merge_columns, merge_frame_columns
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.schema.ddl import parse_columns
 from streamhouse_spark.warehouse.process_cache import Connection

@@ -12,7 +12,7 @@ from faults.turns import in_turns
 from streamhouse_spark import Warehouse
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseWriter
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.record import read_record
 from streamhouse_spark.warehouse.process_cache import Connection
 
 NAME = "d.t"

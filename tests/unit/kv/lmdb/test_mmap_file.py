@@ -13,9 +13,8 @@ from contextlib import suppress
 import pytest
 
 from streamhouse_spark import StorageError
-from streamhouse_spark.kv.lmdb import mmap_file
-from streamhouse_spark.kv.lmdb.environment import MAP_BYTES, Environment
-from streamhouse_spark.kv.lmdb.mmap_file import MapFile, next_map_bytes
+from streamhouse_spark.kv.lmdb import environment as mmap_file
+from streamhouse_spark.kv.lmdb.environment import MAP_BYTES, Environment, MapFile, next_map_bytes
 
 ROW = b"x" * 1000
 

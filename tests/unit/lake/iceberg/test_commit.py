@@ -15,8 +15,8 @@ from streamhouse_spark import (
     OffsetRange,
     OffsetsTrimmedError,
 )
-from streamhouse_spark.lake.iceberg.snapshot_builder import MANIFESTS_MIN_TO_MERGE
-from streamhouse_spark.lake.model.values import COMMIT_USER
+from streamhouse_spark.lake.iceberg.commit import MANIFESTS_MIN_TO_MERGE
+from streamhouse_spark.lake.types import COMMIT_USER
 from unit.lake.foreign_commits import IcebergCommits, RacingCatalog, rows_from
 from unit.lake.test_commit import commit_round, ids_of, lake
 

@@ -11,7 +11,7 @@ import pytest
 
 from streamhouse_spark import CorruptDataError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
-from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_record_paths
+from streamhouse_spark.lake.iceberg.file_io import Move, rewrite_record_paths
 
 SCHEMA = {
     "type": "record",

@@ -20,13 +20,13 @@ from interop.lake_cases import (
     tier,
 )
 from streamhouse_spark import LakeMismatchError
-from streamhouse_spark.lake.iceberg import scan_files as lake_files
+from streamhouse_spark.lake import types
+from streamhouse_spark.lake.iceberg import scan as lake_files
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.model import scan_files
-from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSplit
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.lake.types import COMMIT_USER, LakeSplit
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 from unit.lake.filters_of_reads import filter_of
 from unit.lake.test_lake_contract import plain_rows, read_rows
 
@@ -167,7 +167,7 @@ def test_large_files_are_read_in_parts(memory, monkeypatch):
     monkeypatch.setattr(data_file, "ROW_GROUP_ROWS_MAX", 10)
     lake = lake_of(memory)
     tier(lake, plain_rows(0, 95))
-    monkeypatch.setattr(scan_files, "SPLIT_BYTES_TARGET", 500)
+    monkeypatch.setattr(types, "SPLIT_BYTES_TARGET", 500)
     plan = lake.plan_read()
     assert len(plan.splits) > 2
     assert not any(split.is_plain for split in plan.splits)

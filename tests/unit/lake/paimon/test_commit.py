@@ -18,11 +18,11 @@ from streamhouse_spark import (
     SnapshotExpiredError,
     StorageError,
 )
-from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.types import COMMIT_USER
 from unit.lake.foreign_commits import PaimonCommits, RacingPuts, rows_from
 from unit.lake.test_commit import commit_round, ids_of, lake
 

@@ -9,9 +9,9 @@ import pytest
 
 from interop.lake_cases import PLAIN
 from streamhouse_spark import CommitConflictError, LakeRolledBackError, OffsetsTrimmedError
-from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.parquet.file_writer import parse_file_end
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.types import COMMIT_USER
 
 pytestmark = pytest.mark.paimon
 

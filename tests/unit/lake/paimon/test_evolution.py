@@ -13,7 +13,7 @@ from pypaimon.schema.data_types import PyarrowFieldParser
 
 from kit.lake_rows import lake_rows
 from kit.tables import tier
-from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.types import LakeSplit
 from unit.lake.filters_of_reads import filter_of
 from unit.lake.lake_schemas import SCHEMAS, rows_of
 

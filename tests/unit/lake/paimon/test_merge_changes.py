@@ -23,10 +23,9 @@ from faults.sim import sim_world
 from interop.keyed_cases import ITEMS, KeyedTable
 from interop.lake_cases import EVERY_TYPE, every_type_rows
 from streamhouse_spark import CommitConflictError, CorruptDataError, LakeMismatchError, OffsetRange
-from streamhouse_spark.lake.paimon.maintenance import compaction_keyed as paimon_compact_keyed
+from streamhouse_spark.lake.paimon import compaction as paimon_compact_keyed
 from streamhouse_spark.lake.paimon.manifests import live_entries
-from streamhouse_spark.lake.paimon.merge_changes import write_changes
-from streamhouse_spark.lake.paimon.merge_sections import group_sections
+from streamhouse_spark.lake.paimon.merge_tree import group_sections, write_changes
 from streamhouse_spark.lake.parquet import file_writer as data_file
 from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.schema.table_schema import TableSchema

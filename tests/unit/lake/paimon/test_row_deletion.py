@@ -14,14 +14,14 @@ from kit.rows import ids, rows
 from kit.tables import require_verified, tier
 from streamhouse_spark import LakeMismatchError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.dml.delete import commit_deletion
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet import copy_on_write
 from streamhouse_spark.lake.parquet.reader import read_offset_file
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.buckets.bucketing import buckets_of
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.table.row_deletion import commit_deletion
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.log.bucketing import buckets_of
+from streamhouse_spark.log.read_version import ReadVersion
 from unit.lake.paimon.test_commit_races import Renaming
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.lake.parquet.rewritten_rows import RowMultiset, encode_rows
+from streamhouse_spark.lake.parquet.row_positions import RowMultiset, encode_rows
 from streamhouse_spark.schema.variant import VARIANT
 
 NAN = float("nan")

@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.expressions.evaluation import RowMask
+from streamhouse_spark.expressions.filters import parse_filter
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, Or
 from streamhouse_spark.lake.parquet.opened_file import ParquetSource
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
-from streamhouse_spark.query.filter_parsing import parse_filter
-from streamhouse_spark.query.predicates import ALWAYS_TRUE, And, Compare, In, Or
-from streamhouse_spark.query.row_mask import RowMask
+from streamhouse_spark.lake.types import LakeProjection, LakeSplit
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.lake.parquet.zorder import SortOrder, ZOrderRanks, parse_sort_order
+from streamhouse_spark.lake.parquet.clustering import SortOrder, ZOrderRanks, parse_sort_order
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of(pa.schema([("a", pa.int64()), ("b, c", pa.string()), ("zorder(a)", pa.float64())]))

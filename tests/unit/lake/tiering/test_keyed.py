@@ -18,18 +18,16 @@ from kit.lake_rows import lake_rows
 from streamhouse_spark import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.iceberg import merge_changes as iceberg_keyed
-from streamhouse_spark.lake.iceberg.commit import commit_snapshot
+from streamhouse_spark.lake.iceberg import position_deletes
+from streamhouse_spark.lake.iceberg import position_deletes as iceberg_keyed
+from streamhouse_spark.lake.iceberg.commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.position_deletes import _SCHEMA as DELETES
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
-from streamhouse_spark.lake.iceberg.snapshot_builder import MANIFESTS_MIN_TO_MERGE, Change
-from streamhouse_spark.lake.model.data_files import DeletedRows
-from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.parquet import key_lookup
+from streamhouse_spark.lake.parquet import merge_on_read as key_merge
 from streamhouse_spark.lake.parquet import reader as parquet_read
-from streamhouse_spark.lake.parquet import sorted_merge as key_merge
 from streamhouse_spark.lake.parquet.parquet_io import parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
+from streamhouse_spark.lake.types import DeletedRows, LakeFile
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -185,7 +183,7 @@ def test_deletes_are_in_the_partition_of_their_data_file(memory, world, name):
 
 @pytest.mark.parametrize("probe_values_max", [0, 3, 10**9])
 def test_keys_are_found_with_and_without_looking_for_one_column_first(memory, world, monkeypatch, probe_values_max):
-    monkeypatch.setattr(key_lookup, "PROBE_VALUES_MAX", probe_values_max)
+    monkeypatch.setattr(position_deletes, "PROBE_VALUES_MAX", probe_values_max)
     schema = TableSchema.of("a int not null, f float not null, s string not null, n bigint")
     table = KeyedTable(memory, world, schema, key=["s", "a", "f"])
     rows = [(a, f, s, 0) for a in range(5) for f in (-0.0, 1.5) for s in ("", "x", "漢")]
@@ -421,7 +419,7 @@ def test_every_type_of_key_with_its_smallest_and_largest_values(memory, world):
 
 def test_files_that_cannot_hold_a_key_are_not_opened(memory, world, monkeypatch):
     opened = []
-    find = key_lookup.find_rows
+    find = position_deletes.find_rows
     monkeypatch.setattr(
         iceberg_keyed, "find_rows", lambda files, file, *rest: opened.append(file) or find(files, file, *rest)
     )

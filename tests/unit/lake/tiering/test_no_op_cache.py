@@ -10,8 +10,7 @@ import pytest
 from faults.sim import sim_world
 from kit.round_trips import Cost, RemoteStorage
 from streamhouse_spark import CorruptDataError, StorageError, StreamhouseError, Table, Warehouse
-from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport, run_tasks_locally
-from streamhouse_spark.lake.tiering.no_op_cache import LASTS_MS
+from streamhouse_spark.lake.tiering.job import LASTS_MS, TieringJob, TieringReport, run_tasks_locally
 
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 SHORT = 3

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import LakeMismatchError, LakeRolledBackError, OffsetRange
-from streamhouse_spark.lake.model.values import WriteContext
 from streamhouse_spark.lake.tiering.plan import (
     GROUP_BYTES,
     GROUPS_MIN,
@@ -19,9 +18,10 @@ from streamhouse_spark.lake.tiering.plan import (
     require_progress,
     task_bytes,
 )
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import BucketLog
+from streamhouse_spark.lake.types import WriteContext
+from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.log.state import BucketLog
 
 
 def _log(row_counts: list[int], start: int = 0) -> BucketLog:

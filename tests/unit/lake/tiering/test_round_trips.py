@@ -7,7 +7,7 @@ import pytest
 
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.table.maintenance.tiering import tier_table
 
 BUCKETS = 4
 

@@ -9,13 +9,12 @@ import pytest
 from kit.tables import TableCase
 from streamhouse_spark import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.core.paths import commit_key, manifest_key, manifests_prefix, segments_prefix
-from streamhouse_spark.log.archive import archive_maintenance
-from streamhouse_spark.log.archive.archive_maintenance import keep_archive
+from streamhouse_spark.log.actions import NO_ARCHIVE, KvSnapshot, Trim
+from streamhouse_spark.log.archive import maintenance
+from streamhouse_spark.log.archive.maintenance import keep_archive
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, first_change_offsets, read_page, usable_archive
-from streamhouse_spark.log.commits.actions import KvSnapshot, Trim
-from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS, clean
-from streamhouse_spark.log.lifecycle.retention import plan_trim
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, clean
+from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3_600_000
@@ -165,7 +164,7 @@ class TestPages:
         assert len(pages(table)) == 8, "an eighth of 100 hours is less"
 
     def test_large_ones_are_not_joined(self, table, monkeypatch):
-        monkeypatch.setattr(archive_maintenance, "PAGE_BYTES_MAX", 0)
+        monkeypatch.setattr(maintenance, "PAGE_BYTES_MAX", 0)
         for number in range(9):
             put(table, number)
             archive(table)
@@ -199,7 +198,7 @@ class TestPages:
         assert len(kept(table)) == 500
 
     def test_a_large_backlog_is_archived_commit_by_commit(self, table, monkeypatch):
-        monkeypatch.setattr(archive_maintenance, "ROUND_BYTES_MAX", 1)
+        monkeypatch.setattr(maintenance, "ROUND_BYTES_MAX", 1)
         for number in range(5):
             put(table, number, number + 10)
         assert archive(table) == 10

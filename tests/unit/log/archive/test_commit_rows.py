@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamhouse_spark import CorruptDataError
-from streamhouse_spark.log.archive.commit_rows import CommitRows
+from streamhouse_spark.log.archive.pages import CommitRows
 
 RUNS = [(1, 0, 3, 7, 70, 0), (0, 4, 9, 8, 80, 1), (0, 0, 4, 5, 50, 0)]
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from streamhouse_spark import FormatVersionError
-from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.actions import ResetLake
-from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE, Archive, ArchivePage, SetArchive, pages_between
-from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
+from streamhouse_spark.log import checkpoint as checkpoint_module
+from streamhouse_spark.log.actions import NO_ARCHIVE, Archive, ArchivePage, ResetLake, SetArchive, pages_between
+from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
 
 PAGES = (
     ArchivePage("a", 5, {0: 4}, 4, 400, 10, 20, 20_000),

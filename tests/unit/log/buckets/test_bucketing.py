@@ -14,7 +14,7 @@ import pytest
 from pyiceberg import types as ice
 from pyiceberg.transforms import BucketTransform
 
-from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
+from streamhouse_spark.log.bucketing import iceberg_buckets
 
 ROWS = 2_000
 EPOCH = dt.datetime(1970, 1, 1)

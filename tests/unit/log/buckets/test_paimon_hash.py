@@ -14,8 +14,7 @@ from pypaimon.schema.data_types import AtomicType, DataField
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor
 
-from streamhouse_spark.log.buckets.bucketing import buckets_of
-from streamhouse_spark.log.buckets.paimon_hash import is_paimon_bucketable, paimon_buckets
+from streamhouse_spark.log.bucketing import buckets_of, is_paimon_bucketable, paimon_buckets
 
 ROWS = 1_500
 EPOCH = dt.datetime(1970, 1, 1)
@@ -90,7 +89,7 @@ def test_slices_chunks_and_chunk_borders(case, monkeypatch):
     assert np.array_equal(paimon_buckets(values.slice(13, 101), 16), whole[13:114])
     chunked = pa.chunked_array([values.slice(0, 50), values.slice(50, 0), values.slice(50)])
     assert np.array_equal(paimon_buckets(chunked, 16), whole)
-    monkeypatch.setattr("streamhouse_spark.log.buckets.paimon_hash.CHUNK_ROWS", 7)
+    monkeypatch.setattr("streamhouse_spark.log.bucketing.CHUNK_ROWS", 7)
     assert np.array_equal(paimon_buckets(values, 16), whole)
     assert len(paimon_buckets(values.slice(0, 0), 16)) == 0
 

@@ -13,10 +13,8 @@ from pypaimon.schema.data_types import AtomicType, DataField
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor
 
-from streamhouse_spark.log.buckets import paimon_row_hash as bucketing_paimon_rows
-from streamhouse_spark.log.buckets.bucketing import row_buckets
-from streamhouse_spark.log.buckets.paimon_hash import paimon_buckets
-from streamhouse_spark.log.buckets.paimon_row_hash import paimon_row_buckets
+from streamhouse_spark.log import bucketing as bucketing_paimon_rows
+from streamhouse_spark.log.bucketing import paimon_buckets, paimon_row_buckets, row_buckets
 from unit.log.buckets.test_paimon_hash import CASES
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from streamhouse_spark import Transaction
-from streamhouse_spark.log.commits.actions import Action, Append, Create
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.actions import Action, Append, Create
+from streamhouse_spark.log.record import Record
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.schema.table_schema import TableSchema
 
 UUID = "0" * 32

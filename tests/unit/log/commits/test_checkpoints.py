@@ -11,14 +11,8 @@ from faults.sim import sim_world
 from streamhouse_spark import CorruptDataError, StreamhouseError, Warehouse
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, commit_key, floor_key
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.commits.checkpoint import (
-    CHECKPOINT_INTERVAL,
-    list_checkpoints,
-    read_checkpoint,
-    write_checkpoint,
-)
-from streamhouse_spark.log.commits.checkpoint_verification import verify_checkpoints
-from streamhouse_spark.log.lifecycle.garbage_collection import clean
+from streamhouse_spark.log.checkpoint import CHECKPOINT_INTERVAL, list_checkpoints, read_checkpoint, write_checkpoint
+from streamhouse_spark.log.gc.garbage_collection import clean, verify_checkpoints
 
 COMMITS = 3 * CHECKPOINT_INTERVAL + 7
 

@@ -7,7 +7,7 @@ import multiprocessing
 import pytest
 
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.log.commits.commit_counter import COMMITS
+from streamhouse_spark.log.group_commit import COMMITS
 
 
 @pytest.fixture

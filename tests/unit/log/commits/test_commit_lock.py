@@ -9,7 +9,7 @@ import pytest
 
 from faults.sim import sim_world
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.log.commits.commit_log import STALE_MS
+from streamhouse_spark.log.commit_log import STALE_MS
 from streamhouse_spark.storage.local import LocalStorage
 
 OTHERS = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.log.lifecycle.retention import effective_times_ms
+from streamhouse_spark.log.gc.retention import effective_times_ms
 from unit.log.commits.states import segment
 
 

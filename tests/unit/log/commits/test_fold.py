@@ -6,10 +6,10 @@ import pytest
 
 from streamhouse_spark import CorruptDataError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key, segment_key
-from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.object_existence import list_referenced_keys
-from streamhouse_spark.log.commits.state import fold
-from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.log import actions as act
+from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
+from streamhouse_spark.log.object_existence import list_referenced_keys
+from streamhouse_spark.log.state import fold
 from unit.log.commits.states import SCHEMA, UUID, appended, created, record, segment
 
 

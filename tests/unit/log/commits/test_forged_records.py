@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse_spark import CorruptDataError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
+from streamhouse_spark.log.framing import decode_frame, encode_frame
 from streamhouse_spark.storage.memory import MemoryStorage
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import CorruptDataError, FormatVersionError
-from streamhouse_spark.log.commits.framing import decode_frame, decoding_fields, encode_frame
+from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),

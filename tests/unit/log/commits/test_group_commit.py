@@ -14,9 +14,9 @@ from streamhouse_spark.errors import (
     StorageRefusedError,
     TransactionConflictError,
 )
-from streamhouse_spark.log.commits import checkpoint, commit_log, group_commit
-from streamhouse_spark.log.commits.group_commit import CommitQueue, PendingCommit
-from streamhouse_spark.log.commits.record import RecordBody, read_record
+from streamhouse_spark.log import checkpoint, commit_log, group_commit
+from streamhouse_spark.log.group_commit import CommitQueue, PendingCommit
+from streamhouse_spark.log.record import RecordBody, read_record
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.put_if_absent import Slot
 from streamhouse_spark.write import log_writer

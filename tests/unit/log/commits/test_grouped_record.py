@@ -6,9 +6,9 @@ import pytest
 
 from streamhouse_spark import CorruptDataError, FormatVersionError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
-from streamhouse_spark.log.commits.record import (
+from streamhouse_spark.log.actions import Append
+from streamhouse_spark.log.framing import decode_frame, encode_frame
+from streamhouse_spark.log.record import (
     GROUP_VERSION,
     CommitAttempt,
     GroupMember,
@@ -17,7 +17,7 @@ from streamhouse_spark.log.commits.record import (
     read_attempt,
     read_record,
 )
-from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log.state import fold
 from streamhouse_spark.storage.memory import MemoryStorage
 from unit.log.commits.states import UUID, created, record, segment
 

@@ -11,8 +11,8 @@ from kit.round_trips import RemoteStorage
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.commits import checkpoint
-from streamhouse_spark.log.commits.checkpoint import (
+from streamhouse_spark.log import checkpoint
+from streamhouse_spark.log.checkpoint import (
     CHECKPOINT_INTERVAL,
     HINT_EVERY,
     list_checkpoints,

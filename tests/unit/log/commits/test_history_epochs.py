@@ -5,13 +5,7 @@ import itertools
 import pytest
 
 from streamhouse_spark import CorruptDataError
-from streamhouse_spark.log.commits.history_epochs import (
-    NO_ANCHORS,
-    SPACING,
-    HistoryIndex,
-    HistoryPoint,
-    HistoryRelation,
-)
+from streamhouse_spark.log.history_epochs import NO_ANCHORS, SPACING, HistoryIndex, HistoryPoint, HistoryRelation
 
 
 def history(length, *, forked_at=None, rows=lambda number: True):

@@ -7,9 +7,9 @@ import pytest
 from streamhouse_spark import OffsetRange, Transaction, Warehouse
 from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.errors import CommitConflictError, DifferentHistoryError, TransactionConflictError
-from streamhouse_spark.log.commits.idempotency import IN_REAL_TIME, find_stored_outcome, find_stored_transaction
-from streamhouse_spark.log.commits.record import transaction_from_json, transaction_to_json
-from streamhouse_spark.log.commits.transactions import CompactedTransaction, TransactionEntry, name_sum
+from streamhouse_spark.log.idempotency import IN_REAL_TIME, find_stored_outcome, find_stored_transaction
+from streamhouse_spark.log.record import transaction_from_json, transaction_to_json
+from streamhouse_spark.log.transactions import CompactedTransaction, TransactionEntry, name_sum
 from streamhouse_spark.storage.memory import MemoryStorage
 
 STORED = TransactionEntry(5, "q", 9, {0: OffsetRange(3, 7)}, StreamBatch("five"))
@@ -90,7 +90,7 @@ def test_it_is_stored(batch):
 
 
 def test_it_outlives_checkpoints(wh, store):
-    from streamhouse_spark.log.commits.checkpoint import read_checkpoint
+    from streamhouse_spark.log.checkpoint import read_checkpoint
 
     table = wh.create_table("d.t", "id BIGINT")
     batch = StreamBatch("f", is_each_recorded=True)

@@ -10,10 +10,10 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark import CorruptDataError, FormatVersionError, Warehouse
 from streamhouse_spark.core.paths import floor_key, floors_prefix
-from streamhouse_spark.log.commits.checkpoint import LANDMARK_EVERY, read_floor, write_floor
-from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
-from streamhouse_spark.log.commits.low_watermark import find_floor_before, find_newest_floor, list_superfluous_floors
-from streamhouse_spark.log.lifecycle import garbage_collection
+from streamhouse_spark.log.checkpoint import LANDMARK_EVERY, read_floor, write_floor
+from streamhouse_spark.log.framing import decode_frame, encode_frame
+from streamhouse_spark.log.gc import garbage_collection
+from streamhouse_spark.log.low_watermark import find_floor_before, find_newest_floor, list_superfluous_floors
 from streamhouse_spark.storage.memory import MemoryStorage
 
 UUID = "a" * 32

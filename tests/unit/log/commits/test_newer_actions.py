@@ -3,7 +3,7 @@
 import pytest
 
 from streamhouse_spark import FormatVersionError
-from streamhouse_spark.log.commits.actions import action_from_json
+from streamhouse_spark.log.actions import action_from_json
 
 
 def test_an_action_of_a_newer_version_says_so():

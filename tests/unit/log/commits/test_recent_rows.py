@@ -5,8 +5,8 @@ from __future__ import annotations
 from faults.sim import sim_world
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import Warehouse
-from streamhouse_spark.log.commits import record
-from streamhouse_spark.log.commits.record import RecentRows
+from streamhouse_spark.log import record
+from streamhouse_spark.log.record import RecentRows
 
 
 def rows_of(*numbers: int, size: int = 10) -> RecentRows:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from streamhouse_spark import FormatVersionError, Transaction
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import IdempotencyKeyReusedError
-from streamhouse_spark.log.commits import checkpoint, request_keys
-from streamhouse_spark.log.commits.actions import Append, Payload
-from streamhouse_spark.log.commits.idempotency import find_stored_transaction
-from streamhouse_spark.log.commits.request_keys import KEPT_MIN_MS, KEPT_MS, NO_REQUEST_KEYS, RequestEntry, RequestKeys
-from streamhouse_spark.log.commits.state import fold
-from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.log import checkpoint, transactions
+from streamhouse_spark.log.actions import Append, Payload
+from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
+from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.state import fold
+from streamhouse_spark.log.transactions import KEPT_MIN_MS, KEPT_MS, NO_REQUEST_KEYS, RequestEntry, RequestKeys
 from unit.log.commits.states import appended, record, segment
 
 HOUR_MS = 3_600_000
@@ -72,8 +72,8 @@ def test_a_key_is_kept_for_a_day():
 
 
 def test_too_many_keys_are_forgotten_from_the_oldest_but_none_within_an_hour(monkeypatch):
-    monkeypatch.setattr(request_keys, "KEYS_MAX", 100)
-    monkeypatch.setattr(request_keys, "_BLOCK_KEYS_MAX", 16)
+    monkeypatch.setattr(transactions, "KEYS_MAX", 100)
+    monkeypatch.setattr(transactions, "_BLOCK_KEYS_MAX", 16)
     keys = keys_at(range(0, 4 * HOUR_MS, HOUR_MS // 500))
     kept = [number for number in range(2000) if keys.get(digest(number)) is not None]
     assert kept == list(range(2000 - len(kept), 2000))

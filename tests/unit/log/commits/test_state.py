@@ -7,7 +7,7 @@ import pytest
 
 from streamhouse_spark import CorruptDataError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.log.commits.actions import (
+from streamhouse_spark.log.actions import (
     Append,
     CommitConsumerOffset,
     ConfirmDeleted,
@@ -22,11 +22,11 @@ from streamhouse_spark.log.commits.actions import (
     TieredSnapshot,
     Trim,
 )
-from streamhouse_spark.log.commits.object_existence import list_referenced_keys
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import LAKE_HISTORY_MAX, fold
-from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
+from streamhouse_spark.log.object_existence import list_referenced_keys
+from streamhouse_spark.log.record import Record
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.state import LAKE_HISTORY_MAX, fold
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 UUID = "0" * 32

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from streamhouse_spark import FormatVersionError, Transaction, TransactionConflictError
 from streamhouse_spark.core.paths import checkpoint_key
-from streamhouse_spark.log.commits import checkpoint
-from streamhouse_spark.log.commits.actions import ExpireTransactions, ForgetTransactions, Payload
-from streamhouse_spark.log.commits.framing import decode_frame
-from streamhouse_spark.log.commits.idempotency import find_stored_transaction
-from streamhouse_spark.log.commits.state import fold
-from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
-from streamhouse_spark.log.commits.transactions import CompactedTransaction, name_sum, past_from_bytes, past_to_bytes
-from streamhouse_spark.log.lifecycle.transaction_expiry import find_due_transactions
+from streamhouse_spark.log import checkpoint
+from streamhouse_spark.log.actions import ExpireTransactions, ForgetTransactions, Payload
+from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
+from streamhouse_spark.log.framing import decode_frame
+from streamhouse_spark.log.gc.retention import find_due_transactions
+from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.state import fold
+from streamhouse_spark.log.transactions import CompactedTransaction, name_sum, past_from_bytes, past_to_bytes
 from unit.log.commits.states import appended, record
 
 DAY_MS = 86_400_000

@@ -9,7 +9,7 @@ from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, manifest_key, segment_key, segments_prefix
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS, GRACE_MS_MIN
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, GRACE_MS_MIN
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.read import union_read
 
@@ -181,7 +181,7 @@ class TestProcessThatSleptPastTheGrace:
 
 def test_what_is_live_is_never_listed(table, memory, clock):
     """Through weeks of writing, merging and cleaning every file that the table names is there."""
-    from streamhouse_spark.log.commits.object_existence import list_referenced_keys
+    from streamhouse_spark.log.object_existence import list_referenced_keys
 
     rows = 0
     for day in range(20):

@@ -6,11 +6,11 @@ import pytest
 
 from streamhouse_spark import TableNotFoundError
 from streamhouse_spark.core.paths import checkpoint_key, commit_key, manifest_key, segment_key
-from streamhouse_spark.log.commits.actions import Append, Rename, SetProperties
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import Record, encode_record
-from streamhouse_spark.log.lifecycle.drop_table import is_unfinished
-from streamhouse_spark.table import fork_log
+from streamhouse_spark.log.actions import Append, Rename, SetProperties
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.gc.dropped_tables import is_unfinished
+from streamhouse_spark.log.record import Record, encode_record
+from streamhouse_spark.table.versioning import branches
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
@@ -33,7 +33,7 @@ def uuids(wh) -> set[str]:
 def test_a_log_without_a_checkpoint_goes_after_the_grace(wh, clock, monkeypatch, kind):
     table = wh.create_table("t", "id BIGINT")
     table.append([{"id": 1}])
-    monkeypatch.setattr(fork_log, "write_checkpoint", dies)
+    monkeypatch.setattr(branches, "write_checkpoint", dies)
     with pytest.raises(Died):
         wh.clone_table("t", "c") if kind == "clone" else table.create_branch("b")
     monkeypatch.undo()
@@ -53,7 +53,7 @@ def test_a_log_without_a_checkpoint_goes_after_the_grace(wh, clock, monkeypatch,
 
 def test_a_creator_that_slept_is_refused(wh, clock, monkeypatch):
     table = wh.create_table("t", "id BIGINT")
-    write = fork_log.write_checkpoint
+    write = branches.write_checkpoint
     slept = []
 
     def late(*arguments, **named):
@@ -63,7 +63,7 @@ def test_a_creator_that_slept_is_refused(wh, clock, monkeypatch):
             wh.clean_dropped()
         write(*arguments, **named)
 
-    monkeypatch.setattr(fork_log, "write_checkpoint", late)
+    monkeypatch.setattr(branches, "write_checkpoint", late)
     with pytest.raises(TableNotFoundError):
         wh.clone_table("t", "c")
     assert not wh.exists("c")

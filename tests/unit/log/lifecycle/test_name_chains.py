@@ -11,9 +11,9 @@ from faults.sim import sim_world
 from streamhouse_spark import CorruptDataError
 from streamhouse_spark.core.paths import database_key, name_key
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.commits.sequence_search import find_last
-from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.catalog import names
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.storage.sequence_search import find_last
 
 PATH = TablePath("sales", "orders")
 

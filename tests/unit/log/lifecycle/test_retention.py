@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kit.tables import TableCase
-from streamhouse_spark.log.commits.actions import KvSnapshot, TieredSnapshot
-from streamhouse_spark.log.lifecycle.retention import CONSUMER_LIMIT_MS, plan_trim, trim
+from streamhouse_spark.log.actions import KvSnapshot, TieredSnapshot
+from streamhouse_spark.log.gc.retention import CONSUMER_LIMIT_MS, plan_trim, trim
 from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3_600_000

@@ -8,7 +8,7 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from streamhouse_spark import CorruptDataError, OffsetRange, Warehouse
-from streamhouse_spark.log.commits.segment import BLOCK_BYTES_MIN
+from streamhouse_spark.log.segment import BLOCK_BYTES_MIN
 from streamhouse_spark.log.segments import writer
 from streamhouse_spark.log.segments.reader import read_segment
 from streamhouse_spark.storage.local import LocalStorage

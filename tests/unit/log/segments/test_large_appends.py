@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.log import staging
-from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
+from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.storage.local import LocalStorage
 
 ROWS = pa.table({"id": np.arange(200_000), "name": [f"name {i % 977}" for i in range(200_000)]})

@@ -11,7 +11,7 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from streamhouse_spark import Warehouse
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket, inline_bytes_total
 
 BUCKETS = 4096

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.log.segments.row_ids import (
+from streamhouse_spark.log.segments.metadata_columns import (
     FILES_MAX,
     NO_PLACE,
     OFFSETS_MAX,

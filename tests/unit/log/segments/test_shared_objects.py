@@ -11,15 +11,15 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from streamhouse_spark import CorruptDataError, FormatVersionError, Warehouse
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.actions import Trim, action_to_json
-from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.lifecycle.garbage_collection import clean
-from streamhouse_spark.log.lifecycle.log_copy import copy_log
-from streamhouse_spark.log.segments import packed_objects
-from streamhouse_spark.log.segments.packed_objects import group_into_objects
+from streamhouse_spark.log import checkpoint as checkpoint_module
+from streamhouse_spark.log.actions import Trim, action_to_json
+from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.gc.garbage_collection import clean
+from streamhouse_spark.log.log_copy import copy_log
+from streamhouse_spark.log.record import read_record
+from streamhouse_spark.log.segments import multi_bucket_writer
+from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.storage.local import LocalStorage
@@ -120,9 +120,9 @@ def test_few_buckets_have_an_object_each(counted, world, buckets):
 
 
 def test_groups_are_bounded(monkeypatch):
-    monkeypatch.setattr(packed_objects, "SHARED_BYTES_MAX", 100)
-    monkeypatch.setattr(packed_objects, "PART_BYTES_MAX", 10)
-    monkeypatch.setattr(packed_objects, "PARTS_MIN", 3)
+    monkeypatch.setattr(multi_bucket_writer, "SHARED_BYTES_MAX", 100)
+    monkeypatch.setattr(multi_bucket_writer, "PART_BYTES_MAX", 10)
+    monkeypatch.setattr(multi_bucket_writer, "PARTS_MIN", 3)
     found = list(group_into_objects([*([10] * 12), 11, 1, 2], lambda size: size))
     assert found == [(10,) * 10, (11,), (10, 10, 1, 2)] or found == [(11,), (10,) * 10, (10, 10, 1, 2)]
     assert list(group_into_objects([1, 2], lambda size: size)) == [(1,), (2,)]
@@ -130,7 +130,7 @@ def test_groups_are_bounded(monkeypatch):
 
 def test_large_and_small_buckets_keep_the_order_of_rows(memory, world, monkeypatch):
     monkeypatch.setattr("streamhouse_spark.log.staging.SEGMENT_BYTES_MAX", 1 << 20)  # several pieces a bucket
-    monkeypatch.setattr(packed_objects, "PART_BYTES_MAX", 60_000)  # some parts are larger, some not
+    monkeypatch.setattr(multi_bucket_writer, "PART_BYTES_MAX", 60_000)  # some parts are larger, some not
     table = table_of(memory, world, 16)
     appended = rows(0, 600, 5_000)
     table.append(appended)

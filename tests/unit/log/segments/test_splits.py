@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import OffsetRange, OffsetsTrimmedError
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.log.commits.segment import SegmentIndex
-from streamhouse_spark.log.commits.state import BucketLog, fold
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.log.segment import SegmentIndex
 from streamhouse_spark.log.segments.scan import LogSplit, hot_range, plan_range, split_by_size
+from streamhouse_spark.log.state import BucketLog, fold
 from unit.log.commits.states import appended, record, segment
 
 

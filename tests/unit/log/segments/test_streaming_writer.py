@@ -12,8 +12,8 @@ import pytest
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.core.concurrency import map_with_prefetch
 from streamhouse_spark.log import staging
-from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
-from streamhouse_spark.log.segments.streaming_writer import SegmentStream
+from streamhouse_spark.log.bucketing import iceberg_buckets
+from streamhouse_spark.log.segments.multi_bucket_writer import SegmentStream
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX
 from streamhouse_spark.storage import local
 

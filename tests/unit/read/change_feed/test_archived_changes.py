@@ -11,16 +11,16 @@ from kit.change_replay import changes
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
 from streamhouse_spark.core.paths import commit_key, segment_key
-from streamhouse_spark.datasource.read.offset_resolution import batch_ranges
+from streamhouse_spark.datasource.read.read_target import batch_ranges
 from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, initial_offset
-from streamhouse_spark.log.archive import archive_maintenance
+from streamhouse_spark.log.archive import maintenance
 from streamhouse_spark.log.archive.pages import read_page
-from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
-from streamhouse_spark.read.change_feed.commit_changes import commits_between, find_new_commits, plan_changes
-from streamhouse_spark.read.offset_range_scan import plan_binlog_tasks, plan_ranges
-from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.change_feed.planning import commits_between, find_new_commits, plan_changes
+from streamhouse_spark.read.offset_scan import plan_binlog_tasks, plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_planning import Pruning
 from streamhouse_spark.read.scan_tasks import ArchiveScanTask, LogScanTask, ScanPlan, task_from_json
 from streamhouse_spark.read.split_planning import split_binlog
 from streamhouse_spark.table.system_views import open_view
@@ -85,14 +85,14 @@ class TestRanges:
         assert times[2] - times[1] == times[5] - times[4] == dt.timedelta(hours=1)
 
     def test_large_ones_are_cut(self, table, monkeypatch):
-        monkeypatch.setattr("streamhouse_spark.read.offset_range_scan.LAKE_RANGE_ROWS", 3)
+        monkeypatch.setattr("streamhouse_spark.read.offset_scan.LAKE_RANGE_ROWS", 3)
         plan, rows = read(table, OffsetRange(1, 10))
         assert [len(piece.offsets) for piece in plan.pieces if isinstance(piece, ArchiveScanTask)] == [3, 3, 1]
         assert shown(rows) == ALL[1:]
 
     def test_a_reader_goes_on_while_pages_are_joined_and_the_log_is_trimmed(self, table, clock, monkeypatch):
         plan = plan_ranges(table, table.refresh(), {0: OffsetRange(0, 10)}, ("id", "n"), fail_on_data_loss=True)
-        monkeypatch.setattr(archive_maintenance, "PAGES_TO_JOIN", 2)
+        monkeypatch.setattr(maintenance, "PAGES_TO_JOIN", 2)
         clock.advance(2 * HOUR_MS)
         assert table.maintain().trimmed_to == {0: 10}
         assert len(table.refresh().archive.pages) == 1

@@ -13,16 +13,16 @@ from kit.tables import TableCase, tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.datasource.catalog.scan.changes_scan import resolve_version_range
+from streamhouse_spark.datasource.scan.changes_scan import resolve_version_range
+from streamhouse_spark.expressions.predicates import Compare
 from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.log.actions import ResetLake, Trim, Truncate
 from streamhouse_spark.log.commit_reader import compute_display_times_us
-from streamhouse_spark.log.commits.actions import ResetLake, Trim, Truncate
 from streamhouse_spark.log.segments.scan import plan_whole_range
-from streamhouse_spark.query.predicates import Compare
-from streamhouse_spark.read.change_feed.commit_changes import commits_between, find_new_commits, plan_changes
+from streamhouse_spark.read.change_feed.planning import commits_between, find_new_commits, plan_changes
 from streamhouse_spark.read.change_rows import net_changes, split_changes
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
-from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_planning import Pruning
 from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask, OffsetsScanTask, task_from_json
 
 INSERT, BEFORE, AFTER, DELETE = map(int, ChangeType)

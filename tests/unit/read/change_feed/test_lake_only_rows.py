@@ -12,8 +12,8 @@ from kit.round_trips import RemoteStorage
 from kit.tables import tier, trim_tiered
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, Table, Warehouse
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.read.change_feed.commit_changes import plan_changes
-from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.change_feed.planning import plan_changes
+from streamhouse_spark.read.scan_planning import Pruning
 from streamhouse_spark.read.scan_tasks import ChangesScanTask, OffsetsScanTask, task_from_json
 
 

@@ -7,9 +7,9 @@ import pytest
 from kit.change_replay import changes, check_history
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, Table
-from streamhouse_spark.query.predicates import Compare
-from streamhouse_spark.read.change_feed.commit_changes import plan_changes
-from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.expressions.predicates import Compare
+from streamhouse_spark.read.change_feed.planning import plan_changes
+from streamhouse_spark.read.scan_planning import Pruning
 from streamhouse_spark.read.scan_tasks import task_from_json
 
 

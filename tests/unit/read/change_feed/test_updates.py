@@ -13,11 +13,11 @@ from kit.row_replacement import replace_rows
 from kit.tables import tier
 from property.stream_driver import Query
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows
-from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.log.checkpoint import as_stored
+from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.record import read_record
+from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX
 from streamhouse_spark.table.system_views import changelog_batches
 

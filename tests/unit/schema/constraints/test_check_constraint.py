@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamhouse_spark import ConstraintViolatedError, InvalidOptionError
-from streamhouse_spark.schema.constraints.check_constraint import CONSTRAINT, parse_checks, require_constraints
-from streamhouse_spark.schema.expressions.evaluation import evaluate
+from streamhouse_spark.expressions.check_constraints import CONSTRAINT, parse_checks, require_constraints
+from streamhouse_spark.expressions.evaluation import evaluate
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of(

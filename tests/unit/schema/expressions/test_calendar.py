@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.core.python_values import DAYS, MICROS
-from streamhouse_spark.schema.expressions.calendar import FIELDS, beginning_of, day_of, field_of
+from streamhouse_spark.expressions.functions import FIELDS, beginning_of, day_of, field_of
 
 UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
 NTZ = pa.timestamp("us")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import ConstraintViolatedError, InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.core import arrow_chunking
-from streamhouse_spark.schema.generated_columns.generated_column import (
+from streamhouse_spark.core import arrow_rows
+from streamhouse_spark.expressions.generated_columns import (
     fill_generated_columns,
     parse_generated,
     recompute_generated_columns,
@@ -144,7 +144,7 @@ def test_a_number_that_is_too_large_is_an_error(kind, text):
 
 
 def test_a_row_that_becomes_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(arrow_chunking, "ROW_BYTES_MAX", 1000)
+    monkeypatch.setattr(arrow_rows, "ROW_BYTES_MAX", 1000)
     schema, found = generated("STRING", "name || name")
     rows = pa.Table.from_pylist([{"name": "x" * 600}], schema.arrow)
     with pytest.raises(SchemaMismatchError, match=r"column 'g' .* a row may have 1000"):

@@ -14,10 +14,9 @@ from azure.core.exceptions import (
 from azure.identity import ClientSecretCredential, DefaultAzureCredential
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.azure import client
-from streamhouse_spark.storage.azure.client import AzureBlobs
-from streamhouse_spark.storage.azure.settings import AzureAddress
-from streamhouse_spark.storage.remote.failures import FailureKind
+from streamhouse_spark.storage.azure import storage
+from streamhouse_spark.storage.azure.storage import AzureAddress, AzureBlobs
+from streamhouse_spark.storage.remote.retry import FailureKind
 
 URL = "abfss://box@account.dfs.core.windows.net/some/prefix"
 KEY = {"adls.account-key": "c2VjcmV0LWtleS00NzEx"}
@@ -150,7 +149,7 @@ def test_a_backslash_is_refused():
 )
 def test_credentials(given, kind):
     """Azure's own credentials get a new token before the old one expires."""
-    found = client._credential(AzureAddress.parse(URL, given)[0])
+    found = storage._credential(AzureAddress.parse(URL, given)[0])
     assert type(found) is kind
     if kind is not dict and kind is not str:
         assert callable(found.get_token)

@@ -10,10 +10,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageRefusedError
-from streamhouse_spark.storage.gcs import client
-from streamhouse_spark.storage.gcs.client import AnswerError, GcsBlobs
-from streamhouse_spark.storage.gcs.settings import GcsAddress
-from streamhouse_spark.storage.remote.failures import FailureKind
+from streamhouse_spark.storage.gcs import storage
+from streamhouse_spark.storage.gcs.storage import AnswerError, GcsAddress, GcsBlobs
+from streamhouse_spark.storage.remote.retry import FailureKind
 
 URL = "gs://bucket/some/prefix"
 TOKEN = "ya29.secret-4711"
@@ -126,7 +125,7 @@ def test_credentials_are_renewed(monkeypatch):
         assert request.headers["authorization"] == f"Bearer {len(asked)}"
         return plain(200, "bytes")
 
-    monkeypatch.setattr(client, "_credentials", lambda _address: Renewed())
+    monkeypatch.setattr(storage, "_credentials", lambda _address: Renewed())
     monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
     known = GcsBlobs(GcsAddress.parse(URL, {})[0])
     assert [known.get("a"), known.get("b")] == [b"bytes", b"bytes"]

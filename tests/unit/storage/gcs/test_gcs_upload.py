@@ -7,8 +7,7 @@ import io
 import pytest
 import requests
 
-from streamhouse_spark.storage.gcs.client import GcsBlobs, _Resumable
-from streamhouse_spark.storage.gcs.settings import GcsAddress
+from streamhouse_spark.storage.gcs.storage import GcsAddress, GcsBlobs, _Resumable
 
 
 class Session:

@@ -7,7 +7,7 @@ import getpass
 import pytest
 
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.storage.hdfs.settings import HdfsAddress
+from streamhouse_spark.storage.hdfs.storage import HdfsAddress
 
 URL = "hdfs://namenode:8020/some/path"
 TOKEN = "JAAJ-canary-4711"

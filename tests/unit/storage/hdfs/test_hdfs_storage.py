@@ -14,7 +14,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.storage.hdfs.storage import HdfsStorage, hdfs_storage
 from streamhouse_spark.storage.put_if_absent import PutOutcome, slot_for_bytes
-from streamhouse_spark.storage.remote import put_race_probe
+from streamhouse_spark.storage.remote import conditional_put_probe
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
 from unit.storage.test_contract import TestCreating, TestListing, TestReading
 from unit.storage.test_contract import TestWriting as Writing
@@ -222,10 +222,10 @@ def test_what_a_crash_leaves_is_for_cleaning_alone(hdfs, store):
 
 
 def test_it_is_probed_and_left_clean(hdfs, store, monkeypatch):
-    monkeypatch.setattr(put_race_probe, "ROUNDS", 2)
+    monkeypatch.setattr(conditional_put_probe, "ROUNDS", 2)
     store.check_writable()
     assert not hdfs.files
-    assert hdfs.operations.count(RENAME) == 2 + 2 * put_race_probe.RACERS
+    assert hdfs.operations.count(RENAME) == 2 + 2 * conditional_put_probe.RACERS
 
 
 def test_a_gateway_that_renames_otherwise_is_refused(hdfs, store):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.storage.remote import byte_ranges
-from streamhouse_spark.storage.remote.byte_ranges import GAP_BYTES_MAX, RangePlan
+from streamhouse_spark.storage import prefetch
+from streamhouse_spark.storage.prefetch import GAP_BYTES_MAX, RangePlan
 
 OBJECT = bytes(i * 7 % 251 for i in range(2000))
 RANGES = st.lists(st.tuples(st.integers(0, 2200), st.integers(0, 300)).map(lambda r: (r[0], r[0] + r[1])), max_size=12)
@@ -18,8 +18,8 @@ RANGES = st.lists(st.tuples(st.integers(0, 2200), st.integers(0, 300)).map(lambd
 @pytest.fixture(autouse=True, scope="module")
 def small_limits():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(byte_ranges, "GAP_BYTES_MAX", 20)
-        patch.setattr(byte_ranges, "PIECE_BYTES_MAX", 128)
+        patch.setattr(prefetch, "GAP_BYTES_MAX", 20)
+        patch.setattr(prefetch, "PIECE_BYTES_MAX", 128)
         yield
 
 

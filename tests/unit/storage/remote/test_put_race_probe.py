@@ -9,7 +9,7 @@ import pytest
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.remote.put_race_probe import (
+from streamhouse_spark.storage.remote.conditional_put_probe import (
     BODY_BYTES,
     HELD_BYTES,
     HELD_ROUNDS,

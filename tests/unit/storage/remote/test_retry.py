@@ -10,8 +10,7 @@ from faults.sim import SimClock, SimIds
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.factory import storage_for
-from streamhouse_spark.storage.remote.failures import FailureKind
-from streamhouse_spark.storage.remote.retry import PATIENCE_SETTING, USUAL, RetryPolicy, send_with_retries
+from streamhouse_spark.storage.remote.retry import PATIENCE_SETTING, USUAL, FailureKind, RetryPolicy, send_with_retries
 
 URLS = ["s3://bucket/wh", "gs://bucket/wh", "abfss://box@account.dfs.core.windows.net/wh", "hdfs://host/wh"]
 

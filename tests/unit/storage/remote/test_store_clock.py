@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from faults.sim import START_MS, SimClock
-from streamhouse_spark.storage.remote.store_clock import StoreClock
+from streamhouse_spark.storage.remote.client import StoreClock
 
 
 def answer(clock: SimClock, store: StoreClock, *, ahead_ms: int = 0, request_ms: int = 20) -> None:

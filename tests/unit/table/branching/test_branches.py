@@ -9,8 +9,7 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Warehouse, relocate
-from streamhouse_spark.config.branch_metadata import BRANCH, BranchMark
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMark, ViewDefinition
 from streamhouse_spark.core.paths import checkpoint_key
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -22,16 +21,16 @@ from streamhouse_spark.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from streamhouse_spark.log.commits.actions import Drop, Payload, SetProperties, TieredSnapshot, action_to_json
-from streamhouse_spark.log.commits.checkpoint import list_checkpoints
-from streamhouse_spark.log.commits.framing import decode_frame
-from streamhouse_spark.log.lifecycle.branches import require_branch
-from streamhouse_spark.query.partition_match import PartitionMatches
-from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.planner import plan_lake
+from streamhouse_spark.expressions.filters import Projection
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
+from streamhouse_spark.log.actions import Drop, Payload, SetProperties, TieredSnapshot, action_to_json
+from streamhouse_spark.log.catalog.branches import require_branch
+from streamhouse_spark.log.checkpoint import list_checkpoints
+from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.read.scan_executor import read_tables
-from streamhouse_spark.table.branching import branches, publication
-from streamhouse_spark.table.partitions import drop_partitions
+from streamhouse_spark.read.scan_planning import plan_lake
+from streamhouse_spark.table.drop_partition import drop_partitions
+from streamhouse_spark.table.versioning import branches, publication
 from streamhouse_spark.warehouse.process_cache import Connection
 from unit.table.branching.branched import DAY_MS, add, begun, new_table, rows
 

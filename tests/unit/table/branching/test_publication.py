@@ -11,9 +11,9 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotFoundError, Transaction
-from streamhouse_spark.log.commits.actions import Drop
-from streamhouse_spark.log.lifecycle.branches import publication_id
-from streamhouse_spark.table.branching import publication
+from streamhouse_spark.log.actions import Drop
+from streamhouse_spark.log.catalog.branches import publication_id
+from streamhouse_spark.table.versioning import publication
 from unit.table.branching.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -340,7 +340,7 @@ def test_two_that_publish_at_once_publish_once(wh, other_process, keyed, monkeyp
             others[0] = other_process().table("d.t").fast_forward("audit")
         return made
 
-    monkeypatch.setattr("streamhouse_spark.table.branching.keyed_publication.seal_branch", meanwhile)
+    monkeypatch.setattr("streamhouse_spark.table.versioning.publication.seal_branch", meanwhile)
     monkeypatch.setattr(publication, "seal_branch", meanwhile)
     done = table.fast_forward("audit")
     assert done.version == others[0].version

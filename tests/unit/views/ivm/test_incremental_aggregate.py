@@ -7,15 +7,11 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.views.ivm.aggregate_functions import Aggregate
-from streamhouse_spark.views.ivm.column_pruning import prune_columns
-from streamhouse_spark.views.ivm.delta_sql import Writer
-from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
-from streamhouse_spark.views.ivm.indexed_join import find_indexed_sides, iter_scans
+from streamhouse_spark.views.ivm.aggregates import Aggregate, IncrementalAggregate
+from streamhouse_spark.views.ivm.delta_sql import Writer, find_indexed_sides, iter_scans
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
-from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query
-from streamhouse_spark.views.ivm.refresh_sql import Statements, choose_identity
-from streamhouse_spark.views.ivm.semi_join_filter import VALUES_MAX, build_filter, in_filter
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query, prune_columns
+from streamhouse_spark.views.ivm.refresh_sql import VALUES_MAX, Statements, build_filter, choose_identity, in_filter
 
 SOURCES = {
     "t0": SourceColumns(("id", "cust", "amount", "note"), ("id",), frozenset({"id"})),

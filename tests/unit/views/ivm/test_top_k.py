@@ -8,8 +8,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.views.ivm import top_k
-from streamhouse_spark.views.ivm.top_k import ALL_ROWS, LIST, NUMBER, FirstValues
+from streamhouse_spark.views.ivm import min_max
+from streamhouse_spark.views.ivm.min_max import ALL_ROWS, LIST, NUMBER, FirstValues
 from unit.views.ivm.test_min_max import VALUES, in_order, same
 
 KINDS = {name: kind for name, (kind, _) in VALUES.items()}
@@ -62,7 +62,7 @@ def ends(counts, room):
 
 @pytest.mark.parametrize("name", VALUES)
 def test_tasks_give_what_all_rows_have(name, monkeypatch):
-    monkeypatch.setattr(top_k, "_STEP_ROWS", 25)
+    monkeypatch.setattr(min_max, "_STEP_ROWS", 25)
     for seed in range(6):
         chance = random.Random(f"{name} {seed}")
         rows, room = rows_of(chance, name), chance.choice([1, 2, 5])
@@ -114,7 +114,7 @@ def values_that_were_cut_before_count_once(patched):
     patched.setattr(
         FirstValues,
         "_extreme_values",
-        lambda self, rows, groups, numbers, *more: real(self, rows, groups, top_k.np.minimum(numbers, 1), *more),
+        lambda self, rows, groups, numbers, *more: real(self, rows, groups, min_max.np.minimum(numbers, 1), *more),
     )
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.views.ivm.column_pruning import prune_columns
 from streamhouse_spark.views.ivm.delta_sql import Writer
 from streamhouse_spark.views.ivm.logical_plan import FilterProject, Join, Scan, SourceColumns, Union
-from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query
-from streamhouse_spark.views.ivm.types import stays_distinct
+from streamhouse_spark.views.ivm.query_parser import build_plan, parse_query, prune_columns, stays_distinct
 
 SOURCES = {
     "t0": SourceColumns(("id", "a"), ("id",), frozenset({"id"})),

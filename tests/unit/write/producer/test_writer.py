@@ -25,11 +25,11 @@ from streamhouse_spark.errors import (
     WriterFullError,
     WriterStoppedError,
 )
-from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer import idempotence
-from streamhouse_spark.write.producer.row_buffer import BufferedRow
+from streamhouse_spark.write.producer import sender as idempotence
+from streamhouse_spark.write.producer.accumulator import BufferedRow
 
 NAME = "sales.events"
 LONG_MS = 3_600_000

@@ -10,20 +10,18 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from streamhouse_spark.config.alter_table import Alteration
-from streamhouse_spark.config.column_changes import ColumnChanges
+from streamhouse_spark.config.alter_table import Alteration, ColumnChanges
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import DEFAULT_DATABASE
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
-from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES
-from streamhouse_spark.datasource.write.schema_merging import merge_columns as add_columns
+from streamhouse_spark.datasource.rpc_arguments import StructJson, path_of, table_path
+from streamhouse_spark.datasource.table_definition import PROVIDER, SHOWN_PREFIXES
+from streamhouse_spark.datasource.write.frame_schema import merge_columns as add_columns
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.schema.char_varchar import TextSize
-from streamhouse_spark.schema.constraints.check_constraint import CONSTRAINT, find_constraint_property
-from streamhouse_spark.schema.ddl import PARENTS, parse_struct_json
+from streamhouse_spark.expressions.check_constraints import CONSTRAINT, find_constraint_property
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.schema.ddl import PARENTS, TextSize, parse_struct_json
 from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.schema.nested_fields import join_path
 from streamhouse_spark.table.alter import make_alter_actions

@@ -11,12 +11,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
 from streamhouse_spark.datasource.catalog.ddl.tables import describe_new_table, table_properties
-from streamhouse_spark.datasource.catalog.scan.query_snapshot import take_query_snapshot
-from streamhouse_spark.datasource.catalog.scan.scan import describe_scan, load
-from streamhouse_spark.datasource.catalog.transforms import format_partitioning, parse_partitioning
+from streamhouse_spark.datasource.rpc_arguments import StructJson, path_of
+from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
+from streamhouse_spark.datasource.scan.scan import describe_scan, load
 from streamhouse_spark.datasource.spark_schema import split_defaults
+from streamhouse_spark.datasource.table_definition import format_partitioning, parse_partitioning
 from streamhouse_spark.schema.evolution import can_be_read_as
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table

@@ -9,10 +9,10 @@ from typing import Any
 from streamhouse_spark.core.paths import DEFAULT_DATABASE, parse_database
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.datasource.catalog.arguments import path_of, table_path
 from streamhouse_spark.datasource.catalog.ddl.databases import database_exists, require_database
-from streamhouse_spark.log.lifecycle import names, sql_views
-from streamhouse_spark.log.lifecycle.stored_view import ViewEntry
+from streamhouse_spark.datasource.rpc_arguments import path_of, table_path
+from streamhouse_spark.log.catalog import names, renaming
+from streamhouse_spark.log.catalog.names import ViewEntry
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -31,7 +31,7 @@ def load_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     """Load a view by name. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``)."""
     path = path_of(args, "read the view")
     storage = connection.warehouse().storage
-    return {"view": sql_views.require_view(storage, path).to_header()}
+    return {"view": renaming.require_view(storage, path).to_header()}
 
 
 def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -40,7 +40,7 @@ def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     warehouse = connection.warehouse()
     _ensure_database(warehouse, path)
     view = ViewEntry.from_header(args["view"])
-    sql_views.create_view(warehouse.storage, warehouse.world, path, view, replace=bool(args["replace"]))
+    renaming.create_view(warehouse.storage, warehouse.world, path, view, replace=bool(args["replace"]))
     _restore_database(warehouse, path)
     return {}
 
@@ -49,7 +49,7 @@ def replace_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     """Replace a view's query or properties: ALTER VIEW."""
     path = path_of(args, "alter the view")
     warehouse = connection.warehouse()
-    sql_views.replace_view(warehouse.storage, warehouse.world, path, ViewEntry.from_header(args["view"]))
+    renaming.replace_view(warehouse.storage, warehouse.world, path, ViewEntry.from_header(args["view"]))
     return {}
 
 
@@ -59,7 +59,7 @@ def rename_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     target = table_path(args["to_database"], args["to_table"], "rename the view to")
     warehouse = connection.warehouse()
     _ensure_database(warehouse, target)
-    sql_views.rename_view(warehouse.storage, warehouse.world, path, target)
+    renaming.rename_view(warehouse.storage, warehouse.world, path, target)
     _restore_database(warehouse, target)
     return {}
 
@@ -70,7 +70,7 @@ def drop_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     warehouse = connection.warehouse()
     if not database_exists(warehouse, path.database):
         return {"dropped": False}
-    return {"dropped": sql_views.drop_view(warehouse.storage, warehouse.world, path)}
+    return {"dropped": renaming.drop_view(warehouse.storage, warehouse.world, path)}
 
 
 def _ensure_database(warehouse: Warehouse, path: TablePath) -> None:

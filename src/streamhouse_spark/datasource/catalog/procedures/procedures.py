@@ -11,23 +11,23 @@ from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
-from streamhouse_spark.datasource.catalog.procedures import branches as branch_procedures
-from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
-from streamhouse_spark.datasource.catalog.procedures import tables as table_procedures
-from streamhouse_spark.datasource.catalog.procedures import views as view_procedures
-from streamhouse_spark.datasource.catalog.procedures.arguments import (
+from streamhouse_spark.datasource.catalog.procedures import functions as branch_procedures
+from streamhouse_spark.datasource.catalog.procedures import functions as lake_procedures
+from streamhouse_spark.datasource.catalog.procedures import functions as table_procedures
+from streamhouse_spark.datasource.catalog.procedures import functions as view_procedures
+from streamhouse_spark.datasource.catalog.procedures.functions import (
     Parameter,
+    Rows,
     bind_arguments,
     parse_table_argument,
     struct_json,
 )
-from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.datasource.catalog.procedures.spark_jobs import SparkJobs
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema import ddl
-from streamhouse_spark.table.health import table_health
-from streamhouse_spark.table.lake_maintenance import SNAPSHOTS_KEPT
+from streamhouse_spark.table.maintenance.lake import SNAPSHOTS_KEPT
+from streamhouse_spark.table.status import table_health
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.datasource.catalog.ddl.delete_by_filter import build_condition, filter_columns
+from streamhouse_spark.datasource.dml.pushed_conditions import build_condition, filter_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("id BIGINT, name STRING, ratio DOUBLE, fraction FLOAT, code CHAR(4), inner STRUCT<id: BIGINT>")

@@ -15,8 +15,7 @@ from streamhouse_spark import (
     TableExistsError,
     TableNotFoundError,
 )
-from streamhouse_spark.datasource.catalog.description import describe_properties
-from streamhouse_spark.datasource.catalog.transforms import format_partitioning
+from streamhouse_spark.datasource.table_definition import describe_properties, format_partitioning
 from streamhouse_spark.lake.tiering.record_snapshot import record_newest
 from unit.datasource.catalog.calls import bucket, identity, struct
 

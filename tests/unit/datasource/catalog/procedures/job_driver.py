@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from streamhouse_spark.datasource.catalog.rpc_options import ARGUMENTS_OPTION, CALL_OPTION, RUN_TASKS
+from streamhouse_spark.datasource.rpc_arguments import ARGUMENTS_OPTION, CALL_OPTION, RUN_TASKS
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 
 _ROWS = StructType([StructField("batch", BinaryType(), nullable=True)])

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, StreamhouseError
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.datasource.catalog.procedures import spark_jobs as jobs_module
-from streamhouse_spark.datasource.catalog.procedures import tasks as tasks_module
-from streamhouse_spark.lake.iceberg.maintenance import compaction
+from streamhouse_spark.datasource.catalog.procedures import spark_jobs as tasks_module
+from streamhouse_spark.lake.iceberg import compaction
 from unit.datasource.catalog.procedures.job_driver import JobDriver
 
 ROUNDS, ROWS = 6, 40

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.datasource.catalog.scan import aggregates
+from streamhouse_spark.datasource.scan import aggregates
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.warehouse.process_cache import Connection
 from unit.datasource.catalog.scans import Scans, tier

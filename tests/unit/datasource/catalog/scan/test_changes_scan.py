@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from streamhouse_spark import DifferentHistoryError, InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.datasource.catalog.scan import changes_scan
-from streamhouse_spark.log.commits.actions import SetSchema
+from streamhouse_spark.datasource.scan import changes_scan
+from streamhouse_spark.log.actions import SetSchema
 from streamhouse_spark.schema.table_schema import TableSchema
 from unit.datasource.catalog.scans import Planned, Scans
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems, file_system_remedy
+from streamhouse_spark.datasource.scan.file_systems import FileSystems, file_system_remedy
 from streamhouse_spark.storage.factory import storage_for
 
 KEYS = {"s3.access-key-id": "id-4711", "s3.secret-access-key": "canary-4711"}

@@ -158,7 +158,7 @@ def test_aggregates_of_nothing(tmp_path):
 
 
 def test_large_segments_without_statistics_are_not_read(tmp_path, monkeypatch):
-    from streamhouse_spark.datasource.catalog.scan import aggregates
+    from streamhouse_spark.datasource.scan import aggregates
 
     path = str(tmp_path / "w")
     table = Warehouse(path).create_table("sales.t", SCHEMA, properties={"table.statistics.columns": "i"})

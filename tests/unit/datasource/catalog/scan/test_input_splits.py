@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.datasource.catalog.scan.input_splits import _arrow_split, split_parquet_file
-from streamhouse_spark.lake.model.scan_files import ScanFile
-from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.datasource.scan.input_splits import _arrow_split, split_parquet_file
+from streamhouse_spark.lake.types import LakeSplit, ScanFile
 from streamhouse_spark.read.scan_tasks import LakeScanTask, task_from_json
 
 SPLIT = LakeSplit("data/a.parquet", 100, 10, bucket=1)

@@ -10,15 +10,14 @@ import pytest
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import location_key, make_placed_uuid, parse_table_name, table_prefix
-from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
-from streamhouse_spark.datasource.catalog.scan.log_files import LogFolder, log_folder, store_folder
-from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.framing import encode_frame
-from streamhouse_spark.log.lifecycle.log_locations import with_log_places
+from streamhouse_spark.datasource.scan.file_systems import FileSystems, LogFolder, log_folder, store_folder
+from streamhouse_spark.log.catalog.log_locations import with_log_places
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.framing import encode_frame
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table_handle import TableHandle
 
 UUID = make_placed_uuid("0123456789abcdef0123456789abcdef")
 KEYS = {"s3.access-key-id": "id-4711", "s3.secret-access-key": "canary-4711"}

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from streamhouse_spark import OffsetRange
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import column_types, parse_filters
-from streamhouse_spark.lake.file_skipping import column_bounds, file_may_match
-from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
-from streamhouse_spark.log.buckets.bucket_pruning import prune_buckets
-from streamhouse_spark.log.buckets.bucketing import buckets_of as buckets_of_column
-from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import BucketLog, TableState
-from streamhouse_spark.log.segments.segment_skipping import segment_may_match
+from streamhouse_spark.datasource.scan.pushed_filters import column_types, parse_filters
+from streamhouse_spark.expressions.predicates import may_match
+from streamhouse_spark.lake.reader import column_bounds, file_may_match
+from streamhouse_spark.lake.types import ColumnStatistics, ScanFile
+from streamhouse_spark.log.bucketing import buckets_of as buckets_of_column
+from streamhouse_spark.log.data_skipping import prune_buckets, segment_may_match
+from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
-from streamhouse_spark.query.predicates import may_match
+from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal, wire
 

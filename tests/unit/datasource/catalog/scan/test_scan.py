@@ -22,11 +22,11 @@ from streamhouse_spark import (
     TableNotFoundError,
     Warehouse,
 )
-from streamhouse_spark.datasource.catalog.scan import arrow_reader as hot_reader
-from streamhouse_spark.datasource.catalog.scan import input_splits
-from streamhouse_spark.datasource.catalog.scan import query_snapshot as pins
-from streamhouse_spark.datasource.catalog.scan.dataframe_reads import load_source
-from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
+from streamhouse_spark.datasource.scan import arrow_reader as hot_reader
+from streamhouse_spark.datasource.scan import input_splits
+from streamhouse_spark.datasource.scan import query_snapshot as pins
+from streamhouse_spark.datasource.scan.scan import load_source
+from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.read import split_planning as pieces
 from streamhouse_spark.warehouse.process_cache import Connection
 from unit.datasource.catalog.filter_trees import literal
@@ -229,7 +229,7 @@ def test_versions_are_commits(orders, scans):
 
 
 def test_an_old_commit_whose_records_are_gone(orders, scans, monkeypatch):
-    from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
+    from streamhouse_spark.log.checkpoint import write_checkpoint, write_floor
 
     for i in range(60):
         orders.append(some_rows(300 + i, 301 + i))
@@ -465,7 +465,7 @@ def test_deletes_of_several_files_are_left_to_python(plain, scans, monkeypatch):
     """Another engine writes such: a task would read all of it for each of its files."""
     plain.delete(where=[("id", "<", 20)])
     tier(plain)
-    monkeypatch.setattr("streamhouse_spark.lake.iceberg.scan_files.is_only_of", lambda *_: False)
+    monkeypatch.setattr("streamhouse_spark.lake.iceberg.scan.is_only_of", lambda *_: False)
     planned = scans.plan(scans.load("sales.plain$lake"), drops_rows=True)
     assert planned["hot"]
     assert ids(planned) == list(range(20, 250))
@@ -587,7 +587,7 @@ def test_unknown_names(orders, scans):
 
 
 def test_trimmed_ranges_without_a_lake_are_an_error(wh, scans):
-    from streamhouse_spark.log.commits.actions import Trim
+    from streamhouse_spark.log.actions import Trim
 
     table = wh.create_table("sales.short", SCHEMA, properties={"table.datalake.enabled": "false"})
     table.append(some_rows(0, 10))

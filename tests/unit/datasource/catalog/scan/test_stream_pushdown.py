@@ -16,10 +16,10 @@ from streamhouse_spark import OffsetsTrimmedError, SchemaMismatchError, Warehous
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.catalog.rpc_options import NEED_OPTION
-from streamhouse_spark.datasource.catalog.scan.arrow_reader import COUNTS_KEY
-from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader, StreamPart, StreamPartReader
-from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
+from streamhouse_spark.datasource.read.read_target import resolve_stream_target
+from streamhouse_spark.datasource.rpc_arguments import NEED_OPTION
+from streamhouse_spark.datasource.scan.arrow_reader import COUNTS_KEY
+from streamhouse_spark.datasource.scan.stream_pushdown import PrunedStreamReader, StreamPart, StreamPartReader
 from streamhouse_spark.lake.parquet import reader as parquet_reader
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask
 from streamhouse_spark.warehouse.process_cache import Connection

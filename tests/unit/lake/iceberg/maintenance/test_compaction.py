@@ -6,7 +6,7 @@ import pytest
 
 from interop.lake_cases import lake_of, tier
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError
-from streamhouse_spark.lake.iceberg.maintenance.compaction import COMPACT_FILES_MIN
+from streamhouse_spark.lake.iceberg.compaction import COMPACT_FILES_MIN
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.parquet.reader import read_offset_file
 from unit.lake.test_maintenance_contract import all_rows, rows_by_offset, rows_from

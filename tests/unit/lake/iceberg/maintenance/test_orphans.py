@@ -9,7 +9,7 @@ from faults.sim import sim_world
 from interop.lake_cases import lake_of, tier, written_files
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, LakeMismatchError, OffsetRange
-from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.storage.memory import MemoryStorage
 from unit.lake.test_maintenance_contract import rows_from
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from interop.lake_cases import PLAIN, lake_of, tier
-from streamhouse_spark.lake.iceberg.metadata import cache as kept
+from streamhouse_spark.lake.iceberg import catalog as kept
 
 
 def _rows(first: int) -> pa.Table:

@@ -11,7 +11,7 @@ from pyiceberg.types import LongType, NestedField
 from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.metadata.out_of_place_files import find_out_of_place_location
+from streamhouse_spark.lake.iceberg.out_of_place_files import find_out_of_place_location
 
 
 @pytest.fixture

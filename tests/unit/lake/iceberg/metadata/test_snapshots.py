@@ -10,9 +10,8 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.lake.iceberg.metadata.snapshots import read_snapshots
 from streamhouse_spark.lake.iceberg.metadata_versions import newest_version
-from streamhouse_spark.lake.iceberg.offsets import newest_offsets
+from streamhouse_spark.lake.iceberg.snapshots import newest_offsets, read_snapshots
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
+from streamhouse_spark.lake.paimon.expiry import list_history, list_tag_and_branch_snapshots
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.reachable_files import list_history, list_tag_and_branch_snapshots
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from unit.lake.test_maintenance_contract import rows_from
 
@@ -112,7 +112,7 @@ def test_a_table_with_deleted_rows_is_not_compacted(lake, memory):
 
 
 def test_rows_deleted_while_files_are_merged_stay_deleted(lake, memory, monkeypatch):
-    from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
+    from streamhouse_spark.lake.paimon import compaction as paimon_maintain
 
     merge = paimon_maintain.merge_group
 

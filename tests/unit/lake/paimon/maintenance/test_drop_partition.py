@@ -10,7 +10,7 @@ import pytest
 from interop.keyed_cases import read_by_pypaimon
 from interop.lake_cases import EVENTS, event_rows, sorted_rows, tier
 from kit.lake_rows import lake_rows
-from streamhouse_spark.lake.paimon.maintenance import drop_partition as paimon_drop_partition
+from streamhouse_spark.lake.paimon import drop_partition as paimon_drop_partition
 from unit.lake.test_drop_partition import drop, lake, read
 
 __all__ = ["lake"]

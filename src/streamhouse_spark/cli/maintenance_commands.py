@@ -1,0 +1,280 @@
+"""``maintain``, ``verify``, ``doctor``, ``relocate``: maintenance and checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+import click
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from streamhouse_spark.cli.diagnostics import Finding, run_doctor
+from streamhouse_spark.cli.fsck import (
+    Verification,
+    lake_metadata_problems,
+    metadata_problems,
+    open_lake_plan,
+    verify_branches,
+    verify_lake,
+    verify_log,
+)
+from streamhouse_spark.cli.output import Output
+from streamhouse_spark.cli.session import Command, Failure, Session, fail_for, take_duration_ms
+from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.table.maintenance.log import MaintainReport
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.relocation import relocate as relocated
+from streamhouse_spark.warehouse.table_batch import TableBatch, open_all, open_named
+
+_MAINTAINED: Final = pa.schema([
+    ("table", pa.string()),
+    ("segments_merged", pa.int64()),
+    ("buckets_trimmed", pa.int64()),
+    ("files_condemned", pa.int64()),
+    ("files_deleted", pa.int64()),
+    ("lake_files_compacted", pa.int64()),
+    ("lake_rows_healed", pa.int64()),
+    ("lake_snapshots_expired", pa.int64()),
+    ("lake_files_deleted", pa.int64()),
+    ("dry_run", pa.bool_()),
+])  # fmt: skip
+_LEVELS: Final = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "fail": ("FAILED", "red")}
+
+
+def select_tables(session: Session, names: Sequence[str]) -> TableBatch:
+    """Return the named tables, or all tables of the warehouse."""
+    warehouse = session.warehouse
+    return open_named(warehouse.table, names) if names else open_all(warehouse)
+
+
+@click.command(
+    "maintain",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse maintain
+streamhouse -w ./warehouse maintain sales.orders --dry-run
+streamhouse -w ./warehouse maintain --grace 48h --output json
+""",
+)
+@click.argument("tables", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only show due deletions.")
+@click.option(
+    "--grace",
+    "grace_ms",
+    default="24h",
+    show_default=True,
+    callback=take_duration_ms,
+    metavar="DURATION",
+    help="How long unreferenced files stay, for readers and writers in progress.",
+)
+@click.pass_obj
+def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms: int | None) -> None:
+    """Merge small segments, trim old rows, delete unreferenced files.
+
+    Works on all tables of the warehouse and on remains of dropped ones, or on the TABLES named. Trimming follows
+    table.log.ttl and never removes rows that are not in the lake. Idempotent, and safe to run concurrently.
+    """
+    chosen = select_tables(session, tables)
+    grace_ms = GRACE_MS if grace_ms is None else grace_ms
+    with session.output.progress("tables") as progress:
+        task = progress.add_task("maintain", total=len(chosen.tables))
+
+        def maintain_one(table: Table) -> dict[str, object]:
+            progress.update(task, description=f"maintain {table.name}")
+            report = table.maintain(grace_ms=grace_ms, dry_run=dry_run)
+            progress.advance(task)
+            return _maintain_table(table, report)
+
+        rows = chosen.each(maintain_one)
+    if not tables:
+        dropped = session.warehouse.clean_dropped(grace_ms=grace_ms, dry_run=dry_run)
+        if dropped.deleted:
+            session.output.remark(f"{len(dropped.deleted)} files of dropped tables")
+        for uuid, why in dropped.skipped.items():
+            session.output.remark(f"tables/{uuid} is left as it is: {why}")
+    session.output.rows(pa.Table.from_pylist(rows, schema=_MAINTAINED))
+    fail_for(chosen)
+
+
+def _maintain_table(table: Table, report: MaintainReport) -> dict[str, object]:
+    return {
+        "table": table.name,
+        "segments_merged": report.segments_merged,
+        "buckets_trimmed": len(report.trimmed_to),
+        "files_condemned": len(report.cleaned.condemned),
+        "files_deleted": len(report.cleaned.deleted),
+        "lake_files_compacted": report.lake.compacted.files_removed if report.lake else 0,
+        "lake_rows_healed": report.lake.compacted.healed_rows if report.lake else 0,
+        "lake_snapshots_expired": len(report.lake.expired.snapshots) if report.lake else 0,
+        "lake_files_deleted": len(report.lake.expired.files) + len(report.lake.orphans) if report.lake else 0,
+        "dry_run": report.cleaned.dry_run,
+    }
+
+
+@click.command(
+    "verify",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse verify sales.orders
+streamhouse -w ./warehouse verify sales.orders --output json || echo damaged
+""",
+)
+@click.argument("table")
+@click.pass_obj
+def verify(session: Session, table: str) -> None:
+    """Verify all files of a table against their checksums.
+
+    Reads every commit record, checkpoint, hint, tag and segment; checks that offsets are dense; reads every row of the
+    lake and the metadata of each retained snapshot; and checks that the lake holds exactly the tiered offsets and that
+    the footers of its files match their checksums. Files without a checksum, from other engines or older versions, are
+    counted. Changes nothing. Exit code 1 if something is wrong.
+    """
+    opened = session.warehouse.table(table)
+    result = _verify_table(opened, session.output)
+    session.output.document(asdict(result), lambda console: _render_verification(result, console))
+    if result.problems:
+        raise Failure(f"{result.table}: {len(result.problems)} problem{'s' if len(result.problems) > 1 else ''} found")
+
+
+def _verify_table(table: Table, output: Output) -> Verification:
+    state = table.refresh()
+    result = Verification(table.name)
+    with output.progress("segments") as progress:
+        task = progress.add_task(f"verify the log of {table.name}", total=len(state.live_segments()))
+        verify_log(table, state, result, lambda n: progress.advance(task, n))
+    result.problems.extend(metadata_problems(table, state))
+    verify_branches(table, result)
+    plan = open_lake_plan(table, state, result)
+    if plan is not None:
+        with output.progress("rows") as progress:
+            task = progress.add_task(f"verify the lake of {table.name}", total=plan.num_rows)
+            verify_lake(table, state, plan, result, lambda n: progress.advance(task, n))
+        reported = set(result.problems)
+        result.problems.extend(problem for problem in lake_metadata_problems(table) if problem not in reported)
+    return result
+
+
+def _render_verification(result: Verification, console: Console) -> None:
+    console.print(
+        f"{result.table}: {result.segments:,} segments with {result.log_rows:,} rows in {result.segment_bytes:,} bytes "
+        f"of hot log; "
+        + (
+            f"lake snapshot {result.lake_snapshot_id} with {result.lake_rows:,} rows"
+            if result.lake_snapshot_id
+            else "nothing tiered yet"
+        ),
+        markup=False,
+    )
+    if result.lake_footers_unchecked:
+        console.print(
+            f"not checked: the footers of {result.lake_footers_unchecked:,} lake files that have no checksum, as "
+            f"another engine or an older version wrote them; those of {result.lake_footers:,} files were checked",
+            style="yellow",
+            markup=False,
+        )
+    for problem in result.problems:
+        console.print(f"  {problem}", style="red", markup=False)
+    if not result.problems:
+        console.print("everything is there and matches its checksums", style="green")
+
+
+@click.command(
+    "doctor",
+    cls=Command,
+    examples="""
+streamhouse doctor
+streamhouse doctor -w s3://bucket/warehouse
+streamhouse doctor --output json | jq 'select(.level != "ok")'
+""",
+)
+@click.pass_obj
+def doctor(session: Session) -> None:
+    """Check this machine and a warehouse, and recommend fixes.
+
+    Checks Python, Java, PySpark and the other packages, and the Python of Spark's workers. For a given warehouse it
+    checks write access, put-if-absent, clock and disk, and whether its tables are tiered and maintained. Exit code 1 if
+    something cannot work.
+    """
+    findings = run_doctor(session.location or os.environ.get(WAREHOUSE_VARIABLE) or None, session.settings)
+    if session.output.as_json:
+        session.output.json_lines(pa.Table.from_pylist([asdict(f) for f in findings]))
+    else:
+        _render_findings(findings, session.output.console)
+    failed = [f.check for f in findings if f.level == "fail"]
+    if failed:
+        raise Failure(f"cannot work: {', '.join(failed)}")
+
+
+def _render_findings(findings: Sequence[Finding], console: Console) -> None:
+    table = RichTable(box=None, show_header=False, pad_edge=False)
+    for finding in findings:
+        word, color = _LEVELS[finding.level]
+        text = Text(finding.found)
+        if finding.remedy and finding.level != "ok":
+            text.append(f"\n→ {finding.remedy}", style="bold")
+        table.add_row(Text(word, style=color), Text(finding.check), text)
+    console.print(table)
+
+
+_RELOCATED: Final = pa.schema([
+    ("table", pa.string()),
+    ("uuid", pa.string()),
+    ("former_uuid", pa.string()),
+    ("lake", pa.string()),
+    ("moved_from", pa.string()),
+    ("files_written", pa.int64()),
+    ("dry_run", pa.bool_()),
+])  # fmt: skip
+
+
+@click.command(
+    "relocate",
+    cls=Command,
+    examples="""
+streamhouse -w ./moved relocate --dry-run
+streamhouse -w ./moved relocate
+streamhouse -w s3://bucket/copy relocate --copy
+""",
+)
+@click.option("--copy", is_flag=True, help="The warehouse is a copy: give it and each table a new id.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done, and check that the copy is complete.")
+@click.pass_obj
+def relocate(session: Session, *, copy: bool, dry_run: bool) -> None:
+    """Repair a warehouse that was moved or copied, at its new location.
+
+    Lake metadata contains absolute file locations; it is rewritten for the new location, so that other engines can read
+    the lake tables there. With --copy the original stays in use, and the copy gets its own ids. Nothing outside is
+    written. Stop all writers of the warehouse first; after a crash run the same command again.
+    """
+    with session.output.progress("tables") as progress:
+        task = progress.add_task("relocate", total=None)
+
+        def show(done: int, total: int, name: str) -> None:
+            progress.update(task, description=f"relocate {name}", fill_generated=done, total=total)
+
+        report = relocated(session.warehouse, copy=copy, dry_run=dry_run, progress=show)
+    rows = [
+        {
+            "table": table.table,
+            "uuid": table.uuid,
+            "former_uuid": table.former_uuid,
+            "lake": table.lake,
+            "moved_from": table.moved_from,
+            "files_written": table.files_written,
+            "dry_run": dry_run,
+        }
+        for table in report.tables
+    ]
+    session.output.rows(pa.Table.from_pylist(rows, schema=_RELOCATED))
+    if report.moved_from is None:
+        session.output.remark(f"{report.warehouse} is at home")
+    else:
+        session.output.remark(
+            f"{report.warehouse} {'was' if dry_run else 'is at home now, and was'} written at {report.moved_from}"
+        )

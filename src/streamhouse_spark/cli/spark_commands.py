@@ -1,0 +1,263 @@
+"""Commands around Spark: ``refresh``, ``pause`` and ``resume`` of materialized tables, ``demo``, and ``jar``."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.console import Console
+
+from streamhouse_spark.cli.session import Command, Failure, Session
+from streamhouse_spark.cli.spark_session import open_spark, require_java
+from streamhouse_spark.config.table_properties import ViewDefinition
+from streamhouse_spark.core.clock import SystemClock
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path, require_catalog_name
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError
+from streamhouse_spark.table.refresh_commit import pause_refreshes, resume_refreshes
+from streamhouse_spark.table.table import Table
+
+if TYPE_CHECKING:
+    from streamhouse_spark.views.refresh import RefreshReport
+
+
+_VIEWS: Final = click.argument("views", nargs=-1, required=True)
+
+
+@click.command(
+    "refresh",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse refresh gold.revenue --master 'local[4]'
+
+# several in one session of Spark; JSON for scripts
+streamhouse -w s3://bucket/warehouse refresh gold.revenue gold.visitors --master 'local[*]' --output json
+""",
+)
+@_VIEWS
+@click.option("--spark", "on_spark", is_flag=True, help="Run with the master of Spark's own configuration.")
+@click.option("--master", metavar="URL", help="Run with this master, such as local[*].")
+@click.pass_obj
+def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: str | None) -> None:
+    """Refresh materialised tables from their sources, on Spark.
+
+    Refreshes the VIEWS named, including paused ones, one after the other, each in all of its steps. Spark runs their
+    queries, so this needs --master or --spark. A refresh without new source rows commits nothing: repeating it is
+    harmless, and so is a concurrent service. The first error ends the command; completed refreshes stay.
+    """
+    if not (on_spark or master):
+        raise InvalidOptionError("refresh needs Spark, which runs the queries: give --master 'local[*]', or --spark")
+    names = [table.name for table in _open_views(session, views, "refresh")]
+    from streamhouse_spark.cli.spark_session import open_spark, translate_spark_errors
+
+    catalog_of = session.warehouse_location, session.settings
+    spark = open_spark("streamhouse refresh", master, catalog_of=catalog_of)
+    try:
+        from streamhouse_spark.datasource.session import connect_catalog
+        from streamhouse_spark.views.refresh import Refresher
+
+        refresh_one = Refresher(spark, connect_catalog(spark))
+        for name in names:
+            with session.output.working(f"refresh {name}"), translate_spark_errors():
+                report = refresh_one(name)
+            _print_refresh(session, name, report)
+    finally:
+        spark.stop()
+
+
+@click.command(
+    "pause",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse pause gold.revenue
+streamhouse -w ./warehouse describe gold.revenue
+streamhouse -w ./warehouse resume gold.revenue
+""",
+)
+@_VIEWS
+@click.pass_obj
+def pause(session: Session, views: Sequence[str]) -> None:
+    """Pause refreshes of materialised tables by services, until resume.
+
+    Applies to all services on all hosts; each checks it before its next step. It is one commit per view of VIEWS, and
+    none for a paused view. `streamhouse refresh` refreshes paused views too. Needs no Spark.
+    """
+    _set_each(session, views, "pause", pause_refreshes)
+
+
+@click.command(
+    "resume",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse resume gold.revenue
+streamhouse -w ./warehouse resume gold.revenue gold.visitors --output json
+""",
+)
+@_VIEWS
+@click.pass_obj
+def resume(session: Session, views: Sequence[str]) -> None:
+    """Resume refreshes of materialised tables by services.
+
+    Services continue at the versions of the VIEWS, within seconds. It is one commit per view, and none for a view that
+    is not paused. Needs no Spark.
+    """
+    _set_each(session, views, "resume", resume_refreshes)
+
+
+def _open_views(session: Session, names: Sequence[str], verb: str) -> list[Table]:
+    """Return the distinct tables of views.
+
+    Raises `InvalidOptionError` for a table that is not a view, before any view is changed.
+    """
+    paths = dict.fromkeys(str(parse_table_name(name).require_table(verb)) for name in names)
+    warehouse = session.warehouse
+    tables = [warehouse.table(path) for path in paths]
+    for table in tables:
+        ViewDefinition.of(table.state.properties, table.name)
+    return tables
+
+
+def _set_each(session: Session, names: Sequence[str], verb: str, change: Callable[[Table], bool]) -> None:
+    for table in _open_views(session, names, verb):
+        changed, is_paused = change(table), verb == "pause"
+        state = "paused" if is_paused else "refreshed by services"
+        text = f"{table.name} is {state}{'' if changed else ' already'}"
+        document = {"view": table.name, "paused": is_paused, "changed": changed}
+        session.output.document(document, partial(_print, text))
+
+
+def _print_refresh(session: Session, name: str, report: RefreshReport) -> None:
+    document = {
+        "view": name,
+        "changed": report.changed,
+        "rows_written": report.rows_written,
+        "rows_deleted": report.rows_deleted,
+        "whole_because": report.whole_because,
+        "steps": report.steps,
+    }
+    steps = f" in {report.steps} steps" if report.steps > 1 else ""
+    because = f"; the whole query was computed: {report.whole_because}" if report.whole_because else ""
+    text = f"{name}: {report.rows_written:,} rows written, {report.rows_deleted:,} deleted{steps}{because}"
+    if not report.changed:
+        text = f"{name} has all rows of its sources"
+    session.output.document(document, partial(_print, text))
+
+
+def _print(text: str, console: Console) -> None:
+    console.print(text, markup=False)
+
+
+DEFAULT_LOCATION: Final = "demo-warehouse"
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options against JIT optimisation, which costs more than it gains in a JVM that lives for a minute."""
+_NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
+
+
+@click.command(
+    "demo",
+    cls=Command,
+    examples="""
+streamhouse demo
+streamhouse demo --fast
+streamhouse demo --warehouse /tmp/flights --rows 50000
+""",
+)
+@click.option("--fast", is_flag=True, help="Let the flights stream in within 15 seconds instead of 80.")
+@click.option("--rows", type=click.IntRange(min=1), help="Only so many flights.")
+@click.option("--seconds", type=click.IntRange(min=1), help="How long the flights take to stream in.")
+@click.pass_obj
+def demo(session: Session, *, fast: bool, rows: int | None, seconds: int | None) -> None:
+    """Stream real flights into a table, tier and query them.
+
+    The 336,776 flights that left New York in 2013 arrive as a stream, in the order of their departure. A Structured
+    Streaming job writes them into air.flights, a tiering service moves them into an Iceberg table, and Spark queries
+    both all the while. At the end the demo proves that every row is there exactly once, everywhere.
+
+    Creates a new warehouse, ./demo-warehouse or the one of --warehouse, and replaces only an earlier demo. Needs Java
+    17 or newer. Exit code 1 if a proof fails.
+    """
+    location = session.location or str(Path(DEFAULT_LOCATION).absolute())
+    clock = SystemClock()
+    started_ms = clock.boot_ms()
+    require_java()
+    try:
+        from streamhouse_spark.demo.display import TextView
+        from streamhouse_spark.demo.flights import load_flights, new_demo_table
+        from streamhouse_spark.demo.run import FAST, FULL, Demo, Pace
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(_NOT_INSTALLED.format(error.name)) from error
+    pace = FAST if fast else FULL
+    if seconds is not None:
+        pace = Pace(seconds, pace.freshness)
+    flights = load_flights(rows)
+    _, table = new_demo_table(location, session.settings, pace.freshness)
+    view = TextView(clock)
+    view.say("starting Spark")
+    with tempfile.TemporaryDirectory(prefix="streamhouse-spark-") as scratch:
+        spark = open_spark("streamhouse demo", "local[2]", _spark_config(scratch), java_options=_JAVA_OPTIONS)
+        try:
+            proofs = Demo(spark, location, session.settings, table, flights, pace, view).run()
+        finally:
+            spark.stop()
+    failed = [proof.claim for proof in proofs if not proof.holds]
+    if failed:
+        raise Failure(f"the demo failed to prove: {'; '.join(failed)}")
+    _say_farewell(view, table, clock.boot_ms() - started_ms)
+
+
+def _spark_config(scratch: str) -> dict[str, str]:
+    return {
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.shuffle.partitions": "2",
+        # Few rows and many small plans: compiling a plan costs more than interpreting it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.warehouse.dir": os.path.join(scratch, "spark-warehouse"),  # noqa: PTH118 - text for Spark
+        "spark.ui.enabled": "false",
+    }
+
+
+def _say_farewell(view: Any, table: Table, duration_ms: int) -> None:
+    from streamhouse_spark.demo.display import locations, suggestions
+
+    view.say(f"\nall of it in {duration_ms / 1000:.0f} seconds; here it lies:")
+    for name, place in locations(table).items():
+        view.say(f"  {name:<11} {place}")
+    view.say("\ntry next:")
+    for position, suggestion in enumerate(suggestions(table), start=1):
+        view.say(f"\n  {position}. {suggestion.purpose}\n     {suggestion.command}")
+
+
+@click.command(
+    "jar",
+    cls=Command,
+    examples="""
+streamhouse jar
+streamhouse -w /data/warehouse jar --options
+streamhouse -w s3://bucket/warehouse jar --options --catalog lakehouse
+""",
+)
+@click.option("--options", "as_options", is_flag=True, help="The --jars and --conf options of the catalog as a whole.")
+@click.option("--catalog", default="streamhouse", show_default=True, help="The catalog's name in SQL.")
+@click.pass_obj
+def jar(session: Session, *, as_options: bool, catalog: str) -> None:
+    """Print the path of the SQL catalog's jar.
+
+    With --options, print everything that a session needs: the jar, the catalog class, and the warehouse if one is
+    given. Use it in $(…) after spark-sql, spark-submit or start-connect-server.sh.
+    """
+    require_catalog_name(catalog)
+    path = jar_path()
+    if not as_options:
+        click.echo(str(path))
+        return
+    key = f"spark.sql.catalog.{catalog}"
+    words = ["--jars", str(path), "--conf", f"{key}={catalog_class()}"]
+    if session.location is not None:
+        words += ["--conf", f"{key}.warehouse={session.location}"]
+    click.echo(" ".join(words))

@@ -1,0 +1,742 @@
+"""Metadata of a branch, stored in its log as the property ``table.branch``. Pure.
+
+Definition of a view, stored as its table's property ``table.view``. Pure.
+
+Table properties: ``TBLPROPERTIES`` under Apache Fluss's names, and the user's own.
+
+A table stores its properties as the text that the user gave, and `parse_properties` converts them to types. User
+properties have no meaning here. Credentials are never stored: a value that looks like one is rejected.
+
+Partition evolution: the action that changes a partitioning, and former partitionings. Pure.
+
+A new partitioning starts with a new schema of the same columns. So the schema of a segment determines the columns of
+its partitions, and plans made with an older schema are recognised.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final, Literal, Self
+
+import pyarrow as pa
+
+from streamhouse_spark.core import option_parsing
+from streamhouse_spark.core import option_parsing as values
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import is_unicode
+from streamhouse_spark.errors import CorruptDataError, InvalidOptionError, SchemaMismatchError, quote
+from streamhouse_spark.expressions.check_constraints import CONSTRAINT, Check, check_constraint_name, parse_checks
+from streamhouse_spark.expressions.generated_columns import GENERATED, Generated, parse_generated
+from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.identity import IDENTITY, Identity, parse_identity
+from streamhouse_spark.schema.paimon_limits import check_paimon_columns, limited_columns
+from streamhouse_spark.schema.partitioning import (
+    AUTO_PARTITION_PROPERTIES,
+    AutoPartition,
+    PartitionField,
+    join_fields,
+    parse_auto_partition,
+    parse_fields,
+    split_fields,
+)
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.schema.variant import is_variant
+
+BRANCH: Final = "table.branch"
+
+
+@dataclass(frozen=True, slots=True)
+class BranchMark:
+    """Marks a log as that of a branch."""
+
+    of: str
+    """UUID of the table of the branch."""
+    name: str
+    version: int
+    """The table's version at which the branch started."""
+    is_sealed: bool = False
+    """Whether it accepts no more rows, because it is being published."""
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def of_properties(cls, properties: Mapping[str, str]) -> Self | None:
+        """Return the branch metadata; None for a table."""
+        if (text := properties.get(BRANCH)) is None:
+            return None
+        try:
+            mark = json.loads(text)
+            return cls(str(mark["of"]), str(mark["name"]), int(mark["version"]), bool(mark["is_sealed"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptDataError(
+                f"a log has the property {BRANCH} = {quote(text)}, which no version up to this one writes; restore it"
+            ) from error
+
+
+VIEW: Final = "table.view"
+Mode = Literal["incremental", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDefinition:
+    """A query that is maintained as a table."""
+
+    query: str
+    mode: Mode
+    freshness_ms: int
+    names: tuple[str, ...]
+    """The query's columns."""
+    identity: str
+    """How rows are identified: natural, hash or bag."""
+    session: Mapping[str, str]
+    """Session settings that affect the query's values."""
+    paused: bool = False
+    """Whether services do not refresh the view. Versions that lack the property can read the rows, but do not refresh a
+    paused view.
+    """
+    step_rows: int | None = None
+    """Approximate number of source rows per commit; None for no limit."""
+
+    def to_text(self) -> str:
+        """Return the property's value. Defaults are omitted, as versions without these fields require."""
+        fields = asdict(self)
+        if not self.paused:
+            del fields["paused"]
+        if self.step_rows is None:
+            del fields["step_rows"]
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return the displayed properties of a view."""
+        freshness_s = self.freshness_ms / 1000
+        return {"query": self.query, "mode": self.mode, "freshness_s": freshness_s, "paused": self.paused}
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str], table: str) -> ViewDefinition:
+        """Return the definition of a view's table. Raises `InvalidOptionError` for any other table."""
+        text = properties.get(VIEW)
+        if text is None:
+            raise InvalidOptionError(f"{table} is no materialised table; make one with streamhouse_spark.materialize")
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            return cls(**{**fields, "names": tuple(fields["names"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidOptionError(
+                f"{table}: its property {VIEW} is {quote(text)}, which no version up to this one writes"
+            ) from error
+
+
+def parse_mode(mode: str) -> Mode:
+    if mode == "incremental":
+        return "incremental"
+    if mode == "full":
+        return "full"
+    raise InvalidOptionError(f"mode is {quote(mode)}, expected incremental or full")
+
+
+def parse_step_rows(step_rows: int | None, mode: Mode) -> int | None:
+    if step_rows is None:
+        return None
+    if type(step_rows) is not int or step_rows < 1:
+        raise InvalidOptionError(f"step_rows is {quote(step_rows)}, expected a whole number of rows from 1 on, or None")
+    if mode == "full":
+        raise InvalidOptionError(
+            "step_rows is for views that are kept by changes, and with mode='full' each refresh computes the whole "
+            "query; leave step_rows out, or use mode='incremental'"
+        )
+    return step_rows
+
+
+def parse_freshness_ms(freshness: str) -> int:
+    return option_parsing.parse_duration_ms("freshness", freshness)
+
+
+def view_facts(properties: Mapping[str, str], table: str) -> dict[str, Any] | None:
+    """Return the displayed properties of a view; None for any other table."""
+    return ViewDefinition.of(properties, table).to_facts() if VIEW in properties else None
+
+
+BUCKET_COUNT_MAX: Final = 16_384
+
+Compression = Literal["none", "lz4", "zstd"]
+LakeFormat = Literal["iceberg", "paimon"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableProperties:
+    """The typed properties of a table, with defaults for unset ones."""
+
+    bucket_num: int = 1
+    """``bucket.num``: number of buckets of the log. Fixed at creation."""
+    bucket_key: tuple[str, ...] = ()
+    """``bucket.key``: the column whose hash determines a row's bucket. Without one, a batch goes to one bucket. Fixed
+    at creation.
+    """
+    datalake_enabled: bool = True
+    """``table.datalake.enabled``: whether the tiering service moves the table's rows into a lake table."""
+    datalake_format: LakeFormat = "iceberg"
+    """``table.datalake.format``: format of the lake table, ``iceberg`` or ``paimon``, whose hash also determines the
+    buckets. Fixed at creation.
+    """
+    datalake_freshness_ms: int = 180_000
+    """``table.datalake.freshness``: maximum lag of the lake behind the log while the tiering service runs."""
+    datalake_auto_compaction: bool = True
+    """``table.datalake.auto-compaction``: whether tiering also compacts small lake files. False by default for an
+    adopted lake table, because the table does not own all its files.
+    """
+    datalake_auto_expire_snapshot: bool = True
+    """``table.datalake.auto-expire-snapshot``: whether tiering also expires old lake snapshots. False by default for an
+    adopted lake table, as with compaction.
+    """
+    log_ttl_ms: int = 7 * 86_400_000
+    """``table.log.ttl``: retention of rows in the log, at least until the lake has them; 0 retains them forever."""
+    changelog_retention_ms: int | None = None
+    """``table.changelog.retention``: retention of the changes of a primary-key table, in the log and after it in the
+    change archive; None for the retention of the log.
+    """
+    log_location: str | None = None
+    """``table.log.location``: path or URL of a separate store for the table's log; None for the warehouse. Fixed at
+    creation.
+    """
+    transactions_ttl_ms: int = 30 * 86_400_000
+    """``table.transactions.ttl``: how long the table remembers the offsets of a writer's last write; 0 is forever.
+    After that it remembers the version alone, so no version is ever stored twice.
+    """
+    log_compression: Compression = "none"
+    """``table.log.arrow.compression.type``: codec of new segments."""
+    statistics_columns: tuple[str, ...] = ()
+    """``table.statistics.columns``: columns whose minimum, maximum and null count every segment records for data
+    skipping; ``*`` means all that support them. By default the partition columns, the bucket key, and date and
+    timestamp columns.
+    """
+    datalake_adopted: str | None = None
+    """``table.datalake.adopted``: the latest snapshot of the adopted lake table, or ``empty``. Set by adoption."""
+    comment: str | None = None
+    """``comment``: the user's description of the table."""
+    partition_fields: tuple[PartitionField, ...] = ()
+    """``partition.fields``: all partition fields in order, if one is a transform of a column, such as ``days(ts)``;
+    else the partition columns. Changed only by `Table.set_partitioning`.
+    """
+    primary_key: tuple[str, ...] = ()
+    """``primary.key``: the columns that identify a row. A table without one is a log table. Fixed at creation."""
+    auto_partition: AutoPartition | None = None
+    """``table.auto-partition.*``: which partitions are so old that their rows leave the log as soon as the lake has
+    them, before ``table.log.ttl``; None if ``table.auto-partition.enabled`` is false.
+    """
+
+    checks: tuple[Check, ...] = ()
+    """``table.constraint.<name>``: conditions that are false for no row of the table."""
+    generated: tuple[Generated, ...] = ()
+    """``table.generated.<column>``: expressions of generated columns. Fixed at creation."""
+    identity: Identity | None = None
+    """``table.identity.<column>``: the column whose numbers the table allocates. Fixed at creation."""
+
+    limited_columns: tuple[str, ...] = ()
+    """Date and timestamp columns in the key or partition of a Paimon lake, which supports only the years 1 to 9999
+    there.
+    """
+
+    @property
+    def partition_sources(self) -> tuple[str, ...]:
+        """The columns that determine the partition of a row: partition columns and sources of transforms."""
+        return tuple(field.column for field in self.partition_fields)
+
+    @property
+    def partitioned_by(self) -> tuple[str, ...]:
+        """The partition fields in the form of ``partition_by`` of `Warehouse.create_table`."""
+        fields = self.partition_fields
+        return tuple(field.column if field.transform == "identity" else str(field) for field in fields)
+
+
+PRIMARY_KEY: Final = "primary.key"
+PARTITION_FIELDS: Final = "partition.fields"
+ADOPTED: Final = "table.datalake.adopted"
+NOTHING_ADOPTED: Final = "empty"
+"""The value of `ADOPTED` if the lake table had no snapshot."""
+LOG_LOCATION: Final = "table.log.location"
+MERGE_ENGINE: Final = "table.merge-engine"
+VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
+DELETE_BEHAVIOR: Final = "table.delete.behavior"
+CHANGELOG_IMAGE: Final = "table.changelog.image"
+CHANGELOG_RETENTION: Final = "table.changelog.retention"
+INSERT_EXISTING: Final = "table.merge-into.insert-existing"
+FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
+"""The property of a column's aggregate function, in a table with ``table.merge-engine`` ``aggregation``."""
+
+_OWN_PREFIXES: Final = (
+    *("table.", "bucket.", "primary.", "partition.", "fields.", "streamhouse."),
+    *("status.", "openlineage.", "option."),
+)
+"""Prefixes of names that have a meaning here or are displayed for a table. All other names are the user's own."""
+_OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
+"""Names that Spark displays for every table."""
+_TYPO_SIMILARITY: Final = 0.85
+_NAME_CHARS_MAX: Final = 1000
+
+FIXED_PROPERTIES: Final = frozenset(
+    {
+        "bucket.num",
+        "bucket.key",
+        "table.datalake.format",
+        ADOPTED,
+        LOG_LOCATION,
+        PRIMARY_KEY,
+        MERGE_ENGINE,
+        VERSION_COLUMN,
+        CHANGELOG_IMAGE,
+        VIEW,
+        BRANCH,
+    }
+)
+"""Properties that cannot change after creation, because the data layout depends on them. Those that `FIELD` matches,
+and those of generated and identity columns, are fixed as well.
+"""
+_LISTS_OF_NAMES: Final = frozenset({"bucket.key", PARTITION_FIELDS, PRIMARY_KEY})
+"""Fixed properties that compare without regard to case and spaces."""
+
+_KNOWN: Final = (
+    "bucket.num",
+    "bucket.key",
+    PARTITION_FIELDS,
+    "table.datalake.enabled",
+    "table.datalake.format",
+    "table.datalake.freshness",
+    "table.datalake.auto-compaction",
+    "table.datalake.auto-expire-snapshot",
+    ADOPTED,
+    "table.log.ttl",
+    LOG_LOCATION,
+    "table.transactions.ttl",
+    "table.log.arrow.compression.type",
+    "table.statistics.columns",
+    *AUTO_PARTITION_PROPERTIES,
+    "comment",
+    f"{CONSTRAINT}<name>",
+    f"{GENERATED}<column>",
+    f"{IDENTITY}<column>",
+    PRIMARY_KEY,
+    MERGE_ENGINE,
+    VERSION_COLUMN,
+    DELETE_BEHAVIOR,
+    CHANGELOG_IMAGE,
+    CHANGELOG_RETENTION,
+    INSERT_EXISTING,
+    VIEW,
+    BRANCH,
+    "fields.<column>.agg",
+    "fields.<column>.listagg.delimiter",
+)
+_KEYED: Final = (
+    *(VIEW, PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR),
+    *(CHANGELOG_IMAGE, CHANGELOG_RETENTION, INSERT_EXISTING),
+)
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+[^/]")
+_LAKE_FORMATS: Final[dict[str, LakeFormat]] = {"iceberg": "iceberg", "paimon": "paimon"}
+_COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "lz4_frame": "lz4", "zstd": "zstd"}
+
+
+def parse_properties(
+    properties: Mapping[str, str],
+    schema: TableSchema,
+    partition_by: Sequence[str] = (),
+) -> TableProperties:
+    """Parse the properties of a table with this schema and these partition columns.
+
+    Properties specific to primary-key tables are parsed by `streamhouse_spark.kv.table_config` and rejected here
+    without ``primary.key``. Raises `InvalidOptionError` for an unknown property under our own prefixes (naming the
+    nearest), an invalid value, a column that cannot have its role, and a value that looks like a credential, and
+    `SchemaMismatchError` for a column that the lake does not support.
+    """
+    for name, value in properties.items():
+        check_property_name(name)
+        if not is_unicode(value):
+            raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is not valid Unicode; correct it")
+        if not name.startswith((CONSTRAINT, GENERATED, IDENTITY)) and values.looks_like_secret(name, value):
+            raise InvalidOptionError(
+                f"property {name} has a value that looks like a credential, and properties are stored for all to read; "
+                "give credentials as s3.* options or in the environment",
+            )
+    partitions = check_partition_columns(partition_by, schema)
+    fields = _partition_fields(properties, partitions, schema)
+    sources = [field.column for field in fields]
+    default = TableProperties()
+    get = properties.get
+    primary_key = _primary_key(properties, schema)
+    lake_format = get("table.datalake.format", default.datalake_format).strip().lower()
+    if lake_format not in _LAKE_FORMATS:
+        values.reject("table.datalake.format", lake_format, "iceberg or paimon")
+    bucket_key = _bucket_key(get("bucket.key", ""), schema, _LAKE_FORMATS[lake_format])
+    if primary_key and not set(bucket_key) <= set(primary_key):
+        values.reject("bucket.key", get("bucket.key", ""), f"a column of the primary key {', '.join(primary_key)}")
+    codec = get("table.log.arrow.compression.type", default.log_compression).strip().lower()
+    if codec not in _COMPRESSIONS:
+        values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
+    lake_enabled = _bool(properties, "table.datalake.enabled", default=default.datalake_enabled)
+    owns_files = ADOPTED not in properties
+    parsed = TableProperties(
+        bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
+        bucket_key=bucket_key,
+        datalake_enabled=lake_enabled,
+        datalake_format=_LAKE_FORMATS[lake_format],
+        datalake_freshness_ms=_duration_ms(properties, "table.datalake.freshness", default.datalake_freshness_ms),
+        datalake_auto_compaction=_bool(
+            properties,
+            "table.datalake.auto-compaction",
+            default=default.datalake_auto_compaction and owns_files,
+        ),
+        datalake_auto_expire_snapshot=_bool(
+            properties,
+            "table.datalake.auto-expire-snapshot",
+            default=default.datalake_auto_expire_snapshot and owns_files,
+        ),
+        log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
+        changelog_retention_ms=_retention_ms(get(CHANGELOG_RETENTION)),
+        log_location=_log_location(get(LOG_LOCATION)),
+        transactions_ttl_ms=_duration_ms(properties, "table.transactions.ttl", default.transactions_ttl_ms),
+        log_compression=_COMPRESSIONS[codec],
+        statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*sources, *bucket_key)),
+        datalake_adopted=get(ADOPTED),
+        comment=get("comment"),
+        partition_fields=fields,
+        primary_key=primary_key,
+        auto_partition=parse_auto_partition(properties, schema, partitions, lake_enabled=lake_enabled),
+        checks=parse_checks(properties, schema),
+        generated=parse_generated(properties, schema),
+        identity=parse_identity(properties, schema),
+        limited_columns=limited_columns(schema, (*primary_key, *sources)) if lake_format == "paimon" else (),
+    )
+    if parsed.checks and VIEW in properties:
+        raise InvalidOptionError("a materialized view has the rows of its query, and no constraint; leave it out")
+    _require_computable(parsed, properties)
+    if parsed.datalake_enabled:
+        check_variants(schema, parsed.datalake_format)
+    if parsed.datalake_format == "paimon":
+        _refuse_transforms(fields, "an Iceberg lake; a Paimon lake is partitioned by columns themselves")
+        check_paimon_columns(schema, partitions, bucket_key, primary_key)
+    return parsed
+
+
+def _require_computable(parsed: TableProperties, properties: Mapping[str, str]) -> None:
+    """Reject generated and identity columns whose values are needed before they are computed."""
+    merged = {match["column"].casefold(): name for name in properties if (match := FIELD.match(name))}
+    roles = {
+        **{name.casefold(): f"of the {PRIMARY_KEY}" for name in parsed.primary_key},
+        **{name.casefold(): "of the bucket.key" for name in parsed.bucket_key},
+        **{name: f"named by the property {key}" for name, key in merged.items()},
+        properties.get(VERSION_COLUMN, "").strip().casefold(): f"the {VERSION_COLUMN}",
+    }
+    for column in parsed.generated:
+        if VIEW in properties:
+            raise InvalidOptionError(
+                "a materialized view has the rows of its query, and no generated column; leave it out"
+            )
+        if column.name.casefold() in roles:
+            raise InvalidOptionError(
+                f"column '{column.name}' is generated and {roles[column.name.casefold()]}: rows are found and merged "
+                "by what their writers give; choose another column"
+            )
+    if (identity := parsed.identity) is None:
+        return
+    if VIEW in properties:
+        raise InvalidOptionError("a materialized view has the rows of its query, and no identity column; leave it out")
+    roles |= {name.casefold(): "one that gives the partition" for name in parsed.partition_sources}
+    roles |= {
+        c.casefold(): f"used by the generated column '{g.name}'"
+        for g in parsed.generated
+        for c in _referenced_columns(g)
+    }
+    if identity.name.casefold() in roles:
+        raise InvalidOptionError(
+            f"column '{identity.name}' is an identity column and {roles[identity.name.casefold()]}: its numbers are "
+            "known only when rows are stored; choose another column"
+        )
+
+
+def _referenced_columns(generated: Generated) -> set[str]:
+    """Return a generated column and the columns that must be known before it."""
+    return {generated.name, *generated.expression.columns()}
+
+
+def is_keyed_property(name: str) -> bool:
+    """Return whether the property is specific to primary-key tables."""
+    return name in _KEYED or FIELD.match(name) is not None
+
+
+def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], schema: TableSchema) -> str | None:
+    """Return the default bucket key of a primary-key table: the first suitable column of the key.
+
+    Partition columns are skipped: within a partition they would put all rows into one bucket.
+    """
+    partitions = {schema.column(name).name for name in partition_by}
+    names = [schema.column(name).name for name in primary_key]
+    candidates = [name for name in names if name not in partitions and _can_be_bucketed(schema.column(name).type)]
+    return candidates[0] if candidates else None
+
+
+def check_property_name(name: str) -> None:
+    """Reject an invalid property name. A name outside our own prefixes is the user's.
+
+    Raises `InvalidOptionError` for an unknown name under our prefixes, and for one that resembles a known property.
+    """
+    if name in _KNOWN or is_keyed_property(name):
+        return
+    if name.startswith(CONSTRAINT):
+        check_constraint_name(name)
+        return
+    if name.startswith((GENERATED, IDENTITY)):
+        return
+    folded = name.casefold()
+    is_own = folded in _OF_SPARK or folded.startswith(_OWN_PREFIXES)
+    nearest_name = values.find_nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
+    if is_own or (nearest_name and "." in nearest_name):
+        hint = f"did you mean {nearest_name}?" if nearest_name else f"known are {', '.join(_KNOWN)}"
+        raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
+    if not name.strip() or not is_unicode(name) or not name.isprintable() or len(name) > _NAME_CHARS_MAX:
+        raise InvalidOptionError(
+            f"table property {name[:100]!r}: expected a name of 1 to {_NAME_CHARS_MAX} printable characters; choose "
+            "another"
+        )
+
+
+def alter_properties(
+    current: Mapping[str, str],
+    set_values: Mapping[str, str],
+    unset: Iterable[str] = (),
+) -> dict[str, str]:
+    """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change.
+
+    The caller validates the result with `parse_properties`.
+    """
+    changed = {**current, **set_values}
+    for name in _LISTS_OF_NAMES & current.keys() & set_values.keys():
+        if _folded_names(set_values[name]) == _folded_names(current[name]):
+            changed[name] = current[name]
+    for name in unset:
+        check_property_name(name)
+        changed.pop(name, None)
+    fixed = {n for n in (*current, *changed) if FIELD.match(n) or n.startswith((GENERATED, IDENTITY))}
+    if changed.get(PARTITION_FIELDS) != current.get(PARTITION_FIELDS):
+        raise InvalidOptionError(
+            f"property {PARTITION_FIELDS} is {current.get(PARTITION_FIELDS, 'its default')!r} and says how the table "
+            "is partitioned, which set_partitioning(…) changes (in SQL CALL streamhouse.system.set_partitioning); "
+            "leave it out"
+        )
+    for name in sorted(FIXED_PROPERTIES | fixed):
+        if changed.get(name) != current.get(name):
+            raise InvalidOptionError(
+                f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, "
+                f"wanted {changed.get(name, 'its default')!r}); create a new table and copy the rows",
+            )
+    return changed
+
+
+def _folded_names(text: str) -> list[str]:
+    return [name.casefold() for name in values.parse_names(text)]
+
+
+def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
+    """Return the partition columns in the schema's spelling.
+
+    Raises `InvalidOptionError` for a nested or duplicate column, or if no other column remains, and
+    `SchemaMismatchError` for an unknown column.
+    """
+    columns = _distinct("the partition columns", partition_by, schema)
+    for name in columns:
+        if pa.types.is_nested(schema.column(name).type):
+            kind = type_name(schema.column(name).type)
+            raise InvalidOptionError(f"partition column '{name}' has type {kind}; partition by columns of plain types")
+    if len(columns) == len(schema.columns):
+        raise InvalidOptionError(f"all columns ({', '.join(columns)}) are partition columns; leave one for the data")
+    return columns
+
+
+def _partition_fields(
+    properties: Mapping[str, str], partitions: tuple[str, ...], schema: TableSchema
+) -> tuple[PartitionField, ...]:
+    text = properties.get(PARTITION_FIELDS)
+    if text is None:
+        return tuple(PartitionField(name) for name in partitions)
+    fields = parse_fields(split_fields(text), schema)
+    if tuple(field.column for field in fields if field.transform == "identity") != partitions:
+        values.reject(PARTITION_FIELDS, text, f"the partition columns ({values.join_names(partitions)}) and transforms")
+    return fields
+
+
+def _refuse_transforms(fields: Sequence[PartitionField], expected: str) -> None:
+    for field in fields:
+        if field.transform != "identity":
+            raise InvalidOptionError(f"PARTITIONED BY {field}: transforms need {expected}")
+
+
+def has_statistics(arrow: pa.DataType) -> bool:
+    """Return whether segments can record the minimum and maximum of a column of this type."""
+    return not (pa.types.is_nested(arrow) or pa.types.is_binary(arrow) or pa.types.is_boolean(arrow))
+
+
+def _log_location(text: str | None) -> str | None:
+    if text is None:
+        return None
+    location = text.strip()
+    if not (location.startswith("/") or _URL.match(location)) or "\0" in location:
+        values.reject(LOG_LOCATION, text, "an absolute path or a URL, such as s3://bucket/logs")
+    return location
+
+
+def _retention_ms(text: str | None) -> int | None:
+    if text is None:
+        return None
+    retention_ms = values.parse_duration_ms(CHANGELOG_RETENTION, text)
+    if retention_ms == 0:
+        values.reject(CHANGELOG_RETENTION, text, "a time longer than 0; unset it to keep what the log keeps")
+    return retention_ms
+
+
+def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[str, ...]:
+    if PRIMARY_KEY in properties:
+        return _distinct(PRIMARY_KEY, values.parse_names(properties[PRIMARY_KEY]), schema)
+    for name in properties:
+        if is_keyed_property(name):
+            raise InvalidOptionError(
+                f"property {name} belongs to tables with a primary key; set {PRIMARY_KEY}, or leave it out",
+            )
+    return ()
+
+
+def _can_be_bucketed(arrow: pa.DataType) -> bool:
+    return not (pa.types.is_nested(arrow) or pa.types.is_floating(arrow) or pa.types.is_boolean(arrow))
+
+
+def _bucket_key(text: str, schema: TableSchema, lake_format: LakeFormat) -> tuple[str, ...]:
+    key = _distinct("bucket.key", values.parse_names(text), schema)
+    if len(key) > 1 and lake_format == "iceberg":
+        values.reject("bucket.key", text, "one column, because an Iceberg bucket is taken of one")
+    for name in key:
+        arrow = schema.column(name).type
+        if not _can_be_bucketed(arrow):
+            raise InvalidOptionError(
+                f"bucket.key '{name}' has type {type_name(arrow)}, which cannot be bucketed; choose a column of "
+                "integers, decimals, text, binary, dates or timestamps",
+            )
+    return key
+
+
+def _statistics_columns(text: str | None, schema: TableSchema, always: tuple[str, ...]) -> tuple[str, ...]:
+    candidates = [column for column in schema.columns if has_statistics(column.type)]
+    if text is None:
+        names = set(always) | {c.name for c in candidates if pa.types.is_temporal(c.type)}
+    elif text.strip() == "*":
+        return tuple(column.name for column in candidates)
+    else:
+        names = set(_distinct("table.statistics.columns", values.parse_names(text), schema))
+        for name in names - {column.name for column in candidates}:
+            kind = type_name(schema.column(name).type)
+            raise InvalidOptionError(
+                f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out",
+            )
+    return tuple(column.name for column in candidates if column.name in names)
+
+
+def _distinct(role: str, names: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
+    columns = tuple(schema.column(name).name for name in names)
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InvalidOptionError(f"{role}: column '{name}' is there twice; name it once")
+    return columns
+
+
+def _bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
+    return values.parse_bool(name, properties[name]) if name in properties else default
+
+
+def _duration_ms(properties: Mapping[str, str], name: str, default: int) -> int:
+    return values.parse_duration_ms(name, properties[name]) if name in properties else default
+
+
+def check_variants(schema: TableSchema, lake_format: str) -> None:
+    """Reject VARIANT columns if the lake does not support them. Raises `SchemaMismatchError`."""
+    if lake_format == "paimon":
+        return
+    for column in schema.columns:
+        if is_variant(column.type):
+            raise SchemaMismatchError(
+                f"column '{column.name}' is VARIANT, and an Iceberg lake cannot hold it: variants are of Iceberg's "
+                "format 3, which pyiceberg does not write, and it has no type for them; choose a Paimon lake "
+                "(table.datalake.format=paimon) or no lake (table.datalake.enabled=false), or store JSON as STRING"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FormerPartitioning:
+    """A former partitioning of a table. Its columns keep their names, types and positions."""
+
+    schema_id: int
+    """The last schema with this partitioning."""
+    columns: tuple[str, ...]
+    """The partition columns."""
+    fields: str
+    """All fields in order, as by `join_fields`, with the names of that schema."""
+
+    def parsed(self, schemas: Mapping[int, TableSchema]) -> tuple[PartitionField, ...]:
+        """Return all fields, with the names of its schema."""
+        return parse_fields(split_fields(self.fields), schemas[self.schema_id])
+
+    def to_json(self) -> list[Any]:
+        return [self.schema_id, list(self.columns), self.fields]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> FormerPartitioning:
+        schema_id, columns, fields = data
+        return cls(schema_id, tuple(columns), fields)
+
+
+@dataclass(frozen=True, slots=True)
+class SetPartitioning:
+    """Change the partition fields of new rows. Older versions of this package reject the action."""
+
+    schema_id: int
+    """The schema that starts here, with the same columns."""
+    columns: tuple[str, ...]
+    """The partition columns."""
+    fields: str
+    """All fields, if one is a transform of a column; else empty."""
+
+    def to_json(self) -> dict[str, Any]:
+        columns = list(self.columns)
+        return {"type": "partitioning", "schema_id": self.schema_id, "columns": columns, "fields": self.fields}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SetPartitioning:
+        return cls(data["schema_id"], tuple(data["columns"]), data["fields"])
+
+    def changes(
+        self, schemas: Mapping[int, TableSchema], schema: TableSchema, properties: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Return the changed fields of a state, with their values after the action."""
+        other_properties = {name: text for name, text in properties.items() if name != PARTITION_FIELDS}
+        return {
+            "schema_id": self.schema_id,
+            "schemas": {**schemas, self.schema_id: schema},
+            "partition_by": self.columns,
+            "properties": {**other_properties, PARTITION_FIELDS: self.fields} if self.fields else other_properties,
+        }
+
+
+def former_partitioning(schema_id: int, columns: tuple[str, ...], properties: Mapping[str, str]) -> FormerPartitioning:
+    """Return the partitioning of a table, for when it is replaced."""
+    fields = properties.get(PARTITION_FIELDS) or join_fields(PartitionField(name) for name in columns)
+    return FormerPartitioning(schema_id, columns, fields)
+
+
+def partition_columns_at(
+    former_partitionings: Sequence[FormerPartitioning], current_columns: tuple[str, ...], schema_id: int
+) -> tuple[str, ...]:
+    """Return the partition columns of segments of a schema.
+
+    ``former_partitionings`` are the table's former partitionings, oldest first; ``current_columns`` are its partition
+    columns.
+    """
+    return next((spec.columns for spec in former_partitionings if schema_id <= spec.schema_id), current_columns)

@@ -1,0 +1,45 @@
+"""Planning of UPDATE, DELETE and MERGE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from streamhouse_spark.datasource.dml.row_delta import make_row_delta_schema
+from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open_at_snapshot
+from streamhouse_spark.datasource.spark_schema import read_schema
+from streamhouse_spark.dml.validation import require_deletable
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.kv.table_config import parse_keyed_properties
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.read.lake_row_ids import take_read_version
+from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.write.upsert import require_rewritable
+
+
+def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer how a statement reads and writes the loaded table. All its scans read the loaded state.
+
+    Rows are identified by primary key, or without one by row id. Raises `InvalidOptionError` if the table does not
+    support such changes or would store other rows than the statement's.
+    """
+    pin = QuerySnapshot.from_text(args["pin"])
+    table, state = open_at_snapshot(connection, pin)
+    command = args["command"]
+    if args.get("options"):
+        raise InvalidOptionError(f"{command} of {pin.name} has no options; leave {', '.join(args['options'])} out")
+    if state.primary_key:
+        properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
+        require_rewritable(table.name, properties, deletes=command == "DELETE")
+        identity = [state.schema.arrow.field(name) for name in state.primary_key]
+    else:
+        require_deletable(state)
+        identity = [ROW_ID]
+    return {
+        "pin": replace(pin, is_chosen=True, is_rewritten=True).to_text(),
+        "row_id": [field.name for field in identity],
+        "schema": read_schema(make_row_delta_schema(state.schema, identity), state.schema).json(),
+        "read": take_read_version(table, state).to_text(),
+        "schema_id": state.schema_id,
+    }

@@ -1,0 +1,366 @@
+"""Real-time streams: the existing rows, and the record after them from which Java follows the commit log.
+
+A real-time batch has no end when it starts. At the start, Python reports once which bytes hold the existing rows of
+each bucket, and how rows of each schema map to Spark's columns. From there, Java reads appends from new records by
+itself. A record with any other change of rows or columns ends the batch. Python interprets that record at the start of
+the next batch, as for micro-batches.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from streamhouse_spark.config.spark_options import StreamReadOptions
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.datasource.read.read_target import resolve_stream_target
+from streamhouse_spark.datasource.scan.catalog_options import parse_catalog_stream_options
+from streamhouse_spark.datasource.scan.file_systems import MICRO_BATCH_ADVICE, LogFolder, log_folder
+from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open_at_snapshot
+from streamhouse_spark.datasource.stream.bootstrap import initial_offset, last_truncation
+from streamhouse_spark.datasource.stream.micro_batch_stream import position_commit, require_in_log, require_same_rows
+from streamhouse_spark.datasource.stream.stream_offset import StreamHistory, StreamOffset
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.log.consumers import move_consumer
+from streamhouse_spark.log.delete_vectors import DROPPED_FILE_ROWS, DROPPED_ROWS
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segments.metadata_columns import (
+    BUCKET,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    LOG_OFFSET,
+    ROW_ID,
+    first_row_id,
+)
+from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.offset_scan import partition_drops_as_of, plan_range_tasks, require_undeleted
+from streamhouse_spark.read.scan_tasks import ArchiveScanTask, LogScanTask
+from streamhouse_spark.schema.evolution import has_same_storage, require_same_columns
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.system_views import BINLOG, CHANGELOG
+from streamhouse_spark.table_handle import TableHandle
+from streamhouse_spark.warehouse.process_cache import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A refreshed table and the options of a stream of it."""
+
+    name: str
+    suffix: str | None
+    table: TableHandle
+    state: TableState
+    options: StreamReadOptions
+    log: LogFolder
+
+
+def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the start ``offset`` of a new query and its columns as ``begun``.
+
+    Raises as `require_followable` and `resolve_stream_target` do.
+    """
+    pin = QuerySnapshot.from_text(args["pin"])
+    stream = _open_stream(connection, args, pin)
+    resolve_stream_target(stream.table, stream.suffix, stream.options)
+    _, state = open_at_snapshot(connection, pin)
+    offset = initial_offset(stream.state, stream.options)
+    return {"offset": offset.to_json(), "begun": json.dumps(state.schema.to_json())}
+
+
+def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the ``tasks`` of a batch that begins at ``start``, and its position as ``offset``.
+
+    ``begun`` has the columns of the query, or is null at its first batch. Raises as `plan_backlog` does, and
+    `InvalidOptionError` for more tasks than can run at once.
+    """
+    pin = QuerySnapshot.from_text(args["pin"])
+    stream = _open_stream(connection, args, pin)
+    initial_schema = (
+        open_at_snapshot(connection, pin)[1].schema
+        if args["begun"] is None
+        else TableSchema.from_json(json.loads(args["begun"]))
+    )
+    start = StreamOffset.from_json(args["start"], stream.table.name, stream.table.uuid)
+    columns = tuple(args["columns"])
+    table_columns = [name for name in columns if initial_schema.find(name) is not None]
+    initial_backlog = plan_backlog(
+        stream.table,
+        stream.state,
+        initial_schema,
+        table_columns,
+        start,
+        stream.options,
+        tells_changes=stream.suffix == CHANGELOG and not stream.state.primary_key,
+    )
+    num_tasks = _num_tasks(stream, initial_backlog, args["parallelism"], args["tasks"], args["taken"])
+    return {
+        "offset": initial_backlog.begin.to_json(),
+        "begun": json.dumps(initial_schema.to_json()),
+        "tasks": describe_tasks(initial_backlog, stream.table, stream.log.folder, initial_schema, columns, num_tasks),
+        "file_systems": [setting.to_json() for setting in stream.log.settings],
+    }
+
+
+def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Record that a query processed everything below ``end``, as the position of its named consumer.
+
+    The commit point is that of `move_consumer`.
+    """
+    stream = _open_stream(connection, args, QuerySnapshot.from_text(args["pin"]))
+    end = StreamOffset.from_json(args["end"], stream.table.name, stream.table.uuid)
+    if stream.options.consumer_id is not None:
+        move_consumer(stream.table.log, stream.options.consumer_id, end.offsets, stream.table.require_not_dropped)
+    return {}
+
+
+def _open_stream(connection: Connection, args: Mapping[str, Any], pin: QuerySnapshot) -> _Stream:
+    """Open the table by name and refresh it, so that a recreated table is noticed."""
+    name = parse_table_name(pin.name)
+    options = parse_catalog_stream_options(pin.name, args["options"])
+    if name.suffix == BINLOG:
+        raise InvalidOptionError(
+            f"{pin.name} has two rows of the log in one, which real-time mode cannot read; stream "
+            f"{pin.table}$changelog, or {MICRO_BATCH_ADVICE}"
+        )
+    table = connection.table(str(name.path))
+    state = table.state
+    if table.uuid != pin.uuid:
+        raise TableNotFoundError(
+            f"table {table.name} ({pin.uuid}) was dropped and created again since this query was made; run the query "
+            "again, a stream with a new checkpoint",
+        )
+    require_followable(pin.name, options)
+    log = log_folder(table, pin.name, args["native_schemes"], args["hadoop_version"])
+    return _Stream(pin.name, name.suffix, table, state, options, log)
+
+
+def _num_tasks(stream: _Stream, initial_backlog: InitialBacklog, slots: int, num_needed: int, num_running: int) -> int:
+    """Return the number of tasks. Raises `InvalidOptionError` if the query needs more slots than the session has,
+    because Spark would silently delay rows. ``num_needed`` counts the tasks of all sources in the query's plan,
+    ``num_running`` those of other running queries.
+    """
+    num_tasks = min(stream.options.real_time_tasks, len(initial_backlog.begin.offsets))
+    if num_tasks > slots:
+        raise InvalidOptionError(
+            f"a stream of {stream.name} with realTimeTasks={stream.options.real_time_tasks} needs {num_tasks} tasks "
+            f"that run at once, and this session has {slots}; give it more cores, or use a smaller realTimeTasks"
+        )
+    if num_needed > slots:
+        raise InvalidOptionError(
+            f"a query that reads {stream.name} and other streams in real-time mode needs {num_needed} tasks that run "
+            f"at once, each as long as a batch, and this session has {slots}: rows of some streams would never come. "
+            "Give it more cores, or use a smaller realTimeTasks for these streams"
+        )
+    num_together = num_running + max(num_tasks, num_needed)
+    if num_together > slots:
+        raise InvalidOptionError(
+            f"a query that reads {stream.name} in real-time mode would make {num_together} tasks that run at once, "
+            f"with {num_running} of the real-time queries that run already, and this session has {slots}: rows of some "
+            f"queries would never come. Give it {num_together} cores, use a smaller realTimeTasks, or end another "
+            "query first"
+        )
+    return num_tasks
+
+
+SEGMENTS_MAX: Final = 1_000
+"""Maximum segments per batch. A batch with fewer segments than exist ends after them."""
+IGNORED_ACTIONS: Final = (
+    "append",
+    "append-parts",
+    "replace",
+    "replace-parts",
+    "lake",
+    "properties",
+    "properties-checked",
+    "rename",
+    "trim",
+    "condemn",
+    "purge",
+    "kv",
+    "kv-parts",
+    "forget",
+    "expire",
+    "consumer",
+    "tag",
+    "untag",
+    "archive",
+    DROPPED_ROWS,
+    DROPPED_FILE_ROWS,
+)
+"""Actions that change neither columns nor existing rows: readers skip them."""
+CATCH_UP_ADVICE: Final = (
+    "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InitialBacklog:
+    """The start position of a batch, and all log rows after it."""
+
+    begin: StreamOffset
+    splits: Mapping[int, LogSplit]
+    """Bucket → its rows; buckets without rows are absent."""
+    state: TableState
+    is_whole: bool
+    """Whether the splits hold all rows, so that the reader can follow the log."""
+
+
+def require_followable(name: str, options: StreamReadOptions) -> None:
+    """Raise `InvalidOptionError` for an option that real-time mode does not support."""
+    if options.adds_new_columns:
+        raise InvalidOptionError(
+            f"option schemaEvolutionMode=addNewColumns of a stream of {name} in real-time mode: a batch there cannot "
+            f"end before rows that have new columns; leave the option out, or {MICRO_BATCH_ADVICE}"
+        )
+    if options.max_offsets_per_trigger is not None or options.max_bytes_per_trigger is not None:
+        raise InvalidOptionError(
+            f"options maxOffsetsPerTrigger and maxBytesPerTrigger of a stream of {name} in real-time mode: a batch "
+            f"there takes the rows that come while it lasts; leave them out, or {MICRO_BATCH_ADVICE}"
+        )
+
+
+def plan_backlog(
+    table: TableHandle,
+    state: TableState,
+    query_schema: TableSchema,
+    columns: Sequence[str],
+    start: StreamOffset,
+    options: StreamReadOptions,
+    *,
+    tells_changes: bool,
+) -> InitialBacklog:
+    """Return the rows after a position, for a query of these ``columns`` of ``query_schema``.
+
+    Raises the errors that end a micro-batch stream: `SchemaMismatchError`, `OffsetsTrimmedError`,
+    `DifferentHistoryError`, `InvalidOptionError`. Also raises `InvalidOptionError` for rows that only Python can read.
+    """
+    name = table.name
+    advice = "restart the query: it continues from its checkpoint with the current columns"
+    require_same_columns(query_schema, state.schema, columns, f"a stream of {name}", advice)
+    begin = StreamHistory(continues=options.continues_in_other_history).validate_position(table, start)
+    strict = options.fail_on_data_loss
+    newest = last_truncation(state)
+    require_same_rows(name, begin.truncation, newest, strict=strict)
+    if begin.rows is not None and not begin.rows.is_read and begin.truncation == newest:
+        raise InvalidOptionError(
+            f"a stream of {name} begins with rows of its snapshots by key, which real-time mode cannot read; "
+            f"{CATCH_UP_ADVICE}"
+        )
+    require_in_log(state, {b: OffsetRange(0, end) for b, end in begin.offsets.items() if end > 0})
+    if not options.skips_change_commits:
+        advice = "start it with a new checkpointLocation, or go on behind the deletion with skipChangeCommits=true"
+        if tells_changes:
+            advice = (
+                f"{CATCH_UP_ADVICE}: micro-batches tell of deletions; or go on behind this one with "
+                "skipChangeCommits=true"
+            )
+        require_undeleted(state, begin.offsets, position_commit(begin), who="this stream", advice=advice)
+    starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in state.buckets}
+    ranges = {b: OffsetRange(o, state.buckets[b].end) for b, o in starts.items() if o < state.buckets[b].end}
+    dropped = None if tells_changes and state.primary_key else partition_drops_as_of(state, state.version)
+    pieces = plan_range_tasks(state, ranges, fail_on_data_loss=strict, dropped=dropped)
+    splits: dict[int, LogSplit] = {}
+    for piece in pieces:
+        if not isinstance(piece, LogScanTask):
+            is_archived = isinstance(piece, ArchiveScanTask)
+            where, other = ("the archive of changes", "latest") if is_archived else ("the lake", "earliest")
+            raise InvalidOptionError(
+                f"a stream of {name} begins with rows that are in {where} only, which real-time mode cannot read; "
+                f"{CATCH_UP_ADVICE}, or begin at startingOffsets={other}"
+            )
+        splits[piece.split.bucket] = piece.split
+    starts = {bucket: max(start, state.buckets[bucket].start) for bucket, start in starts.items()}  # after skipped rows
+    begin = StreamOffset(table.uuid, starts, truncation=newest, history=state.anchors.rows)
+    chosen, is_whole = _limit_segments(splits)
+    return InitialBacklog(begin, chosen, state, is_whole)
+
+
+def _limit_segments(splits: Mapping[int, LogSplit]) -> tuple[dict[int, LogSplit], bool]:
+    """Return the first segments of each bucket, limited to one batch, and whether these are all."""
+    share = max(1, SEGMENTS_MAX // max(1, len(splits)))
+    cut = {b: LogSplit(s.table_uuid, b, s.offsets, s.segments[:share], s.schemas, s.deleted) for b, s in splits.items()}
+    return cut, all(len(split.segments) <= share for split in splits.values())
+
+
+def describe_tasks(
+    initial: InitialBacklog,
+    table: TableHandle,
+    folder: str,
+    query_schema: TableSchema,
+    columns: Sequence[str],
+    num_tasks: int,
+) -> list[Any]:
+    """Describe each task for Java: it follows some buckets of the log in ``folder``."""
+    state = initial.state
+    shared = {
+        "folder": folder,
+        "uuid": table.uuid,
+        "next": state.version + 1,
+        "attempt": state.attempt,
+        "mark": list(initial.begin.history) if initial.begin.history is not None else None,
+        "follows": initial.is_whole,
+        "passes": list(IGNORED_ACTIONS),
+        "kinds": [kind.name.lower() for kind in ChangeType],
+        "layouts": _describe_layouts(initial, table.name, query_schema, columns),
+    }
+    buckets = [_describe_bucket(initial, bucket) for bucket in sorted(initial.begin.offsets)]
+    return [{**shared, "buckets": buckets[i::num_tasks]} for i in range(min(num_tasks, len(buckets)))]
+
+
+def _describe_bucket(initial: InitialBacklog, bucket: int) -> dict[str, Any]:
+    split = initial.splits.get(bucket)
+    runs = split.deleted if split is not None else None
+    return {
+        "bucket": bucket,
+        "offset": initial.begin.offsets[bucket],
+        "row_id": first_row_id(bucket),
+        "segments": [_describe_segment(segment) for segment in split.segments] if split is not None else [],
+        "deleted": [runs.starts.tolist(), (runs.starts + runs.lengths).tolist()] if runs else [[], []],
+    }
+
+
+def _describe_segment(segment: Segment) -> dict[str, Any]:
+    described = segment.to_json()
+    for name in ("stats", "partitions"):
+        described.pop(name, None)
+    return {**described, "sums": base64.b64encode(segment.index_bytes).decode()}
+
+
+def _describe_layouts(
+    initial: InitialBacklog, name: str, query_schema: TableSchema, columns: Sequence[str]
+) -> dict[str, Any]:
+    """Describe the rows of each schema in the log: the Arrow schema and the positions of Spark's columns.
+
+    Raises `InvalidOptionError` for rows whose column types differ from the query's.
+    """
+    state = initial.state
+    ids = {state.schema_id, *(s.schema_id for split in initial.splits.values() for s in split.segments)}
+    layouts: dict[str, Any] = {}
+    for schema_id in sorted(ids):
+        written = state.written_schema(schema_id)
+        places = {column.id: i for i, column in enumerate(written.columns)}
+        chosen: list[Any] = []
+        for column_name in columns:
+            if column_name in _PLACES:
+                chosen.append(column_name)
+                continue
+            column = query_schema.column(column_name)
+            at = places.get(column.id)
+            if at is not None and not has_same_storage(written.columns[at], column):
+                raise InvalidOptionError(
+                    f"a stream of {name} begins with rows whose column '{column_name}' had another type when they were "
+                    f"written, which real-time mode cannot read; {CATCH_UP_ADVICE}"
+                )
+            chosen.append(-1 if at is None else at)
+        arrow = base64.b64encode(written.arrow.serialize().to_pybytes()).decode()
+        layouts[str(schema_id)] = {"arrow": arrow, "columns": chosen}
+    return layouts
+
+
+_PLACES: Final = frozenset(field.name for field in (CHANGE_TYPE, BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP, ROW_ID))

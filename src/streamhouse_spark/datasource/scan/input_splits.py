@@ -1,0 +1,392 @@
+"""The smallest splits of a scan, sized by the requested columns, and their packing into Spark partitions."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.datasource.scan.file_systems import FileSystems
+from streamhouse_spark.datasource.scan.scan_planning import bucket_of
+from streamhouse_spark.lake.types import ScanFile
+from streamhouse_spark.read.scan_planning import ScanSources, plan_lake_tasks
+from streamhouse_spark.read.scan_tasks import (
+    ArchiveScanTask,
+    BinlogScanTask,
+    ChangesScanTask,
+    FileRowsScanTask,
+    KeyedScanTask,
+    LakeScanTask,
+    LogScanTask,
+    OffsetsScanTask,
+    ScanTask,
+    StartScanTask,
+    VersionRowsScanTask,
+    ViewScanTask,
+)
+from streamhouse_spark.read.split_planning import (
+    OPENING_BYTES,
+    TARGET_BYTES_MAX,
+    align_to_changes,
+    group_by_bucket,
+    pack_neighbours,
+    split_large_tasks,
+    target_partition_bytes,
+)
+from streamhouse_spark.schema.table_schema import TableSchema
+
+_TEXT_BYTES = 24
+_NESTED_BYTES = 64
+_KEYED_ROW_BYTES = 64
+_NATIVE_ROWS_MIN = 256 << 10
+"""Rows whose decoding and aggregation take about as long as the start of five tasks."""
+_ALONE_BYTES_MAX = 16 << 20
+"""Bytes of the requested columns that one core reads in some tenths of a second. Below this, a second task costs more
+than it saves.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSplit:
+    """Byte range of a Parquet file for Spark's own reader, which reads the row groups whose midpoint is in the
+    range.
+    """
+
+    path: str
+    """A URI, percent-encoded."""
+    start: int
+    length: int
+    file_bytes: int
+    bucket: int | None
+    num_rows: int
+    size_bytes: int
+    """Estimated bytes of the requested columns."""
+    deletes: tuple[tuple[str, int], ...] = ()
+    """Position delete files of the whole file: URI and bytes."""
+    deleted_positions: str | None = None
+    """More deleted positions, as `encode_positions` returns them."""
+    file_rows: int = 0
+    """Rows of the whole file, including deleted ones."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether ``num_rows`` is exact."""
+        return self.length == self.file_bytes and not self.deletes and self.deleted_positions is None
+
+    def to_json(self) -> dict[str, Any]:
+        deletes = [{"path": path, "size": size_bytes} for path, size_bytes in self.deletes]
+        return {
+            "path": self.path,
+            "start": self.start,
+            "length": self.length,
+            "size": self.file_bytes,
+            "deletes": deletes,
+            "gone": self.deleted_positions,
+            "rows": self.file_rows,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowSplit:
+    """A scan task for Python."""
+
+    piece: ScanTask
+    bucket: int | None
+    num_rows: int
+    size_bytes: int
+    is_exact: bool
+    """Whether ``num_rows`` is exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """All splits of a scan."""
+
+    native: list[ParquetSplit]
+    hot: list[ArrowSplit]
+    target_bytes: int
+    """Target size of a group that Python reads."""
+    native_target_bytes: int
+    """Target size of a group that Spark's own reader reads."""
+
+
+def plan_splits(
+    sources: ScanSources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
+) -> SplitPlan:
+    """Cut the sources into splits. Python reads everything that Spark cannot reach through ``reached``.
+
+    ``drops_rows`` says whether the Java side can drop rows by position.
+    """
+    files = sources.lake.files if sources.lake is not None else ()
+    paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
+    of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
+    python_files = (file for file, path in zip(files, paths, strict=True) if path is None)
+    pieces: list[tuple[ScanTask, int | None, float]] = [(p, p.bucket, of_lake) for p in plan_lake_tasks(python_files)]
+    pieces.extend((piece, bucket_of(piece), of_log) for piece in group_by_bucket(sources.pieces))
+    of_files = [_Weight(file.size_bytes * of_lake) for file in files]
+    weights = [*of_files, *(_Weight(p.size_bytes * f) for p, _, f in pieces)]
+    target_bytes = target_partition_bytes(weights, parallelism)
+    native_target_bytes = _native_target_bytes(of_files, weights, parallelism, _native_bytes_min(files, of_lake))
+    native = [
+        unit
+        for file, path in zip(files, paths, strict=True)
+        if path is not None
+        for unit in split_parquet_file(file, path, of_lake, native_target_bytes, _delete_paths(file, reached))
+    ]
+    hot = [
+        _arrow_split(part, bucket, fraction, are_exact=sources.are_exact)
+        for piece, bucket, fraction in pieces
+        for part in split_large_tasks([piece], int(target_bytes / fraction))
+    ]
+    return SplitPlan(native, hot, target_bytes, native_target_bytes)
+
+
+def _native_target_bytes(
+    of_files: Sequence[_Weight], weights: Sequence[_Weight], parallelism: int, min_bytes: int
+) -> int:
+    """Return the partition size for Spark's own reader: one partition per core for small scans, else about two, so that
+    no core waits long at the end.
+    """
+    share_bytes = sum(weight.size_bytes + OPENING_BYTES for weight in of_files) // parallelism
+    if share_bytes <= _ALONE_BYTES_MAX:
+        return target_partition_bytes(of_files, parallelism, min_bytes=min_bytes, per_core=1)
+    return target_partition_bytes(weights, parallelism, min_bytes=min_bytes)
+
+
+def _native_bytes_min(files: Sequence[ScanFile], fraction: float) -> int:
+    """Return the bytes that make a task of Spark's own reader worth its start. Well-compressed columns hold many rows
+    in few bytes, and one core would get all of them.
+    """
+    num_rows = sum(file.num_rows for file in files)
+    num_bytes = sum(int(file.size_bytes * fraction) + OPENING_BYTES for file in files)
+    return num_bytes * _NATIVE_ROWS_MIN // max(1, num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    weight_bytes: float
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.weight_bytes)
+
+
+def _native_path(
+    file: ScanFile, sources: ScanSources, columns: Sequence[str], reached: FileSystems | None, *, drops_rows: bool
+) -> str | None:
+    """Return the file's URI if Spark's own reader returns exactly the same rows."""
+    assert sources.lake is not None
+    can_drop = drops_rows and file.merge is None and bool(file.own_deletes or not file.position_deletes)
+    if reached is None or not (file.has_rows_as_stored or can_drop):
+        return None
+    if not sources.lake.same_by_name.issuperset(columns):
+        return None
+    if any(reached.uri_of(location) is None for location, _ in file.own_deletes):
+        return None
+    return reached.uri_of(file.location)
+
+
+def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[str, int], ...]:
+    assert reached is not None
+    return tuple((str(reached.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
+
+
+def _arrow_split(piece: ScanTask, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
+    size_bytes = max(1, int(piece.size_bytes * fraction))
+    match piece:
+        case LogScanTask(split) | StartScanTask(split):
+            return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact)
+        case BinlogScanTask(split, _, archived):
+            num_rows = split.num_rows + sum(len(part.offsets) for part in archived)
+            return ArrowSplit(piece, bucket, num_rows, size_bytes, are_exact)
+        case LakeScanTask(split):
+            is_whole = split.is_plain and not piece.has_pending_deletes
+            return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
+        case OffsetsScanTask(_, offsets):
+            return ArrowSplit(piece, bucket, len(offsets), size_bytes, are_exact and piece.snapshot_id is None)
+        case ArchiveScanTask(_, offsets):
+            return ArrowSplit(piece, bucket, len(offsets), size_bytes, are_exact)
+        case KeyedScanTask(_, lake):
+            num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)
+            return ArrowSplit(piece, bucket, num_rows, size_bytes, is_exact=False)
+        case ChangesScanTask():
+            return ArrowSplit(piece, bucket, piece.commits.num_rows, size_bytes, is_exact=False)
+        case ViewScanTask() | FileRowsScanTask() | VersionRowsScanTask():
+            return ArrowSplit(piece, bucket, 1, size_bytes, is_exact=False)
+
+
+def split_parquet_file(
+    file: ScanFile, path: str, fraction: float, target_bytes: int, deletes: tuple[tuple[str, int], ...] = ()
+) -> Iterator[ParquetSplit]:
+    """Yield the whole file, or parts of about the target size, cut between row groups if they are known."""
+    cuts = [0, *_cut_positions(file, int(target_bytes / fraction)), file.size_bytes]
+    deleted_bits = encode_positions(file.deleted_positions) if file.deleted_positions is not None else None
+    for start, end in itertools.pairwise(cuts):
+        size_bytes = max(1, int((end - start) * fraction))
+        num_rows = _rows_before(file, end) - _rows_before(file, start)
+        of_file = file.size_bytes, file.bucket, num_rows, size_bytes, deletes, deleted_bits, file.num_rows
+        yield ParquetSplit(path, start, end - start, *of_file)
+
+
+def encode_positions(positions: OffsetSet) -> str:
+    """Encode positions as a bitmap up to the last position, least significant bit first, deflated, in base64."""
+    bits = np.zeros(positions.range.end, np.bool_)
+    bits[positions.offsets()] = True
+    return base64.b64encode(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), 1)).decode()
+
+
+def _rows_before(file: ScanFile, position: int) -> int:
+    """Estimate the rows before a byte position. The estimates of all parts add up to the file's rows."""
+    return file.num_rows * position // max(1, file.size_bytes)
+
+
+def _cut_positions(file: ScanFile, target_bytes: int) -> list[int]:
+    if file.size_bytes <= target_bytes * 3 // 2:
+        return []
+    if not file.row_group_starts:
+        return list(range(target_bytes, file.size_bytes - target_bytes // 2, target_bytes))
+    cuts: list[int] = []
+    begin = 0
+    for start in sorted(file.row_group_starts)[1:]:
+        if start - begin >= target_bytes:
+            cuts.append(start)
+            begin = start
+    return cuts
+
+
+def log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:
+    """Estimate the requested columns' share of a row's bytes by the widths of their types."""
+    column_bytes = sum(_width_bytes(schema.column(name).type) for name in columns)
+    return max(column_bytes / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
+
+
+def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Sequence[str]) -> float:
+    """Estimate the requested columns' share of the bytes by the column sizes in file metadata."""
+    column_bytes = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
+    total_bytes = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
+    return max(column_bytes / total_bytes, 0.001) if total_bytes else log_fraction(schema, columns)
+
+
+def narrowest_column(schema: TableSchema) -> str:
+    """Return the cheapest column to read if rows are only counted."""
+    return min(schema.columns, key=lambda column: _width_bytes(column.type)).name
+
+
+def _width_bytes(data_type: pa.DataType) -> int:
+    if pa.types.is_nested(data_type):
+        return _NESTED_BYTES
+    try:
+        return max(1, int(data_type.bit_width) // 8)
+    except ValueError:
+        return _TEXT_BYTES
+
+
+BUCKET_SPREAD_MAX = 4
+"""Maximum cores per bucket at which groups of single buckets are accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    native: tuple[tuple[ParquetSplit, ...], ...]
+    hot: tuple[tuple[ArrowSplit, ...], ...]
+    native_buckets: tuple[int | None, ...]
+    hot_buckets: tuple[int | None, ...]
+    is_keyed: bool
+    """Whether every group belongs to one bucket and every bucket has a group, so that Spark can join and aggregate by
+    the key without a shuffle.
+    """
+
+
+def can_be_keyed(
+    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], *, num_buckets: int, parallelism: int
+) -> bool:
+    """Return whether grouping by bucket is possible and uses enough of the cores."""
+    units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
+    if any(unit.bucket is None for unit in units):
+        return False
+    is_small = sum(unit.size_bytes for unit in units) <= TARGET_BYTES_MAX
+    return is_small or num_buckets * BUCKET_SPREAD_MAX >= parallelism
+
+
+def are_of_one_bucket(native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit]) -> bool:
+    """Return whether all splits belong to the same bucket."""
+    units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
+    return len({unit.bucket for unit in units}) <= 1
+
+
+def pack(
+    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], target_bytes: int, native_target_bytes: int
+) -> Groups:
+    """Pack neighbouring splits into groups of about equal size."""
+    native_groups = tuple(tuple(group) for group in pack_neighbours(native, native_target_bytes)) if native else ()
+    hot_groups = tuple(tuple(group) for group in _pack_arrow_splits(hot, target_bytes))
+    return Groups(native_groups, hot_groups, (None,) * len(native_groups), (None,) * len(hot_groups), is_keyed=False)
+
+
+def pack_by_bucket(
+    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], target_bytes: int, num_buckets: int
+) -> Groups:
+    """Pack splits into groups of one bucket each. A bucket without rows gets an empty native group, which starts no
+    Python task.
+    """
+    native_groups: list[tuple[ParquetSplit, ...]] = []
+    hot_groups: list[tuple[ArrowSplit, ...]] = []
+    native_buckets: list[int | None] = []
+    hot_buckets: list[int | None] = []
+    for bucket in range(num_buckets):
+        files = [unit for unit in native if unit.bucket == bucket]
+        pieces = [unit for unit in hot if unit.bucket == bucket]
+        empty: list[list[ParquetSplit]] = [] if pieces else [[]]
+        for files_together in pack_neighbours(files, target_bytes) if files else empty:
+            native_groups.append(tuple(files_together))
+            native_buckets.append(bucket)
+        for pieces_together in _pack_arrow_splits(pieces, target_bytes):
+            hot_groups.append(tuple(pieces_together))
+            hot_buckets.append(bucket)
+    return Groups(tuple(native_groups), tuple(hot_groups), tuple(native_buckets), tuple(hot_buckets), is_keyed=True)
+
+
+def _pack_arrow_splits(hot: Sequence[ArrowSplit], target_bytes: int) -> list[list[ArrowSplit]]:
+    return align_to_changes(pack_neighbours(hot, target_bytes), lambda unit: unit.piece) if hot else []
+
+
+def limit_splits(
+    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], limit: int
+) -> tuple[Sequence[ParquetSplit], Sequence[ArrowSplit]]:
+    """Return the first splits that are certain to hold ``limit`` rows, or all. Splits with an inexact row count do not
+    count.
+    """
+    rows = 0
+    for count, unit in enumerate(native, start=1):
+        rows += unit.num_rows if unit.is_exact else 0
+        if rows >= limit:
+            return native[:count], ()
+    rows = 0
+    for count, unit_ in enumerate(hot, start=1):
+        rows += unit_.num_rows if unit_.is_exact else 0
+        if rows >= limit:
+            return (), hot[:count]
+    return native, hot
+
+
+def groups_to_json(groups: Groups) -> dict[str, Any]:
+    """Return the groups as JSON for Java, without the scan tasks of hot groups."""
+    native, hot = itertools.chain(*groups.native), itertools.chain(*groups.hot)
+    units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
+    return {
+        "native": [
+            {"bucket": bucket, "files": [unit.to_json() for unit in group]}
+            for bucket, group in zip(groups.native_buckets, groups.native, strict=True)
+        ],
+        "hot": [{"bucket": bucket} for bucket in groups.hot_buckets],
+        "rows": sum(unit.num_rows for unit in units),
+        "bytes": sum(unit.size_bytes for unit in units),
+        "keyed": groups.is_keyed,
+    }

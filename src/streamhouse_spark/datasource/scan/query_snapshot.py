@@ -1,0 +1,240 @@
+"""The table state that a query reads: pinned when Spark loads a name, and passed as text to every scan of the query.
+
+A snapshot names a commit of the table or a lake snapshot. All scans of a query therefore see one state, regardless of
+concurrent commits and of the process that plans them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import asdict
+
+from streamhouse_spark.core.concurrency import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.lake.snapshot_history import require_metadata
+from streamhouse_spark.lake.types import LakeValidators
+from streamhouse_spark.log.history import state_at
+from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.read_snapshot import take_snapshot_as_of
+from streamhouse_spark.read.time_travel import state_as_of, table_as_of, with_schema
+from streamhouse_spark.table.system_views import CHANGELOG, LAKE, open_view
+from streamhouse_spark.table.versioning.tags import resolve_version
+from streamhouse_spark.table_handle import TableHandle
+from streamhouse_spark.warehouse.process_cache import Connection
+
+_STATES_MAX = 16
+CHANGES = "changes"
+"""Stands in place of a suffix: the changes of a commit range. No table name has this suffix."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySnapshot:
+    table: str
+    """The table's name, without suffix."""
+    uuid: str
+    suffix: str | None
+    commit: int
+    """Commit of the log state whose schema is read."""
+    is_chosen: bool = False
+    """Whether the user chose the state with VERSION or TIMESTAMP AS OF, so that no other state may replace it."""
+    as_of_ms: int | None = None
+    lake_snapshot: int | None = None
+    """With suffix ``lake``: the snapshot id, or None if the lake had no snapshot."""
+    is_rewritten: bool = False
+    """Whether an UPDATE, DELETE or MERGE reads the table to write it."""
+    attempt: str | None = None
+    """Attempt of the commit's record. A table restored from a backup has another attempt at this number."""
+    first: int = 0
+    """With suffix ``changes``: the first commit."""
+    last: int = 0
+    """With suffix ``changes``: the last commit. The range is empty if it is below ``first``."""
+    is_open: bool = False
+    """With suffix ``changes``: whether a stream continues after the last commit."""
+    schema_id: int | None = None
+    """With suffix ``changes``: the schema of a stream. Without suffix: the schema as of ``as_of_ms``."""
+    after_us: int | None = None
+    """With suffix ``changes``: the displayed time of the commit before ``first``, for streams."""
+    is_former: bool = False
+    """Whether the table was replaced since, and is read as of a time before the replacement."""
+    is_net: bool = False
+    """With suffix ``changes``: whether rows of a log table that these commits both add and remove are omitted."""
+
+    @property
+    def name(self) -> str:
+        if self.suffix == CHANGES:
+            return f"{self.table} CHANGES"
+        return self.table if self.suffix is None else f"{self.table}${self.suffix}"
+
+    @property
+    def version(self) -> str:
+        """A text that changes whenever the rows of the snapshot may have changed."""
+        return f"{self.commit}" if self.suffix != LAKE else f"{self.commit}-{self.lake_snapshot}"
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> QuerySnapshot:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLakeSnapshot:
+    """The latest lake snapshot, read together with the table's state."""
+
+    location: str
+    snapshot: int | None
+    """None if the lake has no snapshot yet."""
+    validators: LakeValidators | None
+    """The objects that show the next change of the lake."""
+
+
+def read_lake_snapshot(table: TableHandle) -> CachedLakeSnapshot | None:
+    """Read the latest lake snapshot, or return None if the table's last read state has no lake."""
+    state = table.state
+    if not state.has_lake:
+        return None
+    lake = table.open_lake(state)
+    with lake.cache_metadata_for_round():
+        newest, marks = lake.newest(), lake.marks()
+    require_metadata(state, lake, newest)
+    return CachedLakeSnapshot(state.lake_location, None if newest is None else newest.id, marks)
+
+
+def take_query_snapshot(
+    table: TableHandle,
+    suffix: str | None,
+    version: str | None,
+    timestamp_us: int | None,
+    lake_snapshot: CachedLakeSnapshot | None = None,
+) -> QuerySnapshot:
+    """Pin the table's last read state for a name. ``lake_snapshot`` is the latest lake snapshot if it was read already.
+
+    Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an invalid version, and
+    `SnapshotExpiredError` or `OffsetsTrimmedError` for a version that is no longer retained.
+    """
+    name = table.name if suffix is None else f"{table.name}${suffix}"
+    as_of_ms = None if timestamp_us is None else timestamp_us // 1000
+    chosen = version is not None or as_of_ms is not None
+    state = table.state
+    schema_id = None
+    if suffix == LAKE:
+        open_view(table, suffix)
+        is_cached = lake_snapshot is not None and not chosen
+        snapshot = (
+            lake_snapshot.snapshot if lake_snapshot and is_cached else _resolve_lake_snapshot(table, version, as_of_ms)
+        )
+        pin = QuerySnapshot(
+            table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
+        )
+    elif suffix is not None:
+        if chosen:
+            instead = "endingOffsets or endingTimestamp" if suffix == CHANGELOG else f"it on {table.name}"
+            raise InvalidOptionError(f"{name} has no VERSION or TIMESTAMP AS OF; use {instead}")
+        pin = QuerySnapshot(table.name, table.uuid, suffix, state.version, attempt=state.attempt)
+    else:
+        if version is not None:
+            state = state_at(table.log, table.storage, resolve_version(state, version))
+        source_table = table
+        if as_of_ms is not None:
+            source_table, state = table_as_of(table, state, as_of_ms)
+            state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
+            take_snapshot_as_of(with_schema(state, schema_id), as_of_ms)
+        pin = QuerySnapshot(
+            source_table.name,
+            source_table.uuid,
+            None,
+            state.version,
+            chosen,
+            as_of_ms,
+            attempt=state.attempt,
+            schema_id=schema_id,
+            is_former=source_table is not table,
+        )
+    _STATE_CACHE.put(state)
+    return pin
+
+
+def take_query_snapshot_at(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
+    """Pin the last read state with the columns of a past time. The options of the read hold the time itself."""
+    source_table, state = table_as_of(table, table.state, as_of_ms)
+    state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
+    _STATE_CACHE.put(state)
+    return QuerySnapshot(
+        source_table.name,
+        source_table.uuid,
+        None,
+        state.version,
+        attempt=state.attempt,
+        schema_id=schema_id,
+        is_former=source_table is not table,
+    )
+
+
+def _state_and_schema_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
+    """Return the state by which rows of a past time are read, and the id of their schema."""
+    historical_state = state_as_of(table, state, as_of_ms)
+    return (state if historical_state.version == state.version else historical_state), historical_state.schema_id
+
+
+def _resolve_lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:
+    lake = table.open_lake()
+    if as_of_ms is not None:
+        return lake.snapshot_as_of(as_of_ms).id
+    if version is None:
+        newest = lake.newest()
+        require_metadata(table.state, lake, newest)
+        return None if newest is None else newest.id
+    text = version.strip()
+    return lake.snapshot(int(text)).id if text.isdecimal() else lake.snapshot_by_name(text).id
+
+
+def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableHandle, TableState]:
+    """Open the table and its state at the pinned commit.
+
+    Raises `SnapshotExpiredError` if that state is no longer retained, and `DifferentHistoryError` if the table was
+    restored from a backup since.
+    """
+    table = connection.table_by_uuid(pin.table, pin.uuid)
+    if pin.attempt is not None:
+        table.log.require_history([HistoryPoint(pin.commit, pin.attempt)], f"a query of {pin.name} began")
+    state = _STATE_CACHE.get(pin)
+    if state is None:
+        state = state_at(table.log, table.storage, pin.commit)
+        _STATE_CACHE.put(state)
+    if table.log.state.dropped and not pin.is_former:
+        raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
+    if pin.suffix is None and pin.schema_id is not None:
+        state = with_schema(state, pin.schema_id)
+    return table, state
+
+
+class _StateCache:
+    """LRU cache of the states that this process planned with. States are immutable."""
+
+    def __init__(self) -> None:
+        self._states: OrderedDict[tuple[str, int, str], TableState] = OrderedDict()
+        self._lock = new_lock()
+
+    def put(self, state: TableState) -> None:
+        if state.attempt is None:
+            return  # without an attempt, another history's commit could match
+        with self._lock:
+            self._states[state.table_uuid, state.version, state.attempt] = state
+            while len(self._states) > _STATES_MAX:
+                self._states.popitem(last=False)
+
+    def get(self, pin: QuerySnapshot) -> TableState | None:
+        with self._lock:
+            return self._states.get((pin.uuid, pin.commit, pin.attempt or ""))
+
+
+_STATE_CACHE = _StateCache()
+
+
+def cache_state(state: TableState) -> None:
+    """Cache a state that scans of a query snapshot will need."""
+    _STATE_CACHE.put(state)

@@ -1,0 +1,196 @@
+"""Sources of one scan: the log ranges and lake files that remain after snapshot selection and pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+
+from streamhouse_spark.config.spark_options import ReadOptions
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.datasource.read.changelog import plan_changelog
+from streamhouse_spark.datasource.read.read_target import batch_ranges, require_complete_offsets
+from streamhouse_spark.datasource.scan.catalog_options import reads_range
+from streamhouse_spark.datasource.scan.query_snapshot import CHANGES, QuerySnapshot
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.expressions.predicates import Node
+from streamhouse_spark.log.history import require_kept
+from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.change_feed.planning import plan_changes
+from streamhouse_spark.read.offset_scan import has_lost_rows, plan_binlog_tasks, plan_range_tasks
+from streamhouse_spark.read.read_snapshot import (
+    ReadSnapshot,
+    require_initial_snapshot,
+    require_visible_snapshot,
+    take_latest_snapshot,
+    take_snapshot_as_of,
+)
+from streamhouse_spark.read.scan_planning import Pruning, ScanRequest, ScanSources, plan_scan, prune_tasks, scan_lake
+from streamhouse_spark.read.scan_tasks import (
+    ArchiveScanTask,
+    BinlogScanTask,
+    ChangesScanTask,
+    KeyedScanTask,
+    LogScanTask,
+    OffsetsScanTask,
+    ScanTask,
+    ViewScanTask,
+)
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+from streamhouse_spark.read.time_travel import has_same_columns, state_as_of
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE
+from streamhouse_spark.table_handle import TableHandle
+
+
+@dataclass(frozen=True, slots=True)
+class SparkScanRequest:
+    """Parameters of a scan, from Spark."""
+
+    table: TableHandle
+    state: TableState
+    pin: QuerySnapshot
+    options: ReadOptions
+    columns: tuple[str, ...]
+    """Table columns to read; at least one."""
+    node: Node
+    statistics_of: tuple[str, ...] = ()
+    """Columns whose lake file statistics are needed, in addition to those of the filters."""
+    left_out: list[Segment] = field(default_factory=list, compare=False)
+    """Segments that the filter pruned."""
+    names_rows: bool = False
+    """Whether row ids are read."""
+
+    @property
+    def pruning(self) -> Pruning:
+        return Pruning(self.node, self.left_out)
+
+    @property
+    def scan_request(self) -> ScanRequest:
+        return ScanRequest(self.columns, self.pruning, self.statistics_of, self.names_rows)
+
+
+def plan_sources(request: SparkScanRequest) -> ScanSources:
+    """Return the sources of a scan. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
+    pin, options = request.pin, request.options
+    if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
+        snapshot_id = _lake_snapshot_id(request)
+        require_visible_snapshot(request.state, snapshot_id)
+        lake = (
+            None if snapshot_id is None else scan_lake(request.table, request.state, snapshot_id, request.scan_request)
+        )
+        require_initial_snapshot(request.state, lake.snapshot if lake is not None else None)
+        return replace(_log_sources(request, ()), lake=lake)
+    if pin.suffix == CHANGES:
+        return _changes_sources(request)
+    if pin.suffix == CHANGELOG or reads_range(options):
+        return _range_sources(request)
+    if pin.suffix == BINLOG:
+        return _require_files_exist(request, _log_sources(request, plan_binlog_tasks(request.state), are_exact=False))
+    if pin.suffix is not None:
+        return _log_sources(request, (ViewScanTask(pin.suffix),), are_exact=False)
+    return _union_sources(request)
+
+
+def bucket_of(piece: ScanTask) -> int | None:
+    match piece:
+        case LogScanTask(split) | BinlogScanTask(split):
+            return split.bucket
+        case OffsetsScanTask(bucket, _) | ArchiveScanTask(bucket, _, _):
+            return bucket
+        case KeyedScanTask(bucket):
+            return bucket
+        case ChangesScanTask():
+            return piece.bucket
+    return None
+
+
+def _log_sources(request: SparkScanRequest, pieces: Sequence[ScanTask], *, are_exact: bool = True) -> ScanSources:
+    schema = request.scan_request.schema(request.state)
+    return ScanSources(request.state, schema, pieces=tuple(pieces), are_exact=are_exact)
+
+
+def _union_sources(request: SparkScanRequest) -> ScanSources:
+    as_of_ms = request.options.as_of_timestamp_ms if request.pin.as_of_ms is None else request.pin.as_of_ms
+    if as_of_ms is not None:
+        _require_columns_of(request, as_of_ms)
+        return _snapshot_sources(request, take_snapshot_as_of(request.state, as_of_ms))
+    pin = take_latest_snapshot(request.state)
+    initial_schema = InitialSchema(
+        request.columns,
+        is_chosen=request.pin.is_chosen or pin.lake is None,
+        reader="a query of {name} whose lake snapshot was expired meanwhile",
+        advice="run the query again",
+    )
+    return read_with_fallback(request.table, pin, initial_schema, lambda snapshot: _snapshot_sources(request, snapshot))
+
+
+def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
+    """Require that the name was loaded with the columns of that time. A read option arrives after the columns are
+    fixed.
+    """
+    historical_state = state_as_of(request.table, request.state, as_of_ms)
+    if not has_same_columns(historical_state.schema, request.state.schema):
+        raise SchemaMismatchError(
+            f"{request.pin.name} as of {as_of_ms} ms has the columns {', '.join(historical_state.schema.names)}, and "
+            f"was loaded with those of today, {', '.join(request.state.schema.names)}; in place of the option "
+            "asOfTimestamp use TIMESTAMP AS OF, or the option with format('streamhouse')"
+        )
+
+
+def _snapshot_sources(request: SparkScanRequest, pin: ReadSnapshot) -> ScanSources:
+    return _require_files_exist(request, plan_scan(request.table, pin, request.scan_request))
+
+
+def _require_files_exist(request: SparkScanRequest, sources: ScanSources) -> ScanSources:
+    """Return the sources after checking that no segment of their tasks was deleted since the pinned commit."""
+    segments = [segment for split in _log_splits(sources) for segment in split.segments]
+    require_kept(request.table.log, sources.state, segments)
+    return sources
+
+
+def _log_splits(sources: ScanSources) -> list[LogSplit]:
+    tails = list(sources.keyed.tails) if sources.keyed is not None else []
+    bases = [p.base for p in sources.pieces if isinstance(p, KeyedScanTask) and p.base is not None]
+    logs = (piece.rows if isinstance(piece, ChangesScanTask) else piece for piece in sources.pieces)
+    return [*tails, *bases, *(p.split for p in logs if isinstance(p, LogScanTask | BinlogScanTask))]
+
+
+def _lake_snapshot_id(request: SparkScanRequest) -> int | None:
+    options = request.options
+    if options.as_of_lake_snapshot is not None:
+        return options.as_of_lake_snapshot
+    if options.as_of_timestamp_ms is not None:
+        return request.table.open_lake().snapshot_as_of(options.as_of_timestamp_ms).id
+    return request.pin.lake_snapshot
+
+
+def _changes_sources(request: SparkScanRequest) -> ScanSources:
+    """Return the changes of the pinned range, with the primary key if changes are paired by it."""
+    pin, state, pruning = request.pin, request.state, request.scan_request.pruning
+    plan = plan_changes(request.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
+    key = state.primary_key if any(piece.key for piece in plan.pieces) else ()
+    column_names = {*request.columns, *key}
+    schema = TableSchema(tuple(column for column in state.schema.columns if column.name in column_names))
+    return _require_files_exist(request, ScanSources(plan.state, schema, pieces=plan.pieces, are_exact=False))
+
+
+def _range_sources(request: SparkScanRequest) -> ScanSources:
+    state, options, pruning = request.state, request.options, request.scan_request.pruning
+    if request.pin.suffix == CHANGELOG and has_lost_rows(state):
+        plan = plan_changelog(request.table, state, options)
+        return _require_files_exist(
+            request, ScanSources(plan.state, request.scan_request.schema(state), pieces=plan.pieces, are_exact=False)
+        )
+    if request.pin.suffix != CHANGELOG:
+        require_complete_offsets(state, options)
+    pruned_buckets = pruning.buckets(state)
+    ranges = {
+        b: r
+        for b, r in batch_ranges(state, options, request.table.storage).items()
+        if pruned_buckets is None or b in pruned_buckets
+    }
+    pieces = plan_range_tasks(state, ranges, fail_on_data_loss=options.fail_on_data_loss)
+    sources = _log_sources(request, list(prune_tasks(state, pieces, pruning)), are_exact=options.fail_on_data_loss)
+    return _require_files_exist(request, sources)

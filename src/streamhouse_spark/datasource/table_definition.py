@@ -1,0 +1,158 @@
+"""Properties and partitioning of a table as Spark shows and states them.
+
+DESCRIBE EXTENDED and SHOW TBLPROPERTIES show properties under ``status.``. They cannot be set, and CREATE TABLE ignores
+them, because SHOW CREATE TABLE prints them. The same applies to ``openlineage.``, the names that OpenLineage's Spark
+listener gives the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamhouse_spark.config.table_properties import BUCKET_COUNT_MAX
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import join_names
+from streamhouse_spark.core.paths import NAME_PROPERTY, NAMESPACE_PROPERTY, PROPERTY_PREFIX, dataset_name
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.table_handle import TableHandle, log_url
+
+PROVIDER = "streamhouse"
+SHOWN_PREFIXES = ("status.", PROPERTY_PREFIX)
+"""Prefixes of properties that are shown but cannot be set."""
+
+
+def describe_properties(table: TableHandle) -> dict[str, str]:
+    """Return all shown properties of the last read state, without a store request."""
+    state = table.state
+    shown = {
+        **state.properties,
+        "provider": PROVIDER,
+        "location": log_url(table),
+        "is_managed_location": "true",  # SHOW CREATE TABLE then omits the location
+        **_log_status(state),
+        **_openlineage_names(table),
+    }
+    return {**shown, **_lake_status(table, state)} if state.has_lake else shown
+
+
+def _log_status(state: TableState) -> dict[str, str]:
+    return {
+        "status.uuid": state.table_uuid,
+        "status.commit": str(state.version),
+        "status.buckets": str(state.num_buckets),
+        "status.log.start-offsets": _offsets_json({bucket: log.start for bucket, log in state.buckets.items()}),
+        "status.log.end-offsets": _offsets_json(state.ends),
+    }
+
+
+def _openlineage_names(table: TableHandle) -> dict[str, str]:
+    dataset = dataset_name(table.storage.url, table.name)
+    return {NAMESPACE_PROPERTY: dataset.namespace, NAME_PROPERTY: dataset.name}
+
+
+def _lake_status(table: TableHandle, state: TableState) -> dict[str, str]:
+    return {
+        "status.lake.format": state.parsed.datalake_format,
+        "status.lake.location": f"{table.storage.url}/{state.lake_location}",
+        "status.lake.snapshot": str(state.lake.snapshot_id) if state.lake else "none",
+        "status.lake.offsets": _offsets_json({bucket: state.lake_offset(bucket) for bucket in state.buckets}),
+        "status.lake.lag-rows": str(sum(bucket_lags(state).values())),
+    }
+
+
+def _offsets_json(offsets: Mapping[int, int]) -> str:
+    return json.dumps({str(bucket): offset for bucket, offset in sorted(offsets.items())})
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """``PARTITIONED BY (dt, days(ts), bucket(4, id))``: partition columns and transforms, and the properties of the
+    bucket transform.
+    """
+
+    fields: tuple[str, ...] = ()
+    """Partition fields, as `parse_field` takes them."""
+    properties: Mapping[str, str] | None = None
+
+
+def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
+    """Parse transforms. Raises `InvalidOptionError`, with a remedy, for an unsupported transform."""
+    fields: list[str] = []
+    properties: dict[str, str] = {}
+    for transform in transforms:
+        kind = str(transform["transform"])
+        if kind == "identity":
+            fields.append(_column_name(transform))
+        elif kind == "bucket" and not properties:
+            if not transform["columns"] or len(transform["arguments"]) != 1:
+                raise InvalidOptionError(
+                    f"PARTITIONED BY {_format_transform(transform)}: expected a number and a column, as in "
+                    "bucket(4, id)"
+                )
+            _check_count(transform)
+            properties = {
+                "bucket.num": str(transform["arguments"][0]),
+                "bucket.key": join_names([_column_name(transform, i) for i in range(len(transform["columns"]))]),
+            }
+        elif kind == "bucket":
+            raise InvalidOptionError(
+                f"PARTITIONED BY {_format_transform(transform)}: a table has one bucket key; leave one out"
+            )
+        elif kind == "cluster_by":
+            raise InvalidOptionError(
+                f"CLUSTER BY {_format_transform(transform).removeprefix(kind)}: rows are gathered by buckets; write "
+                "PARTITIONED BY (bucket(4, id)), or set bucket.num and bucket.key"
+            )
+        elif len(transform["columns"]) == 1:
+            arguments = [*map(str, transform.get("arguments") or ()), join_names([_column_name(transform)])]
+            fields.append(f"{kind}({', '.join(arguments)})")
+        else:
+            raise InvalidOptionError(
+                f"PARTITIONED BY {_format_transform(transform)}: found {len(transform['columns'])} columns, expected "
+                "one, as in days(ts) or truncate(4, name)"
+            )
+    return Partitioning(tuple(fields), properties or None)
+
+
+def _check_count(transform: Mapping[str, Any]) -> None:
+    count = transform["arguments"][0]
+    if not str(count).lstrip("-").isdecimal() or not 1 <= int(count) <= BUCKET_COUNT_MAX:
+        raise InvalidOptionError(
+            f"PARTITIONED BY {_format_transform(transform)}: found {count} buckets, expected 1 to {BUCKET_COUNT_MAX}"
+        )
+
+
+def _column_name(transform: Mapping[str, Any], place: int = 0) -> str:
+    path = transform["columns"][place]
+    if len(path) != 1:
+        raise InvalidOptionError(
+            f"PARTITIONED BY {_format_transform(transform)}: a field inside a struct cannot partition; make it a column"
+        )
+    return str(path[0])
+
+
+def _format_transform(transform: Mapping[str, Any]) -> str:
+    columns = [".".join(str(part) for part in path) for path in transform.get("columns") or ()]
+    inside = ", ".join([*map(str, transform.get("arguments") or ()), *columns])
+    return f"{transform['transform']}({inside})"
+
+
+def format_partitioning(state: TableState) -> list[dict[str, Any]]:
+    """Return the partitioning of a state in the form that `parse_partitioning` takes."""
+    transforms: list[dict[str, Any]] = [
+        {
+            "transform": field.transform,
+            "columns": [[field.column]],
+            "arguments": [field.width] if field.width else [],
+        }
+        for field in state.parsed.partition_fields
+    ]
+    key = state.parsed.bucket_key
+    if key:
+        columns = [[name] for name in key]
+        transforms.append({"transform": "bucket", "columns": columns, "arguments": [state.num_buckets]})
+    return transforms

@@ -1,0 +1,228 @@
+"""Deletes and rewrites rows of a log table.
+
+A row is identified by its bucket and log offset, or if it has no offset by its lake file and position
+(`read/lake_row_ids.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.core.types import OffsetRange, Transaction, check_transaction
+from streamhouse_spark.dml.validation import require_deletable
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.expressions.filters import Projection, parse_filter
+from streamhouse_spark.log.actions import Action
+from streamhouse_spark.log.commit_reader import has_dropped_rows
+from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, DeleteRows, FileRows, count_rows
+from streamhouse_spark.log.group_commit import CommitResult
+from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.log.staging import StagedRows, make_append_action
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.lake_row_ids import (
+    NO_ROWS,
+    RowLocations,
+    locate_row_ids,
+    require_located,
+    require_same_files,
+    retry_with_relocated_rows,
+    take_read_version,
+)
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
+from streamhouse_spark.read.scan_tasks import LakeScanTask, ScanPlan
+from streamhouse_spark.table_handle import TableHandle
+
+_CONFLICTS_MAX: Final = 20
+"""Retries after other writers deleted some of the same rows."""
+
+
+def delete_matching(table: TableHandle, where: Any, transaction: Transaction | None) -> int:
+    """Delete the rows that match a filter. Returns their number; 0 if the transaction is already stored.
+
+    **Commit point:** the one record that names the rows. Concurrently appended rows are kept. Raises
+    `InvalidOptionError` for a table that does not support deletes by filter, `CommitConflictError` if other writers
+    keep deleting the same rows.
+    """
+    check_transaction(transaction)
+    filter_ = parse_filter(where)
+    if filter_ is None:
+        raise InvalidOptionError("delete(where=None): a condition is needed; truncate() removes all rows")
+    for attempt in range(_CONFLICTS_MAX + 1):
+        table.world.wait_to_retry(attempt)
+        state = table.refresh()
+        require_deletable(state)
+        located = _find_matching_rows(table, take_latest_snapshot(state), Projection.of(state.schema, (), filter_))
+        try:
+            return commit_deletion(table, located.rows, ReadVersion.of(state), transaction, located.files)
+        except CommitConflictError:
+            if attempt == _CONFLICTS_MAX:
+                raise
+    raise AssertionError
+
+
+def commit_deletion(
+    table: TableHandle,
+    rows: Mapping[int, OffsetSet],
+    read: ReadVersion,
+    transaction: Transaction | None = None,
+    files: FileRows = NO_FILE_ROWS,
+) -> int:
+    """Delete the rows at these offsets and file positions in one record, its **commit point**. Returns their number.
+
+    ``read`` is the version in which they were located. Raises `CommitConflictError` if the table was truncated or one
+    of the rows was deleted since: nothing was deleted.
+    """
+
+    def plan(state: TableState, _time_ms: int, base: ReadVersion) -> Sequence[Action]:
+        actions = make_delete_actions(state, rows, base, files)
+        return actions or ((DeleteRows({}),) if transaction is not None else ())
+
+    committed = commit_with_conflict_check(table, rows, read, plan, transaction=transaction)
+    if committed.duplicate_of is not None or committed.state is committed.before:
+        return 0
+    deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
+    return count_rows(deletion.rows) + count_rows(deletion.files) if deletion is not None else 0
+
+
+def commit_rewrite(
+    table: TableHandle,
+    old: RowLocations,
+    staged: StagedRows | None,
+    read: ReadVersion,
+    updated: RowLocations = NO_ROWS,
+) -> TableState:
+    """Delete the old rows and add staged ones in one record, its **commit point**. Returns the state after it.
+
+    ``updated`` are those of the old rows that are replaced, as the record stores. ``read`` is the version in which the
+    rows were read; appends since are allowed. Raises `CommitConflictError` if the table was truncated or altered, one
+    of the rows was deleted or, for a strict ``read``, any row was added since: nothing was written.
+    """
+
+    def plan(state: TableState, time_ms: int, base: ReadVersion) -> Sequence[Action]:
+        if base.is_strict:
+            base.require(state)
+        deletions = tuple(
+            deletion.with_updated(updated.rows, updated.files)
+            for deletion in make_delete_actions(state, old.rows, base, old.files)
+        )
+        if marked is None or not marked.segments:
+            return deletions
+        if sum(deletion.num_rows for deletion in deletions) < old.num_rows:
+            raise changed_since_read_error(state, "rows that it replaces were deleted concurrently")
+        if has_dropped_partitions(state, base):
+            raise changed_since_read_error(state, "a partition was dropped")
+        return (*deletions, make_append_action(state, marked, time_ms))
+
+    marked = _mark_as_rewrite(staged) if staged is not None else None
+    staged_ms = staged.staged_ms if staged is not None else None
+    return commit_with_conflict_check(table, old.rows, read, plan, staged_ms=staged_ms).state
+
+
+def commit_with_conflict_check(
+    table: TableHandle,
+    rows: Mapping[int, OffsetSet],
+    read: ReadVersion,
+    plan: Callable[[TableState, int, ReadVersion], Sequence[Action]],
+    *,
+    transaction: Transaction | None = None,
+    staged_ms: int | None = None,
+) -> CommitResult:
+    """Commit a plan that deletes ``rows`` with `make_delete_actions`, as `CommitLog.commit` does.
+
+    The plan gets the base for conflict detection: ``read`` with the lake snapshots checked since. See
+    `read.lake_row_ids.retry_with_relocated_rows`.
+    """
+
+    def commit(base: ReadVersion) -> CommitResult:
+        return table.log.commit(
+            lambda state, time_ms: plan(state, time_ms, base), transaction=transaction, staged_ms=staged_ms
+        )
+
+    return retry_with_relocated_rows(table, lambda: rows, read, commit)
+
+
+def has_dropped_partitions(state: TableState, read: ReadVersion) -> bool:
+    """Return whether a partition was dropped since a state was read: its rows keep their offsets in the log.
+
+    Lake snapshots then lack more rows than records deleted. Snapshots from before the last truncation are ignored: a
+    state that was read since has none of them, and maybe no other.
+    """
+    pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
+    ids = [pair.snapshot_id for pair in pairs]
+    first = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
+    return any(has_dropped_rows(before, after, state.deleted) for before, after in pairwise(pairs[first:]))
+
+
+def _mark_as_rewrite(staged: StagedRows) -> StagedRows:
+    """Mark the rows as written by an operation that read the table."""
+    pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
+    return replace(staged, segments=tuple(pieces))
+
+
+def make_delete_actions(
+    state: TableState, rows: Mapping[int, OffsetSet], read: ReadVersion, files: FileRows = NO_FILE_ROWS
+) -> tuple[DeleteRows, ...]:
+    """Return the action that deletes rows of a state; none if all of them were trimmed. Pure.
+
+    Raises as `commit_deletion`, and `LakeSnapshotChangedError`, which `retry_with_relocated_rows` handles.
+    """
+    require_not_dropped(state)
+    read.require_same_table(state)
+    require_deletable(state)
+    require_located(state, read, rows)
+    applied_through = read.history.number if read.history is not None else 0
+    newer = any(deletion.is_in_lake and deletion.commit > applied_through for deletion in state.deletions)
+    live_rows = {}
+    for bucket, runs in rows.items():
+        start = state.first_offset(bucket) if state.recorded_lake is not None else state.buckets[bucket].start
+        already_deleted = state.deleted[bucket].common(runs) if bucket in state.deleted else None
+        if already_deleted:
+            raise changed_since_read_error(
+                state, f"the row at offset {already_deleted.range.start} of bucket {bucket} was deleted by another"
+            )
+        if newer and runs.within(OffsetRange(0, state.buckets[bucket].start)):
+            raise changed_since_read_error(
+                state, f"rows of bucket {bucket} were deleted concurrently, and their positions are no longer recorded"
+            )
+        if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
+            live_rows[bucket] = held
+    if files:
+        require_same_files(state, read, files)
+        if newer:
+            raise changed_since_read_error(
+                state, "rows of lake files were deleted concurrently, and their positions are no longer recorded"
+            )
+        return (DeleteRows(live_rows, files, read.lake_snapshot_id),)
+    return (DeleteRows(live_rows),) if live_rows else ()
+
+
+def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> RowLocations:
+    """Find the rows of a read snapshot that match a filter."""
+    read, plan = plan_row_id_read(table, pin, ScanRequest.of(projection))
+    batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
+    ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
+    return locate_row_ids(table, pin.state, read, np.concatenate(ids))
+
+
+def plan_row_id_read(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
+    """Plan a read whose rows `locate_row_ids` will identify, and return its read version.
+
+    The mark of the lake snapshot costs a request and is needed only for rows without offsets. If the plan may have
+    some, the mark is read and the read is planned again after it. Raises as `plan_scan`.
+    """
+    request = replace(request, names_rows=True)
+    read, plan = ReadVersion.of(pin.state), plan_scan(table, pin, request).plan(table)
+    if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.pieces):
+        read = take_read_version(table, pin.state)
+        plan = plan_scan(table, pin, request).plan(table)
+    return read, plan

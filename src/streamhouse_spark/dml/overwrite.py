@@ -1,0 +1,331 @@
+"""Overwrites of a part of a table: the rows of a condition, or of some partitions, in one record.
+
+**Commit point:** the one record that deletes the rows and adds the new ones. The part is determined when the record is
+written: rows of it that were committed before are deleted, whoever wrote them and tiered or not, and later rows are
+kept. So an overwrite never conflicts with other writers; all are serializable. Before the record nothing has changed.
+
+Rows of a log table are deleted by offset. They are located before the commit attempt, which only locates rows that were
+appended since. In a primary-key table deletions and new rows become at most one change per key; see
+`streamhouse_spark.kv.partition_overwrite`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
+from streamhouse_spark.dml.delete import make_delete_actions, plan_row_id_read
+from streamhouse_spark.dml.validation import (
+    condition_filter,
+    limit_to_partitions,
+    require_deletable,
+    require_matching_rows,
+    require_partitioned,
+    require_partitioned_by,
+)
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.expressions.evaluation import mask_of
+from streamhouse_spark.expressions.partition_filter import (
+    OverwriteFilter,
+    OverwriteFilterFactory,
+    PartitionMatches,
+    PartitionOverwriteFilter,
+)
+from streamhouse_spark.log.actions import Action
+from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, FileRows, union_deleted_file_rows
+from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.log.staging import StagedRows
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.lake_row_ids import (
+    OffsetsUnavailableError,
+    RowLocations,
+    locate_row_ids,
+    retry_with_relocated_rows,
+)
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_planning import Pruning, ScanRequest
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+from streamhouse_spark.schema.partitioning import PartitionField
+from streamhouse_spark.schema.row_conversion import is_rereadable
+from streamhouse_spark.table_handle import TableHandle
+from streamhouse_spark.write.log_writer import SCHEMA_CHANGES_MAX, LogTableWriter
+from streamhouse_spark.write.upsert import PrimaryKeyTable
+
+_LOCATE_TRIES_MAX: Final = 3
+"""Times that all rows are located before the commit attempt; after that the attempt itself locates them."""
+
+
+class _RelocateError(Exception):
+    """Raised by a commit attempt if all rows must be located again, because other threads wait for the attempt."""
+
+
+def overwrite(
+    table: TableHandle, log_writer: LogTableWriter, rows: Any, where: Any, transaction: Transaction | None
+) -> BucketOffsets:
+    """Replace all rows, or those that match a filter; see `Table.overwrite`."""
+    check_transaction(transaction)
+    if where is not None:
+        condition = condition_filter(where)
+        if table.state.primary_key:
+            choose = limit_to_partitions(condition, table.state)
+
+            def choosing(fitted: pa.Table) -> OverwriteFilterFactory:
+                require_matching_rows(choose(table.state.schema), fitted, table.name)
+                return choose
+
+            return PrimaryKeyTable(table).upsert(rows, transaction=transaction, choosing=choosing)
+        return _overwrite_rows(table, log_writer, rows, transaction, lambda _state, _rows: condition)
+    if table.state.primary_key:
+        return PrimaryKeyTable(table).upsert(rows, transaction=transaction, overwrite=True)
+    return log_writer.append(rows, transaction, overwrite=True)
+
+
+def overwrite_partitions(
+    table: TableHandle, log_writer: LogTableWriter, rows: Any, transaction: Transaction | None
+) -> BucketOffsets:
+    """Replace the partitions that occur in the rows; see `Table.overwrite_partitions`."""
+
+    def of_rows(state: TableState, fitted: pa.Table) -> OverwriteFilterFactory:
+        choice = PartitionOverwriteFilter.of(fitted, require_partitioned(state))
+        return lambda _schema: choice
+
+    require_partitioned(table.state)
+    if table.state.primary_key:
+        keyed = PrimaryKeyTable(table)
+        return keyed.upsert(rows, transaction=transaction, choosing=lambda fitted: of_rows(table.state, fitted))
+    return _overwrite_rows(table, log_writer, rows, transaction, of_rows, by_partition=True)
+
+
+def truncate_partitions(table: TableHandle, chosen: PartitionMatches) -> None:
+    """Delete the rows of partitions of a log table. **Commit point:** one record."""
+    state, choice = table.refresh(), partition_filter(chosen)
+    staged = StagedRows(table.uuid, state.schema_id, (), table.storage.now_ms())
+    commit_replacement(table, staged, lambda _: choice, None)
+
+
+def partition_filter(chosen: PartitionMatches) -> PartitionOverwriteFilter:
+    """Return a filter of partitions, which all name the same columns."""
+    partitions = pa.concat_tables(
+        pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
+        for match in chosen.matches
+    )
+    return PartitionOverwriteFilter(partitions, tuple(PartitionField(name) for name in partitions.column_names))
+
+
+def _overwrite_rows(
+    table: TableHandle,
+    log_writer: LogTableWriter,
+    rows: Any,
+    transaction: Transaction | None,
+    choosing: Callable[[TableState, pa.Table], OverwriteFilterFactory],
+    *,
+    by_partition: bool = False,
+) -> BucketOffsets:
+    """Stage and commit; retry if the columns or the partitioning changed. ``choosing`` returns the filter for the
+    converted rows.
+    """
+    check_transaction(transaction)
+    for attempt in range(SCHEMA_CHANGES_MAX + 1):
+        state, fitted, missing = log_writer.fit_rows(rows)
+        stager = log_writer.stager(state)
+        fitted = stager.fill_generated(fitted)  # partition columns may be generated
+        require_deletable(state)
+        choose = choosing(state, fitted)
+        require_matching_rows(choose(state.schema), fitted, table.name)
+        staged = stager.stage(fitted, missing)
+        try:
+            fields = state.parsed.partition_fields if by_partition else None
+            return commit_replacement(table, staged, choose, transaction, fields=fields)
+        except CommitConflictError:
+            is_same = table.refresh().schema_id == staged.schema_id
+            if is_same or attempt == SCHEMA_CHANGES_MAX or not is_rereadable(rows):
+                raise
+    raise AssertionError
+
+
+def commit_replacement(
+    table: TableHandle,
+    staged: StagedRows,
+    choose: OverwriteFilterFactory,
+    transaction: Transaction | None,
+    read: ReadVersion | None = None,
+    fields: Sequence[PartitionField] | None = None,
+) -> BucketOffsets:
+    """Replace the selected rows by staged ones in one record, its **commit point**. Returns the offsets of the new
+    rows.
+
+    With ``fields`` whole partitions by these fields are replaced; raises `CommitConflictError` if the partitioning has
+    changed. With ``read``, the version that the new rows were computed from, it also raises `CommitConflictError` if a
+    selected row was added or deleted since. Other errors are those of `Table.append`; then nothing has changed.
+    """
+    for attempt in range(_LOCATE_TRIES_MAX + 1):
+        chosen = OverwriteTarget(table, choose, read, fields=fields, may_locate=attempt == _LOCATE_TRIES_MAX)
+        if find_stored_transaction(table.refresh(), transaction) is None:
+            chosen.locate()
+        try:
+            return chosen.commit_with_relocated_rows(
+                lambda chosen: LogTableWriter(table).commit(staged, transaction=transaction, removing=chosen)
+            )
+        except _RelocateError:
+            continue
+        except OffsetsUnavailableError:
+            if attempt == _LOCATE_TRIES_MAX:
+                raise
+    raise AssertionError
+
+
+class OverwriteTarget:
+    """The selected rows of a log table by offset, brought up to the state of each commit attempt.
+
+    For one commit; not thread-safe.
+    """
+
+    def __init__(
+        self,
+        table: TableHandle,
+        choose: OverwriteFilterFactory,
+        read: ReadVersion | None = None,
+        *,
+        fields: Sequence[PartitionField] | None = None,
+        may_locate: bool,
+    ) -> None:
+        """Target the rows that ``choose`` selects, with ``fields`` those of partitions by these fields.
+
+        With ``may_locate`` a commit attempt may locate all rows, however long that takes.
+        """
+        self._fields = None if fields is None else tuple(fields)
+        self._table = table
+        self._choose = choose
+        self._read = read
+        self._may_locate = may_locate
+        self._state: TableState | None = None
+        self._base: ReadVersion | None = None
+        """The version in which all rows were located, with the lake snapshots checked since."""
+        self._rows: dict[int, OffsetSet] = {}
+        self._files: FileRows = NO_FILE_ROWS
+        """The selected rows without offsets, as the state's lake snapshot has them."""
+
+    def locate(self) -> None:
+        """Locate the rows in the latest state."""
+        self._locate(self._table.refresh())
+
+    def commit_with_relocated_rows(self, commit: Callable[[OverwriteTarget], BucketOffsets]) -> BucketOffsets:
+        """Return the result of a commit of these rows, see `read.lake_row_ids.retry_with_relocated_rows`."""
+
+        def committed(base: ReadVersion) -> BucketOffsets:
+            self._base = base
+            return commit(self)
+
+        base = self._base or ReadVersion.of(self._table.state)
+        return retry_with_relocated_rows(self._table, lambda: self._rows, base, committed)
+
+    def __call__(self, state: TableState) -> Sequence[Action]:
+        """Return the actions that delete the rows of a state. Raises as `make_delete_actions`."""
+        if self._fields is not None:
+            require_partitioned_by(state, self._fields)
+        if self._state is None or not _can_advance(self._state, state, has_files=bool(self._files)):
+            if not self._may_locate:
+                raise _RelocateError
+            self._locate(state)
+        else:
+            self._advance(self._state, state)
+        self._require_unchanged(state)
+        assert self._base is not None
+        base_read = self._base
+        base = replace(
+            ReadVersion.of(state),
+            lake_snapshot_id=base_read.lake_snapshot_id,
+            checked_snapshots=base_read.checked_snapshots,
+        )
+        return make_delete_actions(state, self._rows, base, self._files)
+
+    def _locate(self, state: TableState) -> None:
+        require_deletable(state)
+        initial = InitialSchema(None, reader="a replacement of rows of {name}", advice="run it again")
+        pin, located = read_with_fallback(
+            self._table, take_latest_snapshot(state), initial, lambda pin: (pin, self._locate_in(pin))
+        )
+        self._state, self._base = pin.state, ReadVersion.of(pin.state)
+        self._rows, self._files = dict(located.rows), located.files
+
+    def _advance(self, followed_state: TableState, state: TableState) -> None:
+        """Update the rows to a later state: remove those deleted since, and add those appended since."""
+        ends = {
+            bucket: OffsetRange(followed_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
+        }
+        added = self._locate_in(
+            ReadSnapshot(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets})
+        ).rows
+        for bucket in {*self._rows, *added}:
+            parts = [runs[bucket] for runs in (self._rows, added) if bucket in runs]
+            runs = OffsetSet.union(parts)
+            if bucket in state.deleted:
+                runs = runs.without(state.deleted[bucket])
+            self._rows[bucket] = runs
+        if self._files:
+            deleted_files = union_deleted_file_rows(state.deletions)
+            left = {
+                name: runs.without(deleted_files[name]) if name in deleted_files else runs
+                for name, runs in self._files.items()
+            }
+            self._files = {name: runs for name, runs in left.items() if runs}
+        self._state = state
+
+    def _locate_in(self, pin: ReadSnapshot) -> RowLocations:
+        return locate_rows(self._table, pin, self._choose(pin.state.schema))
+
+    def _require_unchanged(self, state: TableState) -> None:
+        """Raise `CommitConflictError` if selected rows were added, or any rows deleted, since the version that was
+        read.
+        """
+        if (read := self._read) is None:
+            return
+        read.require_same_table(state)
+        for bucket, runs in self._rows.items():
+            if added := runs.within(OffsetRange(read.buckets[bucket][1], state.buckets[bucket].end)):
+                raise changed_since_read_error(
+                    state, f"the row at offset {added.range.start} of bucket {bucket} was added to the part"
+                )
+        applied_through = read.history.number if read.history is not None else 0
+        if deletion := next((d for d in state.deletions if d.commit > applied_through), None):
+            raise changed_since_read_error(state, f"commit {deletion.commit} deleted rows")
+
+
+def _can_advance(followed_state: TableState, state: TableState, *, has_files: bool) -> bool:
+    """Return whether located rows are still valid in a later state, apart from rows appended or deleted since."""
+    if followed_state is state or followed_state.version == state.version:
+        return True
+    if has_files and state.recorded_lake is not followed_state.recorded_lake:
+        return False
+    if state.schema_id != followed_state.schema_id or state.first_offsets != followed_state.first_offsets:
+        return False
+    if (lake := state.recorded_lake) is not followed_state.recorded_lake:
+        before = followed_state.recorded_lake.dropped_rows if followed_state.recorded_lake is not None else 0
+        if lake is None or lake.dropped_rows != before:
+            return False
+    if any(deletion.is_in_lake and deletion.commit > followed_state.version for deletion in state.deletions):
+        return False
+    return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in followed_state.buckets.items())
+
+
+def locate_rows(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> RowLocations:
+    """Locate the selected rows of a read snapshot. Raises `InvalidOptionError` for a row that cannot be identified."""
+    read, plan = plan_row_id_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
+    ids = [np.zeros(0, np.int64)]
+    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
+        chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
+        ids.append(chosen.column(ROW_ID.name).to_numpy())
+    return locate_row_ids(table, pin.state, read, np.concatenate(ids))
+
+
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])

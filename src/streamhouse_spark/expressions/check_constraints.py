@@ -1,0 +1,146 @@
+"""CHECK constraints: named conditions, stored as the table's properties ``table.constraint.<name>``.
+
+A row violates a constraint if the condition is false; null passes, as in SQL. Every writer checks rows in their stored
+form before it stages them, and commits only if no other constraint was added since.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.python_values import to_python
+from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, quote
+from streamhouse_spark.expressions.sql import Part, parse_expression
+from streamhouse_spark.schema.table_schema import TableSchema
+
+CONSTRAINT: Final = "table.constraint."
+_NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
+_SHOWN_COLUMNS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A constraint: its name, SQL text, and the text parsed for a schema."""
+
+    name: str
+    text: str
+    condition: Part
+
+    def find_violations(self, rows: pa.Table | pa.RecordBatch) -> Any:
+        """Return for each row whether the condition is false, null if it is null.
+
+        A row for which a number in the condition overflows violates the constraint, as it is an error in Spark.
+        """
+        try:
+            return self.is_false(rows)
+        except pa.ArrowInvalid:
+            if rows.num_rows == 1:
+                return pa.array([True])
+            middle = rows.num_rows // 2
+            halves = (self.find_violations(half) for half in (rows.slice(0, middle), rows.slice(middle)))
+            return pa.chunked_array(
+                [chunk for half in halves for chunk in getattr(half, "chunks", [half])], type=pa.bool_()
+            )
+
+    def is_false(self, rows: pa.Table | pa.RecordBatch) -> Any:
+        """Return for each row whether the condition is false. Raises ``pa.ArrowInvalid`` if a number overflows."""
+        from streamhouse_spark.expressions.evaluation import evaluate
+
+        return pc.invert(evaluate(self.condition, rows))
+
+
+def parse_checks(properties: Mapping[str, str], schema: TableSchema) -> tuple[Check, ...]:
+    """Parse the constraints from the properties of a table with this schema.
+
+    Raises `InvalidOptionError` for duplicate names, case-insensitively, and for a text that is not a condition over the
+    columns.
+    """
+    checks: dict[str, Check] = {}
+    for key, text in properties.items():
+        if not key.startswith(CONSTRAINT):
+            continue
+        name = check_constraint_name(key)
+        if name.casefold() in checks:
+            raise InvalidOptionError(
+                f"the table has a constraint '{checks[name.casefold()].name}' already; choose another name "
+                f"than '{name}'"
+            )
+        condition = parse_expression(text, schema, f"constraint '{name}' CHECK")
+        if condition.type != pa.bool_():
+            raise InvalidOptionError(
+                f"constraint '{name}' CHECK ({text}) is not a condition; compare it with something"
+            )
+        checks[name.casefold()] = Check(name, text, condition)
+    return tuple(checks.values())
+
+
+def check_constraint_name(key: str) -> str:
+    """Return the name in a constraint's property. Raises `InvalidOptionError` for an invalid one."""
+    name = key.removeprefix(CONSTRAINT)
+    if _NAME.fullmatch(name) is None:
+        raise InvalidOptionError(
+            f"a constraint has the name {quote(name)}, expected up to 128 letters, digits, _ and -, a letter first"
+        )
+    return name
+
+
+def find_constraint_property(properties: Mapping[str, str], name: str) -> str | None:
+    """Return the property of the constraint with this name, case-insensitively, or None."""
+    folded_key = (CONSTRAINT + name).casefold()
+    return next((key for key in properties if key.casefold() == folded_key), None)
+
+
+def require_constraints(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch, table: str) -> None:
+    """Raise `ConstraintViolatedError` if a condition is false for a row to be written."""
+    if not rows.num_rows:
+        return
+    for check in checks:
+        breaches = ViolationCounter(check)
+        breaches.look(rows)
+        breaches.require_none(f"for {table}", "correct these rows or leave them out")
+
+
+class ViolationCounter:
+    """Counts the rows that violate a constraint, and keeps the first one."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._count = 0
+        self._num_rows = 0
+        self._example = ""
+
+    def look(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Check more rows."""
+        self._num_rows += rows.num_rows
+        breach = self._check.find_violations(rows)
+        if not pc.any(breach).as_py():
+            return
+        self._count += pc.sum(breach).as_py()
+        if not self._example:
+            row = rows.slice(pc.index(breach, True).as_py(), 1)
+            columns = self._check.condition.columns()
+            names = [name for name in rows.schema.names if name in columns][:_SHOWN_COLUMNS]
+            self._example = ", ".join(f"{name} = {quote(to_python(row.column(name)[0]))}" for name in names)
+            try:
+                self._check.is_false(row)
+            except pa.ArrowInvalid as error:
+                self._example += f" (a number is too large for its type: {error})"
+
+    def require_none(self, where: str, advice: str) -> None:
+        """Raise `ConstraintViolatedError` with the number of violations and the first one."""
+        if self._count:
+            raise ConstraintViolatedError(
+                f"{self._count} of {self._num_rows} rows {where} are in breach of constraint '{self._check.name}' "
+                f"CHECK ({self._check.text}), such as {self._example}; nothing was written, {advice}"
+            )
+
+
+def has_constraints(properties: Iterable[str]) -> bool:
+    """Return whether the property names include constraints."""
+    return any(name.startswith(CONSTRAINT) for name in properties)

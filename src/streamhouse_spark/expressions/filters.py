@@ -1,0 +1,519 @@
+"""Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
+
+An expression means the same as in Arrow. Predicates guarantee more: column names are case-insensitive, and null equals
+nothing, as in SQL. Integers and decimals are compared exactly with numbers of any type, while Arrow miscompares
+decimals of different scales and does not compare large integers with floats; next to a decimal, a float has its decimal
+notation's value. Dates and timestamps compare as integers of any size, and those beyond Python's range are given as
+Arrow scalars.
+
+Projection of a read: the columns to read, the filters to apply, and the columns of the result.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import numbers
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.arrow_rows import select_matching_rows
+from streamhouse_spark.core.concurrency import cached_property
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import find_nearest
+from streamhouse_spark.core.python_values import scalar_to_ticks
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
+from streamhouse_spark.expressions.evaluation import RowMask, mask_of
+from streamhouse_spark.expressions.predicates import (
+    ALWAYS_TRUE,
+    ANYTHING,
+    FALSE,
+    NULL,
+    UNKNOWN,
+    And,
+    Bounds,
+    Compare,
+    In,
+    IsNull,
+    Node,
+    Not,
+    OfNumbers,
+    family_of,
+)
+from streamhouse_spark.schema.table_schema import TableSchema
+
+Predicate = tuple[str, str, Any]
+
+_COMPARISONS: Mapping[str, Callable[[pc.Expression, Any], pc.Expression]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_OPERATORS = (*_COMPARISONS, "in", "is null", "not null")
+_ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
+_UNKNOWN_FIELD = re.compile(r"No match for FieldRef\.(?:Name)?\(?([^)\s]+)\)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter as given by the user. `bound` converts it for the columns of a read."""
+
+    expression: pc.Expression | None
+    predicates: tuple[Predicate, ...] = ()
+    columns: tuple[str, ...] | None = None
+    """The columns of the given expression, if the caller knows them; None if unknown."""
+
+    def bound(self, schema: pa.Schema) -> BoundFilter:
+        """Return the filter for rows of this schema: names in its spelling, values compared as its types.
+
+        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
+        """
+        fields = [find_field(schema, name) for name, _, _ in self.predicates]
+        comparisons = [(f, o, _parse_operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
+        terms = [_to_expression(*comparison) for comparison in comparisons]
+        if self.expression is not None:
+            terms.append(self.expression)
+        columns = tuple(f.name for f in fields) if self.expression is None else self.columns
+        node = (
+            And(tuple(_to_node(*comparison) for comparison in comparisons))
+            if self.expression is None
+            else ArrowFilter(self.expression, schema)
+        )
+        bound = BoundFilter(reduce(operator.and_, terms), node, columns)
+        _check(bound.expression, schema)
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFilter:
+    expression: pc.Expression
+    node: Node
+    """Predicate that all matching rows satisfy, for skipping files and segments."""
+    columns: tuple[str, ...] | None = None
+    """The columns that it needs; None if unknown."""
+
+
+def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter | None:
+    """Parse an expression, or a list of (column, operator, value). Raises `InvalidOptionError` for anything else."""
+    if value is None or isinstance(value, Filter):
+        return value
+    if isinstance(value, pc.Expression):
+        return Filter(value)
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable) or not getattr(value, "ndim", 1):
+        _refuse(value)
+    predicates = tuple(_parse_term(item) for item in value)
+    return Filter(None, predicates) if predicates else None
+
+
+def find_field(schema: pa.Schema, name: str) -> pa.Field:
+    """Return the field with that name, case-insensitively. Raises `SchemaMismatchError` with the nearest name."""
+    for field in schema:
+        if field.name == name or field.name.casefold() == str(name).casefold():
+            return field
+    nearest_name = find_nearest(str(name), schema.names)
+    hint = f"; did you mean '{nearest_name}'?" if nearest_name else ";"
+    listed = ", ".join(schema.names[:30]) + (", …" if len(schema.names) > 30 else "")
+    raise SchemaMismatchError(f"there is no column '{name}'{hint} The columns are {listed}")
+
+
+def _parse_term(item: Any) -> Predicate:
+    match item:
+        case (str() as column, str() as name, value):
+            folded = "=" if name == "==" else name.lower()
+            if isinstance(item, tuple) and folded in _OPERATORS:
+                return column, folded, value
+    _refuse(item)
+
+
+def _refuse(item: Any) -> NoReturn:
+    raise InvalidOptionError(
+        f"filter {quote(item)}: expected a list of (column, operator, value) with an operator of "
+        f"{', '.join(_OPERATORS)}, "
+        "or a pyarrow.compute expression",
+    )
+
+
+def _to_expression(field: pa.Field, name: str, value: Any) -> pc.Expression:
+    """Return the predicate as an expression over a column of this type."""
+    column = pc.field(field.name)
+    if name == "is null":
+        return column.is_null()
+    if name == "not null":
+        return column.is_valid()
+    if name != "in" and (number := _exact(value, field.type)) is not None:
+        return _exact_comparison(column, field.type, name, number)
+    if pa.types.is_timestamp(field.type) and _is_time(value):
+        _to_member(field, value)  # Arrow rejects zoned against plain times only when it reads rows
+    try:
+        if name == "in":
+            members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
+            return column.isin(pa.array([m for m in members if m is not None], field.type))
+        return _COMPARISONS[name](column, value)
+    except _ARROW_ERRORS as error:
+        raise InvalidOptionError(
+            f"filter ({field.name!r}, {name!r}, {quote(value)}): {error}; give another value"
+        ) from error
+
+
+def _parse_members(column: str, value: Any) -> list[Any]:
+    if isinstance(value, pa.Array | pa.ChunkedArray) and not pa.types.is_temporal(value.type):
+        value = value.to_pylist()
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidOptionError(f"filter ({column!r}, 'in', {quote(value)}): expected a list of values")
+    return [_parse_operand(member) for member in value]
+
+
+def _parse_operand(value: Any) -> Any:
+    """Convert an Arrow scalar to Python, except dates and timestamps, which may be beyond Python's range."""
+    is_plain = isinstance(value, pa.Scalar) and not pa.types.is_temporal(value.type)
+    return value.as_py() if is_plain or (isinstance(value, pa.Scalar) and not value.is_valid) else value
+
+
+def _to_node(field: pa.Field, name: str, value: Any) -> Node:
+    """Return a tree that all rows of the predicate satisfy, with values of the column's type; rounding loses no row.
+
+    Bounds are unreliable for infinities.
+    """
+    kind = field.type
+    if name in ("is null", "not null"):
+        return IsNull(field.name) if name == "is null" else Not(IsNull(field.name))
+    if name == "in":
+        members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
+        non_null = [m for m in members if m is not None]
+        return In(field.name, tuple(non_null), has_null=False) if all(_has_bounds(m) for m in non_null) else UNKNOWN
+    if (number := _exact(value, kind)) is not None:
+        floor = number if number.is_nan() else _floor(number, kind)
+        scalar = None if floor.is_nan() else _number(floor, kind)
+        folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
+        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, scalar_to_ticks(scalar))
+    if pa.types.is_floating(kind):
+        finite = _float(value) if _is_number(value) else None
+        return _compare(field.name, name, finite) if finite is not None and math.isfinite(finite) else UNKNOWN
+    try:
+        return _compare(field.name, name, _to_member(field, value))
+    except InvalidOptionError:  # Arrow may be able to compare them
+        return UNKNOWN
+
+
+def _compare(column: str, name: str, value: Any) -> Node:
+    if name == "!=":
+        return Not(Compare("=", column, value))
+    compared = Compare(name, column, value)
+    return OfNumbers(compared) if isinstance(value, float) else compared
+
+
+def _has_bounds(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """Return whether values of the type are compared as `_exact` numbers."""
+    types = pa.types
+    return any(is_kind(kind) for is_kind in (types.is_integer, types.is_decimal, types.is_date32, types.is_timestamp))
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, dt.datetime) or (isinstance(value, pa.Scalar) and pa.types.is_timestamp(value.type))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real | decimal.Decimal) and not isinstance(value, bool)
+
+
+def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
+    """Return the value as an exact number for a column of this type, or None if it is not a number.
+
+    Next to a decimal, a float has its decimal notation's value. Dates and timestamps are `scalar_to_ticks`.
+    """
+    if pa.types.is_date32(kind):
+        return _days(value)
+    if pa.types.is_timestamp(kind):
+        return _ticks(value, kind)
+    if not _is_exact(kind) or not _is_number(value):
+        return None
+    if isinstance(value, decimal.Decimal):
+        return value
+    if isinstance(value, numbers.Integral):
+        return decimal.Decimal(int(value))
+    return decimal.Decimal(float(value) if pa.types.is_integer(kind) else repr(float(value)))
+
+
+def _days(value: Any) -> decimal.Decimal | None:
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return decimal.Decimal((value - _EPOCH.date()).days)
+    is_date = isinstance(value, pa.Scalar) and pa.types.is_date(value.type)
+    return decimal.Decimal(scalar_to_ticks(value.cast(pa.date32()))) if is_date else None
+
+
+def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
+    """Return a time in units of a timestamp type; None if only one of the two has a zone."""
+    if isinstance(value, dt.datetime):
+        if (value.tzinfo is None) is not (kind.tz is None):
+            return None
+        since_1970 = value - (_EPOCH if value.tzinfo is None else _EPOCH.replace(tzinfo=dt.UTC))
+        nanos = since_1970 // dt.timedelta(microseconds=1) * 1_000 + getattr(
+            value, "nanosecond", 0
+        )  # pandas has nanoseconds
+    elif _is_time(value) and (value.type.tz is None) is (kind.tz is None):
+        nanos = scalar_to_ticks(value) * _UNIT_NANOS[value.type.unit]
+    else:
+        return None
+    return _EXACT.divide(nanos, _UNIT_NANOS[kind.unit])
+
+
+def _float(value: Any) -> float | None:
+    """Return the number as a float; None if it exceeds all floats."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value: decimal.Decimal) -> pc.Expression:
+    if value.is_nan():
+        return column == column if name == "!=" else column != column  # noqa: PLR0124 - null for null
+    floor = _floor(value, kind)
+    scalar = _number(floor, kind)
+    if scalar is None:  # outside the range of the type
+        always = name in (("!=", "<", "<=") if value > 0 else ("!=", ">", ">="))
+        return column == column if always else column != column  # noqa: PLR0124 - null for null
+    if floor == value:
+        return _COMPARISONS[name](column, scalar)
+    match name:
+        case "<" | "<=":
+            return column <= scalar
+        case ">" | ">=":
+            return column > scalar
+        case "=":
+            return column != column  # noqa: PLR0124 - false, and null for null
+    return column == column  # noqa: PLR0124 - true, and null for null
+
+
+_EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added if the value has one
+_UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
+    """Return the largest number of the type's scale that is not greater than the value."""
+    scale = kind.scale if pa.types.is_decimal(kind) else 0
+    exponent = value.as_tuple().exponent
+    if value.adjusted() > 300 or not isinstance(exponent, int) or exponent >= -scale:
+        return value
+    return value.quantize(decimal.Decimal((0, (1,), -scale)), context=_EXACT)
+
+
+def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
+    if value.adjusted() > 40:
+        return None
+    try:
+        return pa.scalar(value if pa.types.is_decimal(kind) else int(value), kind)
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+
+
+def _to_member(field: pa.Field, value: Any) -> Any:
+    """Return the value in the column's type, None if no value of the type equals it; dates and times are
+    `scalar_to_ticks`.
+    """
+    kind, types = field.type, pa.types
+    if _is_exact(kind):
+        number = _exact(value, kind)
+        fits = number is not None
+        if number is not None:
+            is_of_type = number.is_finite() and _floor(number, kind) == number
+            scalar = _number(number, kind) if is_of_type else None
+            value = None if scalar is None else scalar_to_ticks(scalar)
+    elif types.is_floating(kind):
+        fits = _is_number(value)
+        value = _float(value) if fits else None
+        if value is not None and types.is_float32(kind) and not _is_float32(value):
+            value = None
+    else:
+        python_type = {"string": str, "binary": bytes, "bool": bool}.get(str(kind))
+        fits = python_type is not None and isinstance(value, python_type)
+    if not fits:
+        raise InvalidOptionError(
+            f"filter on column '{field.name}' of type {kind}: found a value of type {type(value).__name__}; "
+            "give one of the column's type",
+        )
+    return value
+
+
+def _is_float32(value: float) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(math.isnan(value) or float(np.float32(value)) == value)
+
+
+def _check(expression: pc.Expression, schema: pa.Schema) -> None:
+    """Bind the expression as a read would, so that an invalid one is rejected before anything is read."""
+    import pyarrow.dataset as ds  # imports pandas if installed
+
+    try:
+        ds.dataset(schema.empty_table()).scanner(filter=expression, use_threads=False).to_table()
+    except _ARROW_ERRORS as error:
+        unknown = _UNKNOWN_FIELD.search(str(error))
+        if unknown is not None:
+            find_field(schema, unknown[1])
+        first = str(error).splitlines()[0]
+        raise InvalidOptionError(f"filter {expression}: {first}; compare columns with values of their types") from error
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowFilter:
+    """A `Node` for an opaque Arrow expression, evaluated the way Arrow prunes Parquet row groups.
+
+    Arrow simplifies the expression under the guarantee that the bounds give, if possible to one that is never true.
+    """
+
+    expression: pc.Expression
+    schema: pa.Schema
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        named_bounds = {name: column_bounds for name, column_bounds in bounds.items() if name in self._column_names}
+        guarantee = _make_guarantees(named_bounds, self.schema)
+        return FALSE | NULL if guarantee is not None and self._is_excluded_by(guarantee) else ANYTHING
+
+    def _is_excluded_by(self, guarantee: pc.Expression) -> bool:
+        import pyarrow.dataset as ds  # imports pandas if installed
+
+        file_format = ds.IpcFileFormat()
+        fragment = file_format.make_fragment(pa.py_buffer(b""), partition_expression=guarantee)
+        dataset = ds.FileSystemDataset([fragment], self.schema, file_format)
+        try:
+            return next(iter(dataset.get_fragments(filter=self.expression)), None) is None
+        except pa.ArrowInvalid:  # a bound does not fit the type of the comparison; only pruning needs that cast
+            return False
+
+    def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
+        return None
+
+    def columns(self) -> frozenset[str]:
+        return self._column_names
+
+    @cached_property
+    def _column_names(self) -> frozenset[str]:
+        """Columns whose names occur in the expression's text: all that it references, perhaps more.
+
+        Arrow simplifies comparisons with NaN wrongly, so an expression with NaN does not prune by float columns.
+        """
+        text = str(self.expression)
+        has_nan = "nan" in text.casefold()
+        named = (field for field in self.schema if field.name in text)
+        return frozenset(field.name for field in named if not (has_nan and pa.types.is_floating(field.type)))
+
+
+def _make_guarantees(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expression | None:
+    combined: pc.Expression | None = None
+    for name, column_bounds in bounds.items():
+        index = schema.get_field_index(name)
+        part = _make_guarantee(pc.field(name), column_bounds, schema.field(index).type) if index >= 0 else None
+        if part is not None:
+            combined = part if combined is None else combined & part
+    return combined
+
+
+def _make_guarantee(field: pc.Expression, bounds: Bounds, data_type: pa.DataType) -> pc.Expression | None:
+    """Return the guarantee that bounds give; None without one, such as for NaN, which Arrow cannot express."""
+    if not bounds.may_have_value:
+        return field.is_null()
+    low, high = _to_scalar(bounds.low, data_type), _to_scalar(bounds.high, data_type)
+    if low is None or high is None or bounds.may_be_nan:
+        return None
+    above, below = field >= low, field <= high
+    if bounds.may_be_null:  # repeated for each bound, because Arrow does not look deeper
+        above, below = above | field.is_null(), below | field.is_null()
+    return above & below
+
+
+def _to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar | None:
+    """Return a bound in the column's type; None without a bound, or if it does not fit the type."""
+    if value is None or family_of(data_type) is None:
+        return None
+    if isinstance(value, tuple):
+        is_nan, value = value
+        if is_nan:
+            return None
+    try:
+        return pa.scalar(value, data_type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
+
+
+__all__ = ["Filter", "Projection", "filter_and_project", "parse_filter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """The ``columns`` of the result, and ``read_columns`` (None: all), which include those of the filter."""
+
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    read_columns: tuple[str, ...] | None
+    filter: pc.Expression | None = None
+    node: Node = ALWAYS_TRUE
+    """The filter for skipping files and segments."""
+
+    @classmethod
+    def of(cls, schema: TableSchema, columns: Sequence[str] | None, filter_: Filter | None) -> Projection:
+        """Create the projection of a read.
+
+        Raises `SchemaMismatchError` for an unknown or duplicate column, `InvalidOptionError` for a filter that does not
+        fit the columns' types.
+        """
+        names = schema.names if columns is None else _names(schema.arrow, columns)
+        bound = filter_.bound(schema.arrow) if filter_ is not None else None
+        out = pa.schema([schema.arrow.field(n) for n in names])
+        needed = bound.columns if bound is not None else ()
+        if columns is None or needed is None:
+            read: tuple[str, ...] | None = None  # the columns of an expression are unknown
+        else:
+            read = tuple(dict.fromkeys([*names, *needed])) or schema.names[:1]
+        return cls(out, names, read, bound.expression if bound else None, bound.node if bound else ALWAYS_TRUE)
+
+    @property
+    def mask(self) -> RowMask | None:
+        """The pre-filter for rows."""
+        return mask_of(self.node)
+
+    def finish(self, table: pa.Table) -> pa.Table:
+        """Return the requested columns, in order."""
+        return table if table.schema.equals(self.schema) else table.select(list(self.columns))
+
+    def joined(self, parts: Sequence[pa.Table]) -> pa.Table:
+        """Concatenate finished tables."""
+        if not self.columns:  # Arrow loses the row count of tables without columns
+            return pa.table([pa.nulls(sum(part.num_rows for part in parts))], names=[""]).select([])
+        return pa.concat_tables([self.empty(), *parts])
+
+    def empty(self) -> pa.Table:
+        return self.schema.empty_table()
+
+
+def filter_and_project(rows: pa.Table, columns: Sequence[str] | None, filter_: Filter | None) -> pa.Table:
+    """Filter rows of any schema and return the requested columns. Raises as `Projection.of` does."""
+    names = None if columns is None else _names(rows.schema, columns)
+    if filter_ is not None:
+        rows = select_matching_rows(rows, filter_.bound(rows.schema).expression)
+    return rows if names is None else rows.select(list(names))
+
+
+def _names(schema: pa.Schema, columns: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise InvalidOptionError(f"columns is {columns!r}, expected a list of names")
+    names = tuple(find_field(schema, name).name for name in columns)
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaMismatchError(f"the column '{name}' is asked for twice; name it once")
+    return names

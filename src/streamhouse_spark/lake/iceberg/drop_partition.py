@@ -1,0 +1,182 @@
+"""Partition drops in an Iceberg lake of a log table, in one snapshot with unchanged offsets.
+
+**Commit point:** the metadata version with that snapshot. Every attempt validates that it is based on the snapshot
+whose files were selected; after another commit, files are selected again. Files whose rows were all appended before the
+drop are removed whole. A file that also has later rows, after concurrent tiering or compaction, is rewritten with these
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.transforms import IdentityTransform
+
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
+from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
+from streamhouse_spark.lake.iceberg.position_deletes import row_deletes_of
+from streamhouse_spark.lake.iceberg.scan import own_projection
+from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.iceberg.tiering_commit import (
+    require_shape,
+    require_snapshot_as_planned,
+    require_written,
+    write_context,
+)
+from streamhouse_spark.lake.parquet.copy_on_write import (
+    FilesToDrop,
+    find_files_to_drop,
+    has_external_name,
+    require_tiered,
+    retry_until_committed,
+    rewrite_partial_files,
+)
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
+
+
+def drop_partitions(
+    place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+) -> tuple[LakeDropReport, int | None]:
+    """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
+    return retry_until_committed(
+        place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
+    )
+
+
+def _drop(
+    place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+) -> tuple[LakeDropReport, int | None]:
+    if not dry_run:
+        place.migrate_columns()
+    table = place.find()
+    planned = table.metadata.current_snapshot() if table else None
+    if table is None or planned is None:
+        return LakeDropReport(), None
+    place.require_owner(table.metadata)
+    files_to_drop, deletes = _find_files_to_drop(place, table, planned, chosen, below)
+    report = files_to_drop.report()
+    if not files_to_drop.files or dry_run:
+        return report, None
+    context = write_context(place)
+    file_spec, files = IcebergFileSpec.from_json(context.lake), place.files_at(context.lake["data_location"])
+    how = own_projection(table.metadata, place.spec)
+    added = rewrite_partial_files(files_to_drop.cut, context, file_spec, how, place.files_at, files, place.world.ids)
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        offsets = newest_offsets(metadata, place.spec.table_uuid)
+        require_tiered(metadata.location, offsets.offsets if offsets else {}, below)
+        require_snapshot_as_planned(metadata, planned.snapshot_id)
+        if added:
+            require_shape(metadata, file_spec)
+            require_written(place, metadata, added, file_spec)
+        return _make_change(place, metadata, files_to_drop, deletes, added)
+
+    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    return report, snapshot.snapshot_id
+
+
+def _make_change(
+    place: IcebergTableBinding,
+    metadata: TableMetadata,
+    files_to_drop: FilesToDrop[DataFile],
+    deletes: Sequence[DataFile],
+    added: Sequence[LakeFile],
+) -> Change:
+    offsets = newest_offsets(metadata, place.spec.table_uuid)
+    summary = {}
+    if offsets is not None:
+        rows, without_offsets = (
+            offsets.dropped_rows + files_to_drop.rows,
+            offsets.dropped_without_offsets + files_to_drop.foreign_rows,
+        )
+        owner, history = place.spec.table_uuid, offsets.history
+        text = offsets_text(
+            owner,
+            offsets.offsets,
+            offsets.starts,
+            dropped_rows=rows,
+            history=history,
+            dropped_without_offsets=without_offsets,
+        )
+        summary = {OFFSETS_PROPERTY: text}
+    return Change(
+        Operation.OVERWRITE if added else Operation.DELETE,
+        added=added,
+        removed=sorted(file.file_path for file in files_to_drop.files),
+        removed_deletes=sorted(file.file_path for file in deletes),
+        summary=summary,
+        moves_tag=bool(summary),
+    )
+
+
+def _find_files_to_drop(
+    place: IcebergTableBinding, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
+) -> tuple[FilesToDrop[DataFile], Sequence[DataFile]]:
+    """Return the data files to remove, and the delete files that then apply to no file."""
+    schema, specs = table.metadata.schema(), table.metadata.specs()
+    chosen = chosen.renamed({name: schema.find_field(name, case_sensitive=False).name for name in chosen.columns})
+    deletes: list[DataFile] = []
+
+    def candidates() -> Iterator[tuple[DataFile, LakeSplit]]:
+        for content, file in _list_live_files(table, snapshot):
+            partition = _partition_values(file, specs[file.spec_id], schema)
+            if content == ManifestContent.DELETES:
+                if partition.keys() >= set(chosen.columns) and chosen.holds(partition):
+                    deletes.append(file)
+                continue
+            if missing := [name for name in chosen.columns if name not in partition]:
+                raise LakeMismatchError(
+                    f"lake file {file.file_path} of {table.location()} is not partitioned by {', '.join(missing)}, so "
+                    "it cannot be told which of its rows are to go; rewrite it with the engine that wrote it"
+                )
+            if chosen.holds(partition):
+                yield file, LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
+
+    with lake_metadata(table.location()):
+        files_to_drop = find_files_to_drop(candidates(), place.files_at, place.spec.writers, below)
+    if files_to_drop.cut and deletes:
+        raise LakeMismatchError(
+            f"lake table {table.location()}: rows of {chosen} were deleted one by one, and "
+            f"{files_to_drop.cut[0].split.location} has rows from before and behind this drop; nothing was dropped. "
+            "Drop the partition again: then all of these are from before"
+        )
+    locations = {file.file_path for file in files_to_drop.files}
+    deletes_to_drop = [
+        (file.record_count, row_deletes_of(file)) for file in deletes if row_deletes_of(file) in locations
+    ]
+    num_deleted = sum(count for count, _ in deletes_to_drop)
+    num_foreign = files_to_drop.foreign_rows - sum(
+        count for count, location in deletes_to_drop if location and has_external_name(location)
+    )
+    return replace(
+        files_to_drop, deleted_rows=num_deleted, foreign_rows=num_foreign
+    ), deletes if files_to_drop.is_whole else ()
+
+
+def _list_live_files(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:
+    for manifest in manifests_of(table.io, snapshot):
+        for entry in manifest.fetch_manifest_entry(table.io):
+            yield manifest.content, entry.data_file
+
+
+def _partition_values(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
+    """Return the values of the file's partition columns."""
+    values = {}
+    for position, field in enumerate(spec.fields):
+        name = schema.find_column_name(field.source_id)
+        if isinstance(field.transform, IdentityTransform) and name is not None:
+            values[name] = file.partition[position]
+    return values

@@ -1,0 +1,354 @@
+"""Compaction of a Paimon lake of a log table: merges adjacent small files of a bucket and partition.
+
+Compaction of a primary-key Paimon table: merges all files of a bucket and partition into one sorted run.
+
+Its files are at the last level, with unique keys and no deletes, so that readers which do not merge read them
+correctly. All files of a bucket and partition are rewritten, or none: only then may deletes be left out.
+
+**Commit point:** the snapshot file, as of a round. Every attempt validates that the removed files are still live, and
+that no other file has rows that may be older than theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
+from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
+from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.evolution import paimon_columns
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, encode_field
+from streamhouse_spark.lake.paimon.manifests import FileKey, MetadataReader, key_of, live_entries
+from streamhouse_spark.lake.paimon.merge_tree import (
+    LEVEL_MAX,
+    KeyValueFileSpec,
+    group_files,
+    is_raw,
+    merge_projection,
+    write_key_values,
+)
+from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, own_projection, projection
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.tiering_commit import (
+    carry_offsets,
+    describe_snapshot,
+    offsets_at,
+    require_shape,
+    write_context,
+)
+from streamhouse_spark.lake.parquet.compaction import (
+    COMPACT_FILES_MIN,
+    SPREAD_BYTES_MAX,
+    CompactGroup,
+    Rewritten,
+    RunGroups,
+    StoredFile,
+    limit_to_budget,
+    list_new_files,
+    make_local_runner,
+    merge_group,
+    plan_groups,
+    rewrite_groups,
+)
+from streamhouse_spark.lake.parquet.file_writer import PartitionKey
+from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
+from streamhouse_spark.lake.types import (
+    CompactReport,
+    FieldNames,
+    LakeFile,
+    LakeProjection,
+    LakeSnapshot,
+    LakeSplit,
+    MergedFile,
+    MergedFiles,
+    WriteContext,
+)
+from streamhouse_spark.lake.validation import require_present
+from streamhouse_spark.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask(Portable):
+    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
+
+    context: WriteContext
+    projection: LakeProjection
+
+    def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
+        files = FilesAhead(storage, settings, group.splits())
+        spec = PaimonFileSpec.from_json(self.context.lake)
+        files_written = merge_group(group, self.context, spec, self.projection, files, world.ids)
+        return Rewritten(tuple(files_written), group.num_rows)
+
+
+def compact_log(
+    place: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None = None
+) -> tuple[CompactReport, Snapshot | None]:
+    """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
+
+    **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
+    repeats the offsets. Every attempt validates that all removed files are live, the schema is unchanged, and no rows
+    were deleted.
+    """
+    if not dry_run:
+        place.migrate_columns()
+    table = place.find()
+    if table is None or table.snapshot is None:
+        return CompactReport(), None
+    place.require_owner(table)
+    if table.snapshot.index_manifest is not None:
+        return CompactReport(), None  # rows that another engine deleted could return
+    num_buckets = PaimonFileSpec(table.schema, table.location, place.storage.now_ms()).num_buckets
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    entries = {
+        reader.location(entry): entry
+        for entry in reader.live_entries(table.snapshot)
+        if entry.total_buckets == num_buckets
+    }
+
+    stored = [_stored_file(location, entry) for location, entry in entries.items()]
+    sizes = {file.location: file.size_bytes for file in stored}
+    footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
+    groups = plan_groups(stored, footers, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
+    if not dry_run:
+        groups = list(limit_to_budget(groups, None if run is None else SPREAD_BYTES_MAX))
+    removed = [entries[file.location] for group in groups for file in group.files]
+    rows = sum(group.num_rows for group in groups)
+    if not groups or dry_run:
+        return CompactReport(len(removed), len(groups), rows), None
+    context = write_context(place)
+    spec = PaimonFileSpec.from_json(context.lake)
+    task = RewriteTask(context, own_projection(table, place.spec))
+    run = run or make_local_runner(place.storage, place.settings, place.world)
+    added = list_new_files(rewrite_groups(run, groups, task, table.location))
+    if sum(file.num_rows for file in added) != rows:
+        raise CommitConflictError(
+            f"lake table {table.location}: compaction read a different set of rows than planned; try again"
+        )
+    snapshot = _commit(place, spec, removed, added)
+    return CompactReport(len(removed), len(added), rows), snapshot
+
+
+def _stored_file(location: str, entry: ManifestEntry) -> StoredFile:
+    return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
+
+
+def _commit(
+    place: PaimonTableBinding, spec: PaimonFileSpec, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
+) -> Snapshot:
+    def validated(table: PaimonTable) -> Change:
+        place.require_owner(table)
+        require_shape(place, table, spec)
+        require_present(place.files_at, added)
+        if table.snapshot is None or table.snapshot.index_manifest is not None:
+            raise CommitConflictError(
+                f"lake table {table.location}: another engine deleted rows while files were being merged; try again"
+            )
+        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, table.snapshot))
+
+    return commit_snapshot(place, validated)
+
+
+UNMERGED_SHARE_MIN = 0.1
+"""Share of a bucket and partition's rows in unmerged files that triggers a merge; below it, reads cost little more."""
+UNMERGED_FILES_MAX = 50
+"""Number of unmerged files that are merged even into a large bucket and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedGroup:
+    """All files of one bucket and partition."""
+
+    entries: tuple[ManifestEntry, ...]
+
+    @property
+    def bucket(self) -> int:
+        return int(self.entries[0].bucket)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(entry.file.row_count for entry in self.entries)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(int(entry.file.file_size) for entry in self.entries)
+
+    @property
+    def sequence_end(self) -> int:
+        """End of the sequence numbers of all rows."""
+        return 1 + max(int(entry.file.max_sequence_number) for entry in self.entries)
+
+    def is_worth_it(self, *, purge: bool) -> bool:
+        """Return whether enough of the rows cannot be read directly at the last level; with ``purge`` any suffice."""
+        last_level = max(1, *(entry.file.level for entry in self.entries))
+        unmerged = [entry for entry in self.entries if entry.file.level < last_level or not is_raw(entry)]
+        if purge and unmerged:
+            return True
+        num_unmerged = sum(entry.file.row_count for entry in unmerged)
+        return num_unmerged > UNMERGED_SHARE_MIN * self.num_rows or len(unmerged) >= UNMERGED_FILES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFiles(Portable):
+    """The files of a group, as a task merges them."""
+
+    bucket: int
+    partition: PartitionKey
+    merge: MergedFiles
+
+    @property
+    def num_rows(self) -> int:
+        return sum(file.num_rows for file in self.merge.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.merge.files)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRewriteTask(Portable):
+    """Everything that a process needs to merge and rewrite a group; a `GroupWriter`."""
+
+    context: WriteContext
+    projection: LakeProjection
+    held: Mapping[int, int]
+    """The lake's offsets."""
+
+    def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
+        """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the rows that were
+        planned.
+        """
+        spec = KeyValueFileSpec.from_json(self.context.lake)
+        location = group.merge.files[0].location
+        split = LakeSplit(location, group.size_bytes, group.num_rows, merge=group.merge)
+        files = files_of_group(storage, settings, [split], group.size_bytes, spec.data_location)
+        rows = NewestRows(files, group.merge, self.projection)
+        offsets = OffsetRange(0, self.held.get(group.bucket, 0))
+        batches, ids = rows.batches(), world.ids
+        files_written = write_key_values(
+            self.context, spec, files, ids, group.bucket, offsets, batches, level=LEVEL_MAX
+        )
+        if rows.num_read != group.num_rows or any(file.partition != group.partition for file in files_written):
+            raise CommitConflictError(
+                f"lake table {spec.data_location}: {rows.num_read} rows were read of a bucket and partition that has "
+                f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
+            )
+        return Rewritten(tuple(files_written), rows.num_read)
+
+
+def compact_keyed(
+    place: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+) -> CompactReport:
+    """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if the files changed concurrently."""
+    try:
+        return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
+    except SnapshotExpiredError as error:
+        raise CommitConflictError(f"another process compacted and expired these files; try again ({error})") from error
+
+
+def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool) -> CompactReport:
+    table = place.find()
+    if table is None or table.snapshot is None:
+        return CompactReport()
+    place.require_owner(table)
+    entries = live_entries(place, table)
+    num_buckets = place.spec.num_buckets
+    groups = [
+        KeyedGroup(tuple(members))
+        for (*_, total_buckets), members in group_files(entries).items()
+        if total_buckets == num_buckets
+    ]
+    chosen = [group for group in groups if group.is_worth_it(purge=purge)]
+    removed = [entry for group in chosen for entry in group.entries]
+    if dry_run or not chosen:
+        return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
+    rewriting = _GroupResolver(place, table)
+    run = run or make_local_runner(place.storage, place.settings, place.world)
+    groups_of_files = [rewriting.files_of(group) for group in chosen]
+    added = list_new_files(rewrite_groups(run, groups_of_files, rewriting.task, table.location))
+    limits = {_partition_and_bucket(group.entries[0]): group.sequence_end for group in chosen}
+
+    def validated(newest: PaimonTable) -> Change:
+        place.require_owner(newest)
+        require_shape(place, newest, rewriting.file_spec)
+        _require_untouched(newest.location, live_entries(place, newest), removed, limits)
+        require_present(place.files_at, added)
+        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, newest.snapshot))
+
+    snapshot = commit_snapshot(place, validated)
+    committed: LakeSnapshot = describe_snapshot(place, snapshot)
+    num_rows = sum(file.num_rows for file in added)
+    purged_rows = sum(group.num_rows for group in chosen) - num_rows
+    return CompactReport(len(removed), len(added), num_rows, committed, purged_rows=purged_rows)
+
+
+class _GroupResolver:
+    """Resolves groups for tasks, which write the lake's own columns."""
+
+    def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
+        self._table = table
+        lake = table.schema
+        self._reader = MetadataReader(table, PaimonFiles(place.files))
+        self._by: LakeProjection = merge_projection(key_projection(lake, table, place.spec))
+        how = projection(lake, paimon_columns(lake, place.spec, table.schemas), place.spec.schema, None, None)
+        self.file_spec = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
+        offsets = offsets_at(place, table.snapshot) if table.snapshot else None
+        spec, keys = self.file_spec.to_json(), tuple(lake.primary_keys)
+        context = WriteContext(place.spec.table_uuid, how.schema, place.spec.target_file_bytes, spec, keys)
+        self.task = KeyedRewriteTask(context, how, offsets.offsets if offsets else {})
+
+    def files_of(self, group: KeyedGroup) -> GroupFiles:
+        parts = [
+            MergedFile(self._reader.location(entry), entry.file.file_size, entry.file.row_count, self._names(entry))
+            for entry in sorted(group.entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
+        ]
+        together = MergedFiles(tuple(parts), self._by)
+        return GroupFiles(group.bucket, self._partition_of(group.entries[0]), together)
+
+    def _names(self, entry: ManifestEntry) -> FieldNames:
+        return names_in_file(self._table, self._table.schema, entry, inside=True)
+
+    def _partition_of(self, entry: ManifestEntry) -> PartitionKey:
+        fields = self.file_spec.partition_fields
+        return tuple(encode_field(value, field) for value, field in zip(entry.partition.values, fields, strict=True))
+
+
+def _partition_and_bucket(entry: ManifestEntry) -> tuple[tuple[object, ...], int]:
+    return tuple(entry.partition.values), entry.bucket
+
+
+def _require_untouched(
+    location: str,
+    live: Sequence[ManifestEntry],
+    removed: Sequence[ManifestEntry],
+    limits: dict[tuple[tuple[object, ...], int], int],
+) -> None:
+    """Require that the removed files still exist, and that all other files are newer: otherwise an omitted delete would
+    be lost.
+
+    Raises `CommitConflictError`.
+    """
+    removed_keys: set[FileKey] = {key_of(entry) for entry in removed}
+    missing = removed_keys - {key_of(entry) for entry in live}
+    if missing:
+        raise CommitConflictError(
+            f"lake table {location}: file {min(name for *_, name in missing)} was removed while it was compacted; try "
+            "again"
+        )
+    for entry in live:
+        limit = limits.get(_partition_and_bucket(entry), 0)
+        if key_of(entry) not in removed_keys and entry.file.min_sequence_number < limit:
+            raise CommitConflictError(
+                f"lake table {location}: file {entry.file.file_name} was added while its bucket was compacted, with "
+                f"rows that are not newer (sequence {entry.file.min_sequence_number}, compacted below {limit}); try "
+                "again"
+            )

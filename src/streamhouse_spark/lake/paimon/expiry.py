@@ -1,0 +1,394 @@
+"""Files of a Paimon table that a snapshot, tag or branch still needs.
+
+Tags and branches can only be found by listing, by any engine. Snapshots too, but the latest ones are read one by one
+downwards, so that a stale listing hides none of them.
+
+Expiry of snapshots of a Paimon table, and deletion of the files that only they needed.
+
+**Commit point** for each snapshot: the deletion of its file, oldest first. So a crash leaves contiguous snapshots, as
+every reader of Paimon expects, and orphan files. The files of expired snapshots are deleted after the snapshots, data
+first, so that no visible snapshot misses one.
+
+Removal of orphan files of a Paimon table, left by lost rounds, killed tasks and interrupted expiry.
+
+A slow round could still commit files that look like orphans. So the cleaner first commits an empty snapshot with the
+cutoff time, the grace period ago, and every later snapshot of the package repeats it. A commit whose round was planned
+before the cutoff fails its own validation. A commit validated before loses the number to this snapshot. Only then are
+unneeded files older than the cutoff deleted. **Commit point:** that snapshot; a crash after it leaves fewer orphans for
+the next run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+
+from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.core.concurrency import parallel_map
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    InvalidOptionError,
+    LakeMismatchError,
+    ObjectNotFoundError,
+    SnapshotExpiredError,
+)
+from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot, files_not_before_ms
+from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
+from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, own_time_ms
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
+from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, effective_times_ms
+from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
+from streamhouse_spark.storage.prefetch import ReadsMany, delete_all, map_with_store_concurrency
+
+
+def list_history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+    """Return the contiguous snapshots up to the latest one, oldest first. ``listed`` has the numbers of a listing."""
+    older = [number for number in (place.snapshots.ids() if listed is None else listed) if number < newest.id]
+    read = {s.id: s for s in map_with_store_concurrency(place.storage, place.snapshots.find, older) if s is not None}
+    snapshots = [newest]
+    while snapshots[-1].id > 1 and (
+        below := read.get(snapshots[-1].id - 1) or place.snapshots.find(snapshots[-1].id - 1)
+    ):
+        snapshots.append(below)
+    return snapshots[::-1]
+
+
+def find_strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+    """Return snapshots below a gap, which a delayed writer put after their numbers had expired. They do not count."""
+    below = [number for number in (place.snapshots.ids() if listed is None else listed) if number < oldest.id]
+    return [s for s in map_with_store_concurrency(place.storage, place.snapshots.find, below) if s is not None]
+
+
+def list_tag_and_branch_snapshots(place: PaimonTableBinding) -> list[Snapshot]:
+    """Return the snapshots of tags, and of branches with their tags.
+
+    Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which is not supported.
+    """
+    location, storage = place.spec.location, place.storage
+    looks: list[Callable[[], list[str]]] = [
+        lambda: storage.list_names(f"{location}/changelog/"),
+        lambda: storage.list_names(f"{location}/branch/"),
+        place.snapshots.tags,
+    ]
+    changelogs, branch_names, tags = map_with_store_concurrency(storage, lambda look: look(), looks)
+    if changelogs:
+        raise LakeMismatchError(
+            f"lake table {place.location} has changelogs retained by another engine; expire its snapshots and remove "
+            "orphans with that engine"
+        )
+    branches = [SnapshotManager(storage, f"{location}/branch/{name}") for name in branch_names]
+    of_branches = (branch.find(snapshot_id) for branch in branches for snapshot_id in branch.ids())
+    of_their_tags = (branch.snapshot_of_tag(name) for branch in branches for name in branch.tags())
+    of_tags = map_with_store_concurrency(storage, place.snapshots.snapshot_of_tag, tags)
+    return [snapshot for snapshot in (*of_tags, *of_their_tags, *of_branches) if snapshot is not None]
+
+
+class ReachableFiles:
+    """Finds the files that snapshots need, by location. Reads each manifest once."""
+
+    def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
+        self._place = place
+        self._table = table
+        self._reader = _CachingReader(table, PaimonFiles(place.files))
+        self._locations: dict[FileKey, list[str]] = {}
+
+    def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """Return the needed files. Raises `CommitConflictError` if a snapshot expired concurrently, `CorruptDataError`
+        for damage.
+        """
+        names: set[str] = set()
+        for snapshot in self._prefetch(snapshots):
+            try:
+                names |= self._files_of_snapshot(snapshot)
+            except SnapshotExpiredError as error:
+                raise self._missing_file_error(snapshot, error) from error
+        return names
+
+    def files_of_dropped(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """Return the files of snapshots that nothing needs, as far as their metadata still exists."""
+        names: set[str] = set()
+        for snapshot in self._prefetch(snapshots):
+            try:
+                names |= self._files_of_snapshot(snapshot)
+            except SnapshotExpiredError:
+                continue
+        return names
+
+    def _prefetch(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+        """Return the snapshots, with their metadata prefetched concurrently if the store is remote."""
+        expected = list(snapshots)
+        if isinstance(self._place.storage, ReadsMany):
+            self._reader.expect_all(expected)
+        return expected
+
+    def _files_of_snapshot(self, snapshot: Snapshot) -> set[str]:
+        """Return the lists, manifests and live data files of a snapshot, and the files of its own changelog."""
+        manifests, changelog = self._reader.manifests(snapshot), self._reader.changelog(snapshot)
+        lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.changelog_manifest_list)
+        names = [*filter(None, lists)]
+        for manifest in (*manifests, *changelog):
+            names += [manifest.file_name, *(manifest.extra_files or ())]
+        locations = {f"{self._table.location}/{MANIFEST_FOLDER}/{name}" for name in names}
+        for entry in (*self._reader.remaining_entries(manifests), *self._reader.remaining_entries(changelog)):
+            if entry.kind == ADD:
+                locations.update(self._files(entry))
+        return locations
+
+    def _files(self, entry: ManifestEntry) -> list[str]:
+        key = key_of(entry)
+        if key not in self._locations:  # most snapshots share most files
+            location = self._reader.location(entry)
+            folder = location.rpartition("/")[0]
+            self._locations[key] = [location, *(f"{folder}/{name}" for name in entry.file.extra_files or ())]
+        return self._locations[key]
+
+    def _missing_file_error(
+        self, snapshot: Snapshot, error: SnapshotExpiredError
+    ) -> CommitConflictError | CorruptDataError:
+        where = f"lake table {self._table.location}"
+        if self._place.snapshots.find(snapshot.id) is None:
+            return CommitConflictError(f"{where} changed while its files were listed ({error}); try again")
+        return CorruptDataError(
+            f"{where}: metadata of snapshot {snapshot.id} is missing ({error}), so nothing is deleted; restore it, or "
+            "expire that snapshot with another engine"
+        )
+
+
+class _CachingReader(MetadataReader):
+    """A reader that caches manifests, because snapshots share most of them. Omits file statistics."""
+
+    def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
+        super().__init__(table, files)
+        self._remembered: dict[str, list[ManifestEntry]] = {}
+        self._lists: dict[str, list[ManifestFileMeta]] = {}
+
+    def manifests(self, snapshot: Snapshot | None) -> list[ManifestFileMeta]:
+        name = snapshot.delta_manifest_list if snapshot is not None else ""  # each commit writes its own
+        if name not in self._lists:
+            self._lists[name] = super().manifests(snapshot)
+        return self._lists[name]
+
+    def expect_all(self, snapshots: Sequence[Snapshot]) -> None:
+        """Prefetch the manifest lists of these snapshots, then their manifests. A missing file raises later."""
+        new = [snapshot for snapshot in snapshots if snapshot.delta_manifest_list not in self._lists]
+        lists = [named for snapshot in new for named in manifest_lists(snapshot)]
+        self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
+        sizes: dict[str, int] = {}
+        for snapshot in new:
+            with suppress(SnapshotExpiredError):
+                sizes.update((manifest.file_name, manifest.file_size or 0) for manifest in self.manifests(snapshot))
+        missing = ((name, size_bytes) for name, size_bytes in sizes.items() if name not in self._remembered)
+        self._files.expect((f"{self._folder}/{name}", size_bytes) for name, size_bytes in missing)
+
+    def changelog(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
+        if snapshot.changelog_manifest_list is None:
+            return ()
+        with paimon_metadata(self._table.location):
+            manifests: list[ManifestFileMeta] = ManifestListManager(self._store).read(snapshot.changelog_manifest_list)
+        return manifests
+
+    def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[list[ManifestEntry]]:
+        missing = [manifest for manifest in manifests if manifest.file_name not in self._remembered]
+        for manifest, entries in zip(missing, parallel_map(self.entries, missing), strict=True):
+            self._remembered[manifest.file_name] = entries
+        return [self._remembered[manifest.file_name] for manifest in manifests]
+
+    def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
+        self._expect(manifest.file_name, manifest.file_size)
+        with paimon_metadata(self._table.location):
+            entries: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
+        return entries
+
+
+def expire(
+    place: PaimonTableBinding,
+    rules: Sequence[ExpiryRules],
+    *,
+    dry_run: bool,
+    tagged: Collection[int] = (),
+    claim: Claim | None = None,
+) -> ExpireReport:
+    """Expire snapshots as `LakeTable.expire` does, except those that tags, branches and consumers of any engine need.
+    Snapshots expire in order, so those after a ``tagged`` one stay as well.
+
+    Raises `CommitConflictError` if another process expired the same snapshots concurrently.
+    """
+    table = place.find()
+    if table is None or table.snapshot is None:
+        return ExpireReport()
+    place.require_owner(table)
+    newest = table.snapshot
+    looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: next_consumer_snapshots(place)]
+    listed, consumers = map_with_store_concurrency(place.storage, lambda look: look(), looks)
+    snapshots = list_history(place, newest, listed)
+    cut = max(_first_retained(place, snapshots, rule, [*consumers, *tagged]) for rule in rules)
+    expired = [*find_strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
+    if not expired:
+        return ExpireReport()
+    retained = [snapshot for snapshot in snapshots if snapshot.id >= cut]
+    reach = ReachableFiles(place, table)
+    candidates = reach.files_of_dropped(expired)
+    if not dry_run:
+        reach.needed([*retained, *list_tag_and_branch_snapshots(place)])  # finds damage before anything is deleted
+        if claim is not None:
+            claim([snapshot.id for snapshot in expired], [snapshot.id for snapshot in (*expired, *retained)])
+        place.snapshots.expire([snapshot.id for snapshot in expired], cut)
+    # Tags created from these snapshots until now count; from now on no reader can find the snapshots to tag them.
+    files = _deletion_order(place, candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(place)]))
+    if not dry_run:
+        for _, files_of_depth in groupby(files, key=partial(_depth, place)):
+            delete_all(place.storage, [place.files.key_of(location) for location in files_of_depth])
+    return ExpireReport(tuple(snapshot.id for snapshot in expired), tuple(files))
+
+
+def _first_retained(
+    place: PaimonTableBinding, snapshots: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
+) -> int:
+    """Return the number of the oldest snapshot that stays. Consumers and tags need those in ``waited_for``.
+
+    Snapshots expire from the oldest without gaps. The one with the offsets of the oldest retained one stays too. If
+    none has offsets, all stay, because only the first one proves that there never were any.
+    """
+    newest = snapshots[-1].id
+    limits = [newest - max(rule.last, 1) + 1, newest, *waited_for]
+    now_ms = place.storage.now_ms()
+    times_ms = effective_times_ms([own_time_ms(snapshot) for snapshot in snapshots], now_ms)
+    limits += [s.id for s, time_ms in zip(snapshots, times_ms, strict=True) if now_ms - time_ms < rule.ms][:1]
+    cut = min(limits)
+    carriers = [s.id for s in snapshots if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
+    return int(carriers[-1] if carriers else snapshots[0].id)
+
+
+def next_consumer_snapshots(place: PaimonTableBinding) -> list[int]:
+    """Return the snapshots that consumers have yet to read."""
+    folder = f"{place.spec.location}/consumer/"
+
+    def next_of(name: str) -> int | None:
+        try:
+            return int(json.loads(place.storage.read(folder + name))["nextSnapshot"])
+        except ObjectNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptDataError(
+                f"lake file {folder}{name} does not say which snapshot its consumer reads next ({error}); restore it, "
+                "or delete it where the consumer is no longer needed"
+            ) from error
+
+    next_numbers = map_with_store_concurrency(place.storage, next_of, place.storage.list_names(folder))
+    return [number for number in next_numbers if number is not None]
+
+
+def _deletion_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
+    """Sort data files first, then manifests, then their lists. Leaves out files outside the warehouse, which belong to
+    other engines.
+    """
+    inside = [location for location in locations if place.files.holds(location)]
+    return sorted(inside, key=lambda file: (*_depth(place, file), file))
+
+
+def _depth(place: PaimonTableBinding, file: str) -> tuple[bool, bool]:
+    """Rank data files before manifests before their lists: each is named by files of the next kind."""
+    return file.startswith(f"{place.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file
+
+
+GRACE_MS_MIN = 10 * 60 * 1000
+_METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
+
+
+def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
+    """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
+
+    Returns their keys. Keeps other files of other engines. Raises `InvalidOptionError` for a grace below ten minutes,
+    `CommitConflictError` if the table changed concurrently.
+    """
+    if grace_ms < GRACE_MS_MIN:
+        raise InvalidOptionError(
+            f"grace of {grace_ms} ms: rounds under way need at least {GRACE_MS_MIN} ms; choose more"
+        )
+    table = place.find()
+    if table is None:
+        return []
+    place.require_owner(table)
+    not_before_ms = place.storage.now_ms() - grace_ms
+    looks: list[Callable[[], Collection[str]]] = [
+        lambda: _old_files(place, not_before_ms),
+        partial(_referenced_paths, place, table),
+    ]
+    old, needed = map_with_store_concurrency(place.storage, lambda look: look(), looks)
+    orphans = _exclude(old, needed)
+    if dry_run or not orphans:
+        return orphans
+    _commit_not_before(place, not_before_ms)
+    place.forget_cached_table()
+    table = place.require()
+    if files_not_before_ms(place, table.snapshot) < not_before_ms:
+        raise CommitConflictError(
+            f"lake table {table.location}: another engine replaced the snapshot that stops slow rounds; try again"
+        )
+    orphans = _exclude(old, _referenced_paths(place, table))  # again: a round may have committed before that snapshot
+    delete_all(place.storage, orphans)
+    return orphans
+
+
+def _old_files(place: PaimonTableBinding, not_before_ms: int) -> list[str]:
+    base = f"{place.spec.location}/"
+    listed = (info for info in place.storage.list(base) if info.modified_ms < not_before_ms)
+    return sorted(info.key for info in listed if _may_be_orphan(info.key.removeprefix(base)))
+
+
+def _may_be_orphan(path: str) -> bool:
+    folder, _, name = path.partition("/")
+    if folder == MANIFEST_FOLDER:
+        return name.startswith("manifest-")
+    return folder not in _METADATA_FOLDERS and path.endswith(".parquet")
+
+
+def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]:
+    reach = ReachableFiles(place, table)
+    looks: list[Callable[[], list[Snapshot]]] = [
+        lambda: list_tag_and_branch_snapshots(place),
+        lambda: _list_history(place, table, stray),
+    ]
+    stray: list[Snapshot] = []
+    retained = [
+        snapshot
+        for snapshots_of_look in map_with_store_concurrency(place.storage, lambda look: look(), looks)
+        for snapshot in snapshots_of_look
+    ]
+    needed = reach.needed(retained) | reach.files_of_dropped(stray)
+    return {place.files.key_of(location) for location in needed if place.files.holds(location)}
+
+
+def _list_history(place: PaimonTableBinding, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
+    """Return the snapshots up to the latest one; those below a gap are added to ``stray``."""
+    if table.snapshot is None:
+        return []
+    listed = place.snapshots.ids()
+    snapshots = list_history(place, table.snapshot, listed)
+    stray += find_strays(place, snapshots[0], listed)
+    return snapshots
+
+
+def _exclude(keys: Iterable[str], needed: Collection[str]) -> list[str]:
+    return [key for key in keys if key not in needed]
+
+
+def _commit_not_before(place: PaimonTableBinding, not_before_ms: int) -> None:
+    def validated(table: PaimonTable) -> Change:
+        place.require_owner(table)
+        moment_ms = max(files_not_before_ms(place, table.snapshot), not_before_ms)
+        properties = {**carry_offsets(place, table.snapshot), NOT_BEFORE_PROPERTY: str(moment_ms)}
+        return Change(is_compaction=True, properties=properties)
+
+    commit_snapshot(place, validated)

@@ -1,0 +1,142 @@
+"""The log offsets of a lake snapshot, stored as text in its summary or properties in any format.
+
+Times of lake snapshots, corrected for a clock that was ahead. Pure.
+
+The formats require times that never decrease: engines reject or miss a snapshot with an earlier time than its parent. A
+snapshot after one from the future takes the same time, and stores its own in `TIME_PROPERTY`. Here later, smaller times
+correct one from the future, as with log records. Other engines read the stored times, and retain such snapshots until
+their time comes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Final
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
+from streamhouse_spark.lake.types import NEVER_TRUNCATED
+from streamhouse_spark.log.history_epochs import HistoryPoint
+
+OFFSETS_PROPERTY = "streamhouse-offsets"
+USER_PROPERTY = "commit-user"
+COMMIT_PROPERTY = "streamhouse-commit"
+OFFSETS_VERSION = 1
+TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
+"""Property of the lake table with the uuid of its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeOffsets:
+    offsets: Mapping[int, int]
+    snapshot_id: int
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """First offsets of the table since its last truncation."""
+    dropped_rows: int = 0
+    """Number of rows missing because they were deleted, or their partitions dropped."""
+    history: HistoryPoint | None = None
+    """The log's latest record with rows at the time of tiering; None in older snapshots."""
+    dropped_without_offsets: int = 0
+    """Number of missing rows without offsets, which were dropped with their partition."""
+
+
+def offsets_text(
+    table_uuid: str,
+    offsets: Mapping[int, int],
+    starts: Mapping[int, int] = NEVER_TRUNCATED,
+    *,
+    dropped_rows: int = 0,
+    history: HistoryPoint | None = None,
+    dropped_without_offsets: int = 0,
+) -> str:
+    value: dict[str, object] = {
+        "version": OFFSETS_VERSION,
+        "table_uuid": table_uuid,
+        "offsets": {str(bucket): offset for bucket, offset in sorted(offsets.items())},
+    }
+    if starts:
+        value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
+    if dropped_rows:
+        value["dropped_rows"] = dropped_rows
+    if dropped_without_offsets:
+        value["dropped_others"] = dropped_without_offsets
+    if history is not None:
+        value["history"] = list(history)
+    return json.dumps(value, separators=(",", ":"))
+
+
+def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -> LakeOffsets:
+    """Parse the offsets in a snapshot's property.
+
+    Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` if they are of another table.
+    """
+    where = f"snapshot {snapshot_id} of lake table {location}"
+    try:
+        value = json.loads(text)
+        version, owner = value["version"], value["table_uuid"]
+        offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
+        starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
+        dropped_rows, dropped_without_offsets = (
+            int(value.get("dropped_rows", 0)),
+            int(value.get("dropped_others", 0)),
+        )
+        history = HistoryPoint.from_json(value["history"]) if "history" in value else None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptDataError(
+            f"the offsets of {where} cannot be read: {text[:200]!r}; restore it, "
+            "or rebuild the lake from the log (streamhouse retier)"
+        ) from error
+    if version != OFFSETS_VERSION:
+        raise FormatVersionError(
+            f"the offsets of {where} have format version {version}, this version reads {OFFSETS_VERSION}; "
+            "upgrade streamhouse-spark"
+        )
+    if owner != table_uuid:
+        raise LakeMismatchError(
+            f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
+            "build the lake at another place (streamhouse retier)"
+        )
+    return LakeOffsets(offsets, snapshot_id, starts, dropped_rows, history, dropped_without_offsets)
+
+
+TIME_PROPERTY: Final = "streamhouse-time-ms"
+"""The commit time of a snapshot that had to take a later one."""
+
+
+def next_snapshot_time_ms(now_ms: int, newest_ms: int) -> tuple[int, dict[str, str]]:
+    """Return the time of a snapshot after one of ``newest_ms``, and its property."""
+    return max(now_ms, newest_ms), {TIME_PROPERTY: str(now_ms)} if now_ms < newest_ms else {}
+
+
+def own_ms(timestamp_ms: int, properties: Mapping[str, str]) -> int:
+    """Return the time by the clock of the snapshot's writer."""
+    text = properties.get(TIME_PROPERTY, "")
+    return int(text) if text.isascii() and text.isdigit() else timestamp_ms
+
+
+def latest_ms(own: Sequence[int]) -> list[int]:
+    """Return the latest possible time of each snapshot, from the own times of all in commit order.
+
+    A snapshot was made before its successors.
+    """
+    times = list(own)
+    for place in range(len(times) - 2, -1, -1):
+        times[place] = min(times[place], times[place + 1])
+    return times
+
+
+def effective_times_ms(own: Sequence[int], now_ms: int) -> list[int]:
+    """Return the time from which each snapshot's age counts: its own if that has passed, and never less than an older
+    one's.
+
+    A time from the future becomes the latest possible one. So a fast clock does not retain snapshots forever, and a
+    slow one does not expire them early.
+    """
+    times_ms: list[int] = []
+    for own_time_ms, latest in zip(own, latest_ms(own), strict=True):
+        time_ms = own_time_ms if own_time_ms <= now_ms else latest
+        newest_ms = times_ms[-1] if times_ms and times_ms[-1] <= now_ms else time_ms
+        times_ms.append(max(time_ms, newest_ms))
+    return times_ms

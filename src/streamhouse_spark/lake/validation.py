@@ -1,0 +1,138 @@
+"""Validation of a round inside the lake's commit, in any format.
+
+Duplicates in the lake of a primary-key table: more than one live row of a key.
+
+Only other engines add them. A round removes them when their key changes; compaction removes all of a bucket and
+partition. Both count them and continue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from types import MappingProxyType
+from typing import Final
+
+from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    LakeMismatchError,
+    LakeRolledBackError,
+    ObjectNotFoundError,
+)
+from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.snapshot_properties import LakeOffsets
+from streamhouse_spark.lake.types import LakeFile, same_offsets
+
+NOTHING_ABSENT: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """The rows ``[starts[bucket], ends[bucket])`` of each bucket."""
+
+    starts: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
+    absent: Mapping[int, int] = field(default_factory=dict)
+    """Bucket → number of new rows in no file, because they were deleted before they were written."""
+
+    def __str__(self) -> str:
+        ranges = (f"{b}: [{self.starts.get(b, 0)}, {self.ends.get(b, 0)})" for b in sorted({*self.starts, *self.ends}))
+        return f"offsets {{{', '.join(ranges)}}}"
+
+
+def require_offsets(location: str, offsets: LakeOffsets | None, expected: LogRange) -> None:
+    """Require that the lake holds the same rows, since the same truncation, as when the round was planned.
+
+    Raises `CommitConflictError`, or `LakeRolledBackError` if it holds less.
+    """
+    here = LogRange(offsets.starts, offsets.offsets) if offsets else LogRange()
+    if not same_offsets(here.starts, expected.starts):
+        text = f"lake table {location}: it holds {here}, this round began with {expected}, before a truncation"
+    elif moved := [b for b in sorted({*here.ends, *expected.ends}) if here.ends.get(b, 0) != expected.ends.get(b, 0)]:
+        text = (
+            f"lake table {location}: bucket {moved[0]} is at offset {here.ends.get(moved[0], 0)} in the lake, "
+            f"this round began at {expected.ends.get(moved[0], 0)}"
+        )
+    else:
+        return
+    if _is_below(here.ends, expected.ends) or _is_below(here.starts, expected.starts):
+        raise LakeRolledBackError(
+            f"{text}: the lake was rolled back; roll it forward, or rebuild it (streamhouse retier)"
+        )
+    raise CommitConflictError(f"{text}: another tiering service was faster; try again")
+
+
+def _is_below(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
+    return any(left.get(bucket, 0) < offset for bucket, offset in right.items())
+
+
+def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeFile]) -> None:
+    """Require that the files exist as written. Raises `CommitConflictError`."""
+
+    def check(file: LakeFile) -> None:
+        access = files_at(file.location)
+        try:
+            with access.open_input(file.location) as opened:
+                size_bytes = opened.size()
+        except ObjectNotFoundError as error:
+            raise CommitConflictError(
+                f"lake file {file.location} was deleted before it was committed; tier again"
+            ) from error
+        if size_bytes != file.size_bytes:
+            raise CommitConflictError(
+                f"lake file {file.location} has {size_bytes} bytes, {file.size_bytes} were written; tier again"
+            )
+
+    for _ in parallel_map(check, files, threads_max=THREADS_MAX):
+        pass
+
+
+def require_deletes_resolved(table: str, left: Mapping[int, OffsetSet], foreign: str | None) -> None:
+    """Require that no row of ``left``, still to be deleted, can be in the file ``foreign``, which has no offsets.
+
+    Raises `LakeMismatchError`.
+    """
+    if foreign is not None and any(left.values()):
+        raise LakeMismatchError(
+            f"lake table {table}: rows were deleted that may be in {foreign}, which another engine wrote, so their "
+            "positions are unknown; delete them there with that engine"
+        )
+
+
+def require_dense(
+    files: Sequence[LakeFile],
+    expected: Mapping[int, int],
+    new: Mapping[int, int],
+    absent: Mapping[int, int] = NOTHING_ABSENT,
+) -> None:
+    """Require that each bucket's files add as many rows as its offsets advance beyond ``expected``, minus ``absent``
+    rows.
+    """
+    rows: dict[int, int] = {}
+    for file in files:
+        rows[file.bucket] = rows.get(file.bucket, 0) + file.num_left
+    for bucket in {*rows, *new, *expected}:
+        advance = new.get(bucket, 0) - expected.get(bucket, 0) - absent.get(bucket, 0)
+        if advance != rows.get(bucket, 0):
+            raise InconsistentMetadataError(
+                f"bucket {bucket}: {rows.get(bucket, 0)} rows for an advance of {advance} offsets"
+            )
+
+
+logger = logging.getLogger(__name__)
+
+
+def warn_of_duplicates(table: str, healed_rows: int) -> None:
+    """Log the number of removed duplicates, if any."""
+    if healed_rows:
+        logger.warning(
+            "the lake table of %s had primary keys with several rows, which only other engines add: %d rows were "
+            "removed, so that each key has one; only tiering may add rows there",
+            table,
+            healed_rows,
+        )

@@ -1,0 +1,204 @@
+"""The first record of a log, whose uuid no other process knows yet.
+
+Opening a log on a store with slow requests: starts at a checkpoint, and prefetches the records after it.
+
+The state in the hint saves the round trip for a checkpoint, and most of the records after it. A hint is replaced, so
+after a restore it may be of another history. It counts only if the log has its last record, of the same attempt.
+
+A process that fell far behind skips records in the same way. Once some new records follow its last one, a later
+checkpoint is of the same history, and equals the fold of the records before it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import checkpoint_hint_key, commit_key, manifest_key
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
+from streamhouse_spark.log.checkpoint import (
+    HINT_EVERY,
+    Checkpoint,
+    find_checkpoint,
+    keys_to_open,
+    parse_hint,
+    read_floor_index,
+    read_from,
+    read_hint,
+    read_hinted_state,
+)
+from streamhouse_spark.log.low_watermark import next_floor_keys
+from streamhouse_spark.log.record import Record, decode_attempt, encode_record
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, expect_together
+from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_bytes
+
+
+def put_first_record(storage: Storage, record: Record) -> Record:
+    """Store the first record of a table, and return it as it is stored. Its uuid is new, so there is no race."""
+    uuid = record.table_uuid
+    encoded = encode_record(record, uuid)
+    if encoded.manifest is not None:
+        ensure_stored(storage, manifest_key(uuid, uuid), encoded.manifest)
+    slot_for_bytes(storage, commit_key(uuid, record.number), encoded.data).take(encoded.data).won()
+    return encoded.stored
+
+
+logger = logging.getLogger(__name__)
+
+_FIRST_OF_MANY: Final = 7
+"""Records per log that are prefetched together with the checkpoints of many logs: all records of a log too young for a
+hint, and two more, which show that none is missing. Each request is paid for; with few logs more are prefetched.
+"""
+_FIRST_TOGETHER: Final = 48
+"""Records of all logs together up to which the prefetch takes no longer: that many requests are in flight at once."""
+_BEHIND_HINT: Final = HINT_EVERY + 2
+"""Records that are prefetched together with the last record of a hinted state: those that may follow it, and two more,
+which show that none is missing.
+"""
+_HINT_AFTER: Final = 5
+LEAP_AFTER: Final = 15
+"""New records after which a later checkpoint is looked for. The hint is read together with the last ten of them."""
+LEAP_MIN: Final = 20
+"""Distance of a checkpoint that is worth reading: fewer records take no more round trips."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchedLog:
+    """Prefetched objects of one log, none of them read before ``since_ms`` of boot time."""
+
+    ahead: Prefetch
+    since_ms: int
+
+
+class LogPrefetcher:
+    """Prefetches what opening several logs reads, in three steps for all logs at once.
+
+    The steps are: hints; checkpoints, or the last records of hinted states, with the next records and floors; remaining
+    records. Nothing is prefetched if that saves nothing.
+    """
+
+    def __init__(self, storage: Storage, world: World, table_uuids: Iterable[str]) -> None:
+        self._storage = storage
+        self._since_ms = world.clock.boot_ms()
+        uuids = set(table_uuids) if isinstance(storage, ReadsMany) else ()
+        self._num_first = min(_BEHIND_HINT, max(_FIRST_OF_MANY, _FIRST_TOGETHER // max(1, len(uuids))))
+        self._prefetches = {uuid: Prefetch(storage, self._num_first) for uuid in uuids}
+        self._hints: dict[str, bytes] = {}
+        self._held: dict[str, Checkpoint | None] = {}
+        self._keys: dict[str, tuple[list[str], list[str]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._prefetches)
+
+    def __contains__(self, table_uuid: str) -> bool:
+        return table_uuid in self._prefetches
+
+    def keep(self, table_uuids: Collection[str]) -> None:
+        """Drop all logs but ``table_uuids``."""
+        self._prefetches = {uuid: ahead for uuid, ahead in self._prefetches.items() if uuid in table_uuids}
+
+    def read_hints(self) -> None:
+        expect_together(
+            self._storage, [(ahead, [checkpoint_hint_key(uuid)]) for uuid, ahead in self._prefetches.items()]
+        )
+        for uuid, ahead in self._prefetches.items():
+            hint = self._hints[uuid] = ahead.peek(checkpoint_hint_key(uuid)) or b""
+            held = self._held[uuid] = read_hinted_state(hint, uuid)
+            self._keys[uuid] = _keys_to_open(uuid, hint, held, self._num_first)
+
+    def read_first(self) -> None:
+        expect_together(self._storage, [(ahead, self._keys[uuid][0]) for uuid, ahead in self._prefetches.items()])
+
+    def read_others(self) -> None:
+        following = []
+        for uuid, ahead in self._prefetches.items():
+            first, remaining = self._keys[uuid]
+            is_named = self._held[uuid] is None and parse_hint(self._hints[uuid]) is not None
+            floors = next_floor_keys(uuid, read_floor_index(ahead.peek(first[0]))) if is_named else []
+            if ahead.is_known_absent(first[-1]):
+                remaining = [] if ahead.is_known_absent(first[-2]) else remaining[:1]  # shows that none is missing
+            following.append((ahead, [*floors, *remaining]))
+        expect_together(self._storage, following)
+
+    def prefetched_logs(self) -> dict[str, PrefetchedLog]:
+        """Return the prefetched objects of each log; empty if nothing was prefetched."""
+        return {uuid: PrefetchedLog(ahead, self._since_ms) for uuid, ahead in self._prefetches.items()}
+
+
+def prefetch_logs(storage: Storage, world: World, table_uuids: Iterable[str]) -> dict[str, PrefetchedLog]:
+    """Prefetch all that opening these logs reads. Empty if that saves nothing."""
+    logs = LogPrefetcher(storage, world, table_uuids)
+    for step in (logs.read_hints, logs.read_first, logs.read_others):
+        step()
+    return logs.prefetched_logs()
+
+
+def load_start_state(
+    storage: Storage, table_uuid: str, at_least: int, ahead: Prefetch
+) -> tuple[Checkpoint | None, Sequence[CorruptDataError | FormatVersionError]]:
+    """Return the checkpoint to start at: the state in the hint, or the result of `find_checkpoint`.
+
+    The floors after the one that it knows are read together with the next records.
+    """
+    hint = read_hint(ahead, table_uuid)
+    held = _load_hinted_checkpoint(ahead, table_uuid, hint, at_least)
+    if held is not None:
+        return held, ()
+    checkpoint, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead, hint=hint)
+    ahead.join(next_floor_keys(table_uuid, checkpoint.floor_index if checkpoint is not None else 0))
+    return checkpoint, damaged
+
+
+def _keys_to_open(table_uuid: str, hint: bytes, held: Checkpoint | None, num_first: int) -> tuple[list[str], list[str]]:
+    """Return the keys that an opener reads after the hint: floors, the last record of the hinted state, and the next
+    ones.
+
+    Without a hinted state they are those of `checkpoint.keys_to_open`.
+    """
+    if held is None:
+        return keys_to_open(table_uuid, parse_hint(hint), num_first)
+    floors = next_floor_keys(table_uuid, held.floor_index)
+    (_, *first), remaining = keys_to_open(table_uuid, held.state.version, num_first)
+    return [*floors, commit_key(table_uuid, held.state.version), *first], remaining[: max(0, _BEHIND_HINT - num_first)]
+
+
+def _load_hinted_checkpoint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
+    """Return the state in the hint, at record ``at_least`` or later, if the log has its last record."""
+    held = read_hinted_state(hint, table_uuid)
+    if held is None or held.state.version < at_least:
+        return None
+    key = commit_key(table_uuid, held.state.version)
+    if not ahead.has(key):  # otherwise prefetched together with other logs
+        ahead.expect(_keys_to_open(table_uuid, hint, held, _BEHIND_HINT)[0])
+    with suppress(ObjectNotFoundError, CorruptDataError, FormatVersionError):
+        if decode_attempt(ahead.read(key), key) == held.state.attempt:
+            return held
+    logger.warning("the state in the hint of %s is not of its log at record %d", table_uuid, held.state.version)
+    return None
+
+
+def find_later_checkpoint(ahead: Prefetch, table_uuid: str, num_new: int, version: int) -> Checkpoint | None:
+    """Return a checkpoint far after record ``version``, the last of ``num_new`` new records; None to read on."""
+    if not ahead.is_useful or num_new > LEAP_AFTER:
+        return None
+    if num_new == _HINT_AFTER:
+        ahead.join([checkpoint_hint_key(table_uuid)])
+    if num_new < LEAP_AFTER:
+        return None
+    hint = read_hint(ahead, table_uuid) if ahead.has(checkpoint_hint_key(table_uuid)) else b""
+    if (held := _load_hinted_checkpoint(ahead, table_uuid, hint, version + LEAP_MIN)) is not None:
+        return held
+    number = parse_hint(hint)
+    if number is None or number < version + LEAP_MIN:
+        return None
+    ahead.expect(key for keys in keys_to_open(table_uuid, number, ahead.first) for key in keys)
+    try:
+        return read_from(ahead, table_uuid, number)
+    except (CorruptDataError, FormatVersionError, ObjectNotFoundError) as error:
+        logger.warning("a checkpoint is passed over: %s", error)
+        return None

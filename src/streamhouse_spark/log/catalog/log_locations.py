@@ -1,0 +1,314 @@
+"""Logs that lie in another store than their warehouse: ``table.log.location``.
+
+The log of such a table, all of ``tables/<uuid>/``, has the same keys under another root. In the warehouse,
+``tables/<uuid>/location.json`` names that root. The form of the uuid shows whether that file exists, so that opening
+other tables takes no request. Under the other root, ``tables/<uuid>/owner.json`` names the warehouse and its URL. Only
+that warehouse may write the log: a copy of it names the same root, and would write to the original's logs.
+
+Both objects are put before the table's first record, and stay when the table's files are deleted, like its tombstone.
+Names are pointers in the warehouse. A pointer to such a table has its own format version, which older releases reject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from streamhouse_spark.config.table_properties import LOG_LOCATION
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import (
+    OWNER_NAME,
+    WAREHOUSE_KEY,
+    is_in_log,
+    is_same_place,
+    is_within,
+    location_key,
+    make_placed_uuid,
+    owner_key,
+    parse_placed_uuid,
+    plain_root,
+)
+from streamhouse_spark.errors import CorruptDataError, InvalidOptionError, ObjectNotFoundError, WarehouseMovedError
+from streamhouse_spark.log.catalog.names import read_warehouse_file
+from streamhouse_spark.log.framing import decode_frame, encode_frame
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.put_if_absent import Slot
+from streamhouse_spark.storage.routing import PlacedStorage, make_routing_storage
+
+SETTINGS_PREFIX: Final = "log."
+"""Prefix of settings for the stores of logs: ``log.s3.endpoint``."""
+_FAMILIES: Final = ("s3.", "gcs.", "adls.", "hdfs.", "storage.")
+
+Opener = Callable[[str], Storage]
+
+
+def log_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the stores of logs.
+
+    They are the warehouse's settings. If a kind of store has settings with the prefix ``log.``, only those apply to it,
+    so that credentials of one store are not sent to another. Raises `InvalidOptionError` for a setting of no kind of
+    store.
+    """
+    own = {name.removeprefix(SETTINGS_PREFIX): v for name, v in settings.items() if name.startswith(SETTINGS_PREFIX)}
+    for name in own:
+        if not name.startswith(_FAMILIES):
+            raise InvalidOptionError(
+                f"unknown setting {SETTINGS_PREFIX}{name}: settings under {SETTINGS_PREFIX} must start with "
+                f"{', '.join(_FAMILIES)}"
+            )
+    replaced = tuple(family for family in _FAMILIES if any(name.startswith(family) for name in own))
+    shared = {name: v for name, v in settings.items() if not name.startswith((SETTINGS_PREFIX, *replaced))}
+    return shared | own
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The warehouse that a log belongs to."""
+
+    warehouse_id: str
+    url: str
+    """The URL of the warehouse."""
+    table_uuid: str
+
+    def to_bytes(self) -> bytes:
+        return encode_frame("owner", {"warehouse": self.warehouse_id, "url": self.url, "table": self.table_uuid})
+
+
+def _read_owner(storage: Storage, table_uuid: str) -> _Owner:
+    """Read the owner of a log. Raises `ObjectNotFoundError`, `CorruptDataError`, `FormatVersionError`."""
+    key = owner_key(table_uuid)
+    header = decode_frame("owner", storage.read(key), f"{storage.url}/{key}").header
+    return _Owner(header["warehouse"], header["url"], header["table"])
+
+
+@dataclass(slots=True)
+class _Place:
+    storage: Storage
+    warehouse_id: str
+    is_ours: bool = False
+    """Whether the owner was read, and is this warehouse at this URL."""
+
+
+class LogLocationResolver:
+    """Resolves keys of logs that lie elsewhere to their stores, for `PlacedStorage`. Each location is read once.
+
+    Thread-safe: concurrent reads find the same.
+    """
+
+    def __init__(self, home: Storage, settings: Mapping[str, str], world: World, opener: Opener | None = None) -> None:
+        self._home = home
+        self._settings = dict(settings)
+        self._world = world
+        self._opener = opener
+        self._locations: dict[str, _Place] = {}
+        self._stores: dict[str, Storage] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the settings, which may hold credentials, but no resolved locations."""
+        return LogLocationResolver, (self._home, self._settings, World(), self._opener)
+
+    def place(self, key: str) -> Storage | None:
+        place = self._place_of(key)
+        return place.storage if place is not None else None
+
+    def writable_place(self, key: str) -> Storage | None:
+        """Return the store. Raises `WarehouseMovedError` for a moved warehouse, `CorruptDataError` for a log of another
+        one.
+        """
+        place = self._place_of(key)
+        if place is None:
+            return None
+        if not place.is_ours:
+            self.require_owned(parse_placed_uuid(key) or "")
+        return place.storage
+
+    def look_up(self, keys: Sequence[str]) -> None:
+        uuids = dict.fromkeys(uuid for key in keys if (uuid := parse_placed_uuid(key)) and uuid not in self._locations)
+        if len(uuids) > 1 and isinstance(self._home, ReadsMany):
+            for uuid, data in zip(uuids, self._home.read_many([location_key(u) for u in uuids]), strict=True):
+                if data is not None:
+                    self._keep(uuid, data)
+
+    def is_hidden(self, key: str) -> bool:
+        return key.endswith(f"/{OWNER_NAME}")
+
+    def open(self, url: str) -> Storage:
+        """Return the store at a location. Raises as `storage_for` does."""
+        if url not in self._stores:
+            opened = self._opener(url) if self._opener else storage_for(url, log_settings(self._settings), self._world)
+            self._stores.setdefault(url, opened)
+        return self._stores[url]
+
+    def require_fit(self, text: str) -> Storage:
+        """Return the store at a location that a user chose for a new table's log, after proving that it has
+        put-if-absent.
+
+        Raises `InvalidOptionError`, or `StorageError` for a store that is unreachable or unsuitable.
+        """
+        try:
+            store = self.open(text)
+        except InvalidOptionError as error:
+            raise InvalidOptionError(f"{LOG_LOCATION}: {error}") from error
+        home, url = self._home.url, store.url
+        if is_within(url, home) or is_within(home, url):
+            raise _unusable_location_error(
+                url, f"and the warehouse {home} lie one in the other", "choose a place beside it"
+            )
+        if is_in_log(url):
+            raise _unusable_location_error(
+                url, "lies in the log of a table", "name the folder above tables/, which tables may share"
+            )
+        for name, value in self._settings.items():
+            if name.startswith("lake.") and name.endswith(".warehouse") and (is_within(url, value) or url == value):
+                raise _unusable_location_error(url, f"lies in the lake's place, {name}", "choose a place beside it")
+        if _is_there(store, WAREHOUSE_KEY):
+            raise _unusable_location_error(
+                url, "is a warehouse itself, which would clean up the log", "choose another place"
+            )
+        store.check_writable()
+        return store
+
+    def begin(self, uuid: str, text: str) -> None:
+        """Place the log of a new table at a location. Raises `StorageError` if the outcome is unknown."""
+        store = self.open(text)
+        file = read_warehouse_file(self._home)
+        if file is None:
+            raise CorruptDataError(f"{self._home.url} holds no {WAREHOUSE_KEY} any more; was the warehouse deleted?")
+        header = {"table": uuid, "warehouse": file.id, "url": plain_root(store.url)}
+        where = f"{self._home.url}/{location_key(uuid)}"
+
+        def stored() -> dict[str, str]:
+            return decode_frame("location", self._home.read(location_key(uuid)), where).header
+
+        Slot(self._home, location_key(uuid), stored, header.__eq__).take(encode_frame("location", header)).won()
+        owner = _Owner(file.id, plain_root(self._home.url), uuid)
+        slot = Slot(store, owner_key(uuid), lambda: _read_owner(store, uuid), owner.__eq__)
+        if not slot.take(owner.to_bytes()).won():
+            raise _foreign_location_error(store, uuid)
+        self._locations[uuid] = _Place(store, file.id, is_ours=True)
+
+    def require_owned(self, uuid: str) -> None:
+        """Require that the log belongs to this warehouse, at this URL.
+
+        Raises `WarehouseMovedError`, `CorruptDataError`.
+        """
+        place = self._place(uuid)
+        if place is None:
+            return
+        owner = self._owner(place, uuid)
+        if not is_same_place(owner.url, self._home.url):
+            raise WarehouseMovedError(
+                f"the log of table {uuid} at {place.storage.url} belongs to the warehouse at {owner.url}, which is "
+                f"opened at {self._home.url}: it can be read but not written; if it was moved here, run "
+                f"`streamhouse -w {self._home.url} relocate`; if it is a copy, run "
+                f"`streamhouse -w {self._home.url} relocate --copy`, which copies the log into the warehouse"
+            )
+        place.is_ours = True
+
+    def take_over(self, uuid: str) -> None:
+        """Record the present URL of the moved warehouse as the log's owner."""
+        place = self._place(uuid)
+        if place is not None and not is_same_place((owner := self._owner(place, uuid)).url, self._home.url):
+            moved = _Owner(owner.warehouse_id, plain_root(self._home.url), uuid)
+            place.storage.put(owner_key(uuid), moved.to_bytes())
+
+    def stores(self) -> list[Storage]:
+        """Return the stores of logs that were opened so far."""
+        return list(self._stores.values())
+
+    def _owner(self, place: _Place, uuid: str) -> _Owner:
+        try:
+            owner = _read_owner(place.storage, uuid)
+        except ObjectNotFoundError as error:
+            raise CorruptDataError(
+                f"{place.storage.url}/{owner_key(uuid)} is missing: the log of table {uuid} was deleted or moved by "
+                f"hand; restore {place.storage.url}"
+            ) from error
+        if (owner.warehouse_id, owner.table_uuid) != (place.warehouse_id, uuid):
+            raise _foreign_location_error(place.storage, uuid)
+        return owner
+
+    def _place_of(self, key: str) -> _Place | None:
+        uuid = parse_placed_uuid(key)
+        return self._place(uuid) if uuid is not None else None
+
+    def _place(self, uuid: str) -> _Place | None:
+        if uuid not in self._locations:
+            try:
+                data = self._home.read(location_key(uuid))
+            except ObjectNotFoundError:
+                return None
+            self._keep(uuid, data)
+        return self._locations[uuid]
+
+    def _keep(self, uuid: str, data: bytes) -> None:
+        header = decode_frame("location", data, f"{self._home.url}/{location_key(uuid)}").header
+        if header["table"] != uuid:
+            raise CorruptDataError(f"{self._home.url}/{location_key(uuid)} is of another table; restore this file")
+        self._locations.setdefault(uuid, _Place(self.open(header["url"]), header["warehouse"]))
+
+
+def with_log_places(storage: Storage, settings: Mapping[str, str], world: World) -> PlacedStorage:
+    """Return a warehouse's store that routes each table's log to its location. A `PlacedStorage` is
+    returned unchanged.
+    """
+    if isinstance(storage, PlacedStorage):
+        return storage
+    log_settings(settings)  # rejects an unknown name now, not when such a table is opened
+    return make_routing_storage(storage, LogLocationResolver(storage, settings, world))
+
+
+def log_locations_of(storage: Storage) -> LogLocationResolver | None:
+    """Return the resolver of a warehouse's store; None for a plain store."""
+    places = storage.places if isinstance(storage, PlacedStorage) else None
+    return places if isinstance(places, LogLocationResolver) else None
+
+
+def require_log_location(storage: Storage, properties: Mapping[str, str]) -> None:
+    """Check the location of a new table's log, if it has one. Writes only what the proof of the store needs.
+
+    Raises as `LogLocationResolver.require_fit`.
+    """
+    text = properties.get(LOG_LOCATION)
+    if text is not None:
+        _require_resolver(storage).require_fit(text.strip())
+
+
+def create_table_uuid(storage: Storage, world: World, properties: Mapping[str, str]) -> str:
+    """Draw the uuid of a new table, and place its log as the properties say.
+
+    A crash after this leaves two small orphan objects.
+    """
+    uuid, text = world.ids.new_uuid(), properties.get(LOG_LOCATION)
+    if text is not None:
+        uuid = make_placed_uuid(uuid)
+        _require_resolver(storage).begin(uuid, text.strip())
+    return uuid
+
+
+def _require_resolver(storage: Storage) -> LogLocationResolver:
+    places = log_locations_of(storage)
+    if places is None:
+        raise InvalidOptionError(f"{LOG_LOCATION}: {storage.url} was opened without places of logs; use a Warehouse")
+    return places
+
+
+def _is_there(storage: Storage, key: str) -> bool:
+    try:
+        return storage.size_bytes(key) >= 0
+    except ObjectNotFoundError:
+        return False
+
+
+def _unusable_location_error(url: str, why: str, remedy: str) -> InvalidOptionError:
+    return InvalidOptionError(f"{LOG_LOCATION} {url} {why}; {remedy}; nothing was written")
+
+
+def _foreign_location_error(storage: Storage, uuid: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"{storage.url}/{owner_key(uuid)} names another warehouse or table: the folder belongs to it; restore the "
+        "warehouse's own location.json"
+    )

@@ -1,0 +1,586 @@
+"""JSON encoding of a table's state, for checkpoints.
+
+Checkpoints make opening cheap, the hint leads to them, and floors make deletion safe.
+
+**Checkpoint.** A checkpoint is derived from records. Losing all of them only costs time, as long as no floor was
+written. A checkpoint counts only after it was read back and equals the state of its writer. A floor is put only if two
+such checkpoints lie at or above it (`log.commits.checkpoint_verification`), so that readers can skip a damaged one.
+
+**Floor.** A floor is the low watermark of the log: records below it are void, and may be deleted after the grace
+period. Floor ``k`` is written by put-if-absent. Floors are found by reading, never by listing
+(`log.commits.low_watermark`). A process that slept through a clean-up therefore learns of it before it trusts an absent
+or reused record number.
+
+**Hint.** The hint names the latest checkpoint. On stores with slow requests it also holds a small state that is later,
+so that an opener reads both at once. That state was not read back. It gives no floor, and it counts only while its last
+record is in the log (`log.commits.bootstrap`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from streamhouse_spark.config.table_properties import BRANCH, FormerPartitioning
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.paths import (
+    checkpoint_hint_key,
+    checkpoint_key,
+    checkpoints_prefix,
+    commit_key,
+    floor_key,
+    parse_numbers,
+    tag_key,
+)
+from streamhouse_spark.core.post_commit import log_post_commit_errors
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
+from streamhouse_spark.expressions.check_constraints import has_constraints
+from streamhouse_spark.expressions.generated_columns import has_generated_columns
+from streamhouse_spark.log import actions as act
+from streamhouse_spark.log import transactions as writers
+from streamhouse_spark.log.actions import NO_ARCHIVE, Archive, Payload
+from streamhouse_spark.log.delete_vectors import NO_DROPPED_ROWS, Deletion, Deletions, DroppedPartitionRows, Truncation
+from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
+from streamhouse_spark.log.history_epochs import ConsumerPosition, HistoryIndex, HistoryPoint
+from streamhouse_spark.log.state import BucketLog, TableState, TombstonedFile, tags_from_json, tags_to_json, with_lake
+from streamhouse_spark.log.transactions import RequestKeys
+from streamhouse_spark.schema.evolution import SchemaChange
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage, url_of
+from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, ReadsMany
+from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_bytes
+
+
+def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
+    """Return the state as the header of a checkpoint."""
+    out = {
+        "table": state.table_uuid,
+        "version": state.version,
+        "name": state.name,
+        "created_ms": state.created_ms,
+        "time_ms": state.time_ms,
+        "schema_id": state.schema_id,
+        "schemas": {str(i): s.to_json() for i, s in state.schemas.items()},
+        "partition_by": list(state.partition_by),
+        "num_buckets": state.num_buckets,
+        "properties": dict(state.properties),
+        "lake_location": state.lake_location,
+        "buckets": [
+            {
+                "bucket": bucket,
+                "range": [log.start, log.end],
+                "segments": [act.segment_to_json(s, payload) for s in log.segments],
+            }
+            for bucket, log in state.buckets.items()
+        ],
+        "lake": [act.lake_to_json(pair) for pair in state.lake_history],
+        **writers.entries_to_json(state.transactions, state.time_ms),
+        "condemned": [[key, c.commit, c.time_ms, c.orphan] for key, c in state.condemned.items()],
+        "manifests": [[number, uuid] for number, uuid in state.manifests.items()],
+        "consumers": [
+            [name, c.time_ms, {str(b): o for b, o in sorted(c.offsets.items())}] for name, c in state.consumers.items()
+        ],
+        "dropped": state.dropped,
+    }
+    if marks := {name: list(c.history) for name, c in state.consumers.items() if c.history is not None}:
+        out["consumer_histories"] = marks
+    if state.successor is not None:
+        out["successor"] = state.successor
+    if state.buried:
+        out["buried"] = True
+    if state.past_transactions:
+        out["past_transactions"] = list(payload.add(writers.past_to_bytes(state.past_transactions)))
+    if state.request_keys:
+        out["request_keys"] = list(payload.add(state.request_keys.to_bytes()))
+    if state.named != 1:
+        out["named"] = state.named
+    if state.anchors.marks:
+        out["anchors"] = state.anchors.to_json()
+    if state.former_uuids:
+        out["former_uuids"] = list(state.former_uuids)
+    out.update(_lake_to_json(state))
+    out.update(_schemas_to_json(state))
+    if state.snapshots:
+        out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
+    out.update(_absent_rows(state))
+    out.update(tags_to_json(state.tags))
+    if state.archive:
+        out["archive"] = state.archive.to_json()
+    if state.truncation is not None:
+        out["truncation"] = _truncation_to_json(state.truncation)
+    return out
+
+
+def _lake_to_json(state: TableState) -> dict[str, Any]:
+    former = {"former_lakes": list(state.former_lakes)} if state.former_lakes else {}
+    return {**former, "expiring": sorted(state.expiring)} if state.expiring else former
+
+
+def _schemas_to_json(state: TableState) -> dict[str, Any]:
+    former = [entry.to_json() for entry in state.former_partitionings]
+    changes = [entry.to_json() for entry in state.schema_changes]
+    return {
+        name: entries for name, entries in (("former_partitionings", former), ("schema_changes", changes)) if entries
+    }
+
+
+def _absent_rows(state: TableState) -> dict[str, Any]:
+    deletions = {"deletions": [deletion.to_json() for deletion in state.deletions]} if state.deletions else {}
+    dropped = {"dropped_rows": state.dropped_rows.to_json()} if state.dropped_rows != NO_DROPPED_ROWS else {}
+    return {**deletions, **dropped}
+
+
+def _truncation_to_json(truncation: Truncation) -> dict[str, Any]:
+    offsets = {str(bucket): offset for bucket, offset in sorted(truncation.offsets.items())}
+    return {"commit": truncation.commit, "time_ms": truncation.time_ms, "offsets": offsets}
+
+
+def _truncation_from_json(data: Mapping[str, Any] | None) -> Truncation | None:
+    if data is None:
+        return None
+    return Truncation(data["commit"], data["time_ms"], {int(b): o for b, o in data["offsets"].items()})
+
+
+def _consumers_from_json(data: Mapping[str, Any]) -> dict[str, ConsumerPosition]:
+    marks = {name: HistoryPoint.from_json(mark) for name, mark in data.get("consumer_histories", {}).items()}
+    return {
+        name: ConsumerPosition({int(b): o for b, o in offsets.items()}, ms, marks.get(name))
+        for name, ms, offsets in data["consumers"]
+    }
+
+
+def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
+    history = tuple(act.lake_from_json(pair) for pair in data["lake"])
+    buckets = {
+        b["bucket"]: BucketLog(
+            start=b["range"][0],
+            end=b["range"][1],
+            segments=tuple(act.segment_from_json(s, payload) for s in b["segments"]),
+        )
+        for b in data["buckets"]
+    }
+    state = TableState(
+        table_uuid=data["table"],
+        version=data["version"],
+        name=data["name"],
+        created_ms=data["created_ms"],
+        time_ms=data["time_ms"],
+        schema_id=data["schema_id"],
+        schemas={int(i): TableSchema.from_json(s) for i, s in data["schemas"].items()},
+        partition_by=tuple(data["partition_by"]),
+        num_buckets=data["num_buckets"],
+        properties=data["properties"],
+        lake_location=data["lake_location"],
+        buckets=buckets,
+        lake_history=history,
+        truncation=_truncation_from_json(data.get("truncation")),
+        transactions=writers.entries_from_json(data),
+        past_transactions=writers.past_from_bytes(payload[slice(*data.get("past_transactions", (0, 0)))]),
+        request_keys=RequestKeys.from_bytes(payload[slice(*data.get("request_keys", (0, 0)))]),
+        condemned={key: TombstonedFile(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
+        manifests=dict(data["manifests"]),
+        consumers=_consumers_from_json(data),
+        snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
+        deletions=Deletions(Deletion.from_json(entry) for entry in data.get("deletions", ())),
+        dropped_rows=DroppedPartitionRows.from_json(data["dropped_rows"])
+        if "dropped_rows" in data
+        else NO_DROPPED_ROWS,
+        tags=tags_from_json(data.get("tags", {})),
+        archive=Archive.from_json(data["archive"]) if "archive" in data else NO_ARCHIVE,
+        expiring=frozenset(data.get("expiring", ())),
+        former_lakes=tuple(data.get("former_lakes", ())),
+        schema_changes=tuple(SchemaChange.from_json(entry) for entry in data.get("schema_changes", ())),
+        former_partitionings=tuple(map(FormerPartitioning.from_json, data.get("former_partitionings", ()))),
+        named=data.get("named", 1),
+        former_uuids=tuple(data.get("former_uuids", ())),
+        dropped=data["dropped"],
+        successor=data.get("successor"),
+        buried=data.get("buried", False),
+        anchors=HistoryIndex.from_json(data.get("anchors")),
+    )
+    return with_lake(state)
+
+
+logger = logging.getLogger(__name__)
+
+PAST_VERSION = 2
+"""Format with past transactions: an older version of this package would store their writes again."""
+PARTS_VERSION = 3
+"""Format with segments that share objects, which an older version of this package would delete with the first of these
+segments. Also the format of a copy's checkpoint: the older version would take the former lake files for another
+engine's, and `drop_partition` would also drop their rows that were written after the call.
+"""
+DELETED_VERSION = 4
+"""Format with deleted rows, which an older version of this package would read."""
+TAGS_VERSION = 5
+"""Format with tags: an older version of this package would delete what they retain."""
+CHECKS_VERSION = 6
+"""Format with constraints: an older version of this package would write rows that violate them."""
+GENERATED_VERSION = 7
+"""Format with generated columns, which an older version of this package would not compute."""
+FIELDS_VERSION = 8
+"""Format with ids of nested fields, which an older version of this package would resolve by name."""
+BRANCH_VERSION = 9
+"""Format of a branch's checkpoint: an older version of this package would take it for a table without a name and delete
+it.
+"""
+ARCHIVE_VERSION = 10
+"""Format with a change archive, whose files an older version of this package would delete."""
+PARTITIONINGS_VERSION = 11
+"""Format with former partition specs or dropped partitions. An older version of this package would read older segments
+with the current spec, and restore dropped rows when it rebuilds the lake.
+"""
+SCHEMA_CHANGES_VERSION = 12
+"""Format with the records that changed the schema. An older version of this package would store states without them, so
+that time travel would show the wrong columns.
+"""
+FILE_ROWS_VERSION = 13
+"""Format with deleted rows of lake files, which an older version of this package would read."""
+VARIANTS_VERSION = 14
+"""Format with VARIANT columns, a type that an older version of this package does not know."""
+NEWEST_VERSION = 15
+"""Format with idempotency keys: an older version of this package would store their requests again."""
+
+CHECKPOINT_INTERVAL = 40
+HINT_EVERY: Final = 20
+"""On stores with slow requests, the process that commits a multiple of this number writes its state into the hint. That
+is one put by one process, however many write.
+"""
+HINT_FIRST: Final = 6
+"""The first record whose state is written there: younger tables are opened by reading from record 1."""
+LANDMARK_EVERY = 256
+"""Distance, in floors, of the floors that are never deleted."""
+_LANDMARK_VERSION = 2
+"""Format of such a floor. It stops an older version of this package, which reads every floor and would miss those after
+deleted ones.
+"""
+_COPIES = 2
+
+
+HINT_BYTES_MAX = 64 << 10
+"""Size of a state that still fits into the hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    state: TableState
+    floor_index: int = 0
+    """Index of the latest floor that its writer knew, 0 for none: readers look for later ones from here."""
+    floor: int = 0
+    named: int | None = None
+    """For a state in the hint, the latest checkpoint that its writer knew; 0 for none."""
+
+    @property
+    def stored(self) -> int:
+        """The record of the latest checkpoint that has its own object."""
+        return self.state.version if self.named is None else self.named
+
+
+def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 0, floor: int = 0) -> None:
+    """Store the state, read it back, and only then point the hint at it.
+
+    Every process would store the same state, so "exists" is success if the object holds the same state. Raises
+    `CorruptDataError` if it does not; the hint is not set then.
+    """
+    data = _encode_checkpoint(state, floor_index, floor)
+    key = checkpoint_key(state.table_uuid, state.version)
+    ensure_stored(storage, key, data)
+    stored = storage.read(key)
+    if stored != data and _decode_checkpoint(
+        stored, state.table_uuid, state.version, url_of(storage, key)
+    ).state != as_stored(state):
+        raise CorruptDataError(f"{url_of(storage, key)} does not say what the records say; delete this file")
+    _put_hint(storage, state, state.version, data)
+
+
+def write_hint(storage: Storage, state: TableState, named: int, *, floor_index: int = 0, floor: int = 0) -> None:
+    """Let the hint name the checkpoint ``named``, 0 for none, and hold a later state if that is small."""
+    data = _encode_checkpoint(state, floor_index, floor)
+    if len(data) <= HINT_BYTES_MAX:
+        _put_hint(storage, state, named, data)
+
+
+def _put_hint(storage: Storage, state: TableState, named: int, data: bytes) -> None:
+    """Older versions of this package treat a hint with a state as no hint, and list the checkpoints."""
+    is_held = isinstance(storage, ReadsMany) and len(data) <= HINT_BYTES_MAX
+    text = str(named).encode() + (b"\n" + data if is_held else b"")
+    storage.put(checkpoint_hint_key(state.table_uuid), text)
+
+
+class Checkpointing:
+    """The latest checkpoint that a process knows of one log; decides which states it stores after commits."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._newest = 0
+
+    def note_start(self, checkpoint: Checkpoint) -> None:
+        self._newest = max(self._newest, checkpoint.stored)
+
+    def store_if_due(self, state: TableState, floor_index: int, floor: int) -> None:
+        if state.version - self._newest >= CHECKPOINT_INTERVAL:
+            self.store(state, floor_index, floor)
+        elif isinstance(self._storage, ReadsMany) and (state.version % HINT_EVERY == 0 or state.version == HINT_FIRST):
+            with log_post_commit_errors(logger, f"hint {state.version}", state.name):
+                write_hint(self._storage, state, self._newest, floor_index=floor_index, floor=floor)
+
+    def store(self, state: TableState, floor_index: int, floor: int) -> None:
+        """Store a checkpoint. It is derived from records, so a failure is logged and only slows the next opener."""
+        self._newest = state.version
+        with log_post_commit_errors(logger, f"checkpoint {state.version}", state.name):
+            write_checkpoint(self._storage, state, floor_index=floor_index, floor=floor)
+
+
+def write_tagged(storage: Storage, state: TableState, tag_uuid: str) -> None:
+    """Store the state under the uuid of a tag that a later record creates. No hint leads to it."""
+    ensure_stored(storage, tag_key(state.table_uuid, tag_uuid), _encode_checkpoint(state))
+
+
+def read_tagged(storage: Storage, table_uuid: str, number: int, tag_uuid: str) -> TableState:
+    """Read the state that a tag names. Raises as `read_checkpoint`."""
+    return read_tagged_object(storage, table_uuid, tag_key(table_uuid, tag_uuid), number)
+
+
+def read_tagged_object(storage: Storage, table_uuid: str, key: str, number: int | None = None) -> TableState:
+    """Read the state in the object of a tag, whatever its version. Raises as `read_checkpoint`."""
+    return _decode_checkpoint(storage.read(key), table_uuid, number, url_of(storage, key)).state
+
+
+def _encode_checkpoint(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
+    payload = Payload()
+    header = state_to_json(state, payload)
+    if floor_index:
+        header["floor"] = [floor_index, floor]
+    return encode_frame("checkpoint", header, payload.parts, version=_format_version(state))
+
+
+def _format_version(state: TableState) -> int | None:  # noqa: C901 - one case a format
+    """Return the oldest format that can hold all of the state."""
+    if state.request_keys:
+        return NEWEST_VERSION
+    if any(schema.has_variants for schema in state.schemas.values()):
+        return VARIANTS_VERSION
+    if any(deletion.files for deletion in state.deletions):
+        return FILE_ROWS_VERSION
+    if state.schema_changes:
+        return SCHEMA_CHANGES_VERSION
+    if state.former_partitionings or state.dropped_rows.named:
+        return PARTITIONINGS_VERSION
+    if state.archive:
+        return ARCHIVE_VERSION
+    if BRANCH in state.properties:
+        return BRANCH_VERSION
+    if any(schema.has_field_ids for schema in state.schemas.values()):
+        return FIELDS_VERSION
+    if has_generated_columns(state.properties):
+        return GENERATED_VERSION
+    if has_constraints(state.properties):
+        return CHECKS_VERSION
+    if state.tags:
+        return TAGS_VERSION
+    if state.deletions:
+        return DELETED_VERSION
+    if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):
+        return PARTS_VERSION
+    return PAST_VERSION if state.past_transactions else None
+
+
+def as_stored(state: TableState) -> TableState:
+    """Return the state as its checkpoint reads back: empty values have only one encoding."""
+    return _decode_checkpoint(_encode_checkpoint(state), state.table_uuid, state.version, "").state
+
+
+def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState:
+    """Read a checkpoint. Raises `ObjectNotFoundError`, or `CorruptDataError` if it is damaged."""
+    return _read(storage, table_uuid, number).state
+
+
+def read_from(ahead: Prefetch, table_uuid: str, number: int) -> Checkpoint:
+    """Read a checkpoint that was prefetched. Raises as `read_checkpoint`."""
+    return _read(ahead.storage, table_uuid, number, ahead)
+
+
+def _read(storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None) -> Checkpoint:
+    key = checkpoint_key(table_uuid, number)
+    return _decode_checkpoint(
+        storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, url_of(storage, key)
+    )
+
+
+def _decode_checkpoint(data: bytes, table_uuid: str, number: int | None, where: str) -> Checkpoint:
+    frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
+    with decoding_fields("checkpoint", where):
+        state = state_from_json(frame.header, frame.payload)
+    if number not in (None, state.version) or state.table_uuid != table_uuid:
+        raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")
+    return Checkpoint(state, *frame.header.get("floor", (0, 0)))
+
+
+def read_hinted_state(hint: bytes, table_uuid: str) -> Checkpoint | None:
+    """Return the state in a hint; None if there is none that can be read."""
+    _, _, data = hint.partition(b"\n")
+    if not data:
+        return None
+    try:
+        checkpoint = _decode_checkpoint(data, table_uuid, None, f"the hint of the checkpoints of {table_uuid}")
+    except (CorruptDataError, FormatVersionError) as error:
+        logger.warning("a checkpoint is passed over: %s", error)
+        return None
+    return replace(checkpoint, named=parse_hint(hint) or 0)
+
+
+def read_floor_index(data: bytes | None) -> int:
+    """Return the index of the floor that the writer of a stored checkpoint knew; 0 if it cannot be read."""
+    try:
+        header = decode_frame("checkpoint", data or b"", "", newest=NEWEST_VERSION).header
+    except (CorruptDataError, FormatVersionError):
+        return 0
+    return int(header.get("floor", (0, 0))[0])
+
+
+def read_latest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
+    """Return the state of the checkpoint that `find_checkpoint` returns."""
+    checkpoint, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
+    return checkpoint.state if checkpoint is not None else None
+
+
+def find_checkpoint(
+    storage: Storage, table_uuid: str, *, at_least: int = 0, ahead: Prefetch | None = None, hint: bytes | None = None
+) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
+    """Find a recent checkpoint, at record ``at_least`` or later; None if the log has to be read from record 1.
+
+    The hint is tried first; pass ``hint`` if it was read already. A checkpoint that is damaged, or has a newer format,
+    is skipped and logged: the records after an older one lead to the same state, and records of newer formats raise.
+    The second result has the errors of skipped checkpoints. With ``ahead``, the records after the hinted checkpoint are
+    prefetched together with it. Without a hint the first records are, and nothing is listed if they are all.
+    """
+    passed: dict[int, CorruptDataError | FormatVersionError] = {}
+
+    def usable(number: int) -> Checkpoint | None:
+        try:
+            return _read(storage, table_uuid, number, ahead) if number not in passed else None
+        except (CorruptDataError, FormatVersionError) as error:
+            logger.warning("a checkpoint is passed over: %s", error)
+            passed[number] = error
+        except ObjectNotFoundError:
+            pass
+        return None
+
+    hinted = parse_hint(read_hint(storage, table_uuid) if hint is None else hint)
+    if ahead is not None and ahead.is_useful:
+        first, remaining = keys_to_open(table_uuid, hinted, ahead.first)
+        ahead.expect(first)
+        records = [*first[1:], *remaining]
+        if hinted is None and at_least <= 1 and not ahead.is_known_absent(records[0]):
+            if not ahead.is_known_absent(first[-1]):
+                ahead.expect(remaining)
+            if ahead.is_known_absent(records[-1]) or not ahead.has(records[-1]):
+                return None, []
+    if hinted is not None and hinted >= at_least and (checkpoint := usable(hinted)) is not None:
+        return checkpoint, []
+    for number in reversed(list_checkpoints(storage, table_uuid)):
+        if number >= at_least and (checkpoint := usable(number)) is not None:
+            return checkpoint, list(passed.values())
+    return None, list(passed.values())
+
+
+def list_checkpoints(storage: Storage, table_uuid: str) -> list[int]:
+    return parse_numbers(storage.list_names(checkpoints_prefix(table_uuid)))
+
+
+def keys_to_open(table_uuid: str, hinted: int | None, num_first: int) -> tuple[list[str], list[str]]:
+    """Return the keys that an opener reads first, and the records that it reads if all of these exist.
+
+    The first are the hinted checkpoint, or floor 1 without a hint, and the next records.
+    """
+    records = [commit_key(table_uuid, (hinted or 0) + step) for step in range(1, 1 + WINDOW)]
+    other = checkpoint_key(table_uuid, hinted) if hinted else floor_key(table_uuid, 1)
+    return [other, *records[:num_first]], records[num_first:]
+
+
+def read_hint(storage: Storage | Prefetch, table_uuid: str) -> bytes:
+    """Read the hint; empty if there is none."""
+    try:
+        return storage.read(checkpoint_hint_key(table_uuid))
+    except ObjectNotFoundError:
+        return b""
+
+
+def parse_hint(hint: bytes) -> int | None:
+    """Return the record of the checkpoint that a hint names; None if it names none."""
+    number, _, _ = hint.partition(b"\n")
+    return int(number) or None if number.isdigit() and len(number) <= 20 else None
+
+
+DROPPED_FLOOR = 10**19
+"""The floor of a dropped table whose files are being deleted: every record number is permanently void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Records below ``floor`` are void. ``time_ms`` is the store time of that decision."""
+
+    floor: int
+    time_ms: int
+    is_landmark: bool = False
+    """Whether the floors after it may be absent; no older version of this package reads beyond it then."""
+
+
+def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> bool:
+    """Void the records below ``floor``. Return False if another process has put floor ``index``.
+
+    The object holds several copies, so that one survives a flipped bit: a floor is not derived from anything.
+    """
+    header: dict[str, Any] = {"table": table_uuid, "floor": floor, "time_ms": storage.now_ms()}
+    version = None
+    if index % LANDMARK_EVERY == 0:
+        header, version = {**header, "landmark": True}, _LANDMARK_VERSION
+    copies = [encode_frame("floor", header, version=version)] * _COPIES
+    data = encode_frame("floor", header, copies, version=version)
+    return slot_for_bytes(storage, floor_key(table_uuid, index), data).take(data).won()
+
+
+def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:
+    key = floor_key(table_uuid, index)
+    try:
+        data = storage.read(key)
+    except ObjectNotFoundError:
+        return None
+    return decode_floor(data, url_of(storage, key))
+
+
+def decode_floor(data: bytes, where: str) -> Floor:
+    """Decode a floor. Raises `CorruptDataError` if no copy is whole, `FormatVersionError` for a newer format."""
+    failure: CorruptDataError | FormatVersionError | None = None
+    for copy in _split_copies(data):
+        try:
+            header = decode_frame("floor", copy, where, newest=_LANDMARK_VERSION).header
+        except (CorruptDataError, FormatVersionError) as error:
+            failure = failure or error
+        else:
+            if failure is not None:
+                logger.warning("a copy in the object is used: %s", failure)
+            return Floor(header["floor"], header["time_ms"], header.get("landmark", False))
+    assert failure is not None
+    raise failure
+
+
+def _split_copies(data: bytes) -> list[bytes]:
+    """Return the whole object and the copies in its payload: each is as long as the bytes before them."""
+    size, rest = divmod(len(data), 1 + _COPIES)
+    return [data] if rest or not size else [data, *(data[at : at + size] for at in range(size, len(data), size))]
+
+
+def no_checkpoint_error(
+    storage: Storage, table_uuid: str, floor: int, damaged: Sequence[StreamhouseError]
+) -> StreamhouseError:
+    """Return the error for a table that cannot be opened, because its records below the floor are deleted."""
+    for error in damaged:
+        if isinstance(error, FormatVersionError):
+            return error
+    damage = f"; of the existing ones: {damaged[0]}" if damaged else ""
+    return CorruptDataError(
+        f"{url_of(storage, checkpoints_prefix(table_uuid))} holds no whole checkpoint at or above record {floor}, "
+        f"below which records were deleted{damage}; restore one of these files",
+    )

@@ -1,0 +1,228 @@
+"""Objects that hold the segments of several buckets, each in its own byte range.
+
+An append to thousands of buckets has little data per bucket. An object per bucket would cost a request each when it is
+written, read, listed and deleted. Segments of up to `PART_BYTES_MAX` therefore share objects, if there are at least
+`PARTS_MIN`. Each is an Arrow file with its own checksums, and starts at a multiple of 64 bytes.
+
+Writes segments of several buckets concurrently, as their rows arrive, each to its own object.
+
+Rows are in memory only from the time that they are sorted by bucket until they are written. Large appends therefore
+need little memory, and reuse it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.log.segments.statistics import (
+    collect_partitions,
+    collect_stats,
+    merge_partitions,
+    merge_statistics,
+)
+from streamhouse_spark.log.segments.writer import (
+    ArrowFileWriter,
+    SegmentOptions,
+    StagedSegment,
+    make_staged_segment,
+    rechunk_batches,
+    stage_file,
+    stage_object,
+)
+from streamhouse_spark.storage.base import Bytes, Sink, Storage
+
+PART_BYTES_MAX = 256 << 10
+SHARED_BYTES_MAX = 32 << 20
+PARTS_MIN = 16
+"""Fewer segments get an object each: they cost little, and each is deleted with its own rows."""
+ALIGNMENT_BYTES = 64
+"""Keeps Arrow's buffers aligned in an object as in a file."""
+
+T = TypeVar("T")
+
+
+def group_into_objects(items: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[tuple[T, ...]]:
+    """Yield the items of each object, in no order: large items alone, small ones together if they are many."""
+    small: list[T] = []
+    small_bytes = 0
+    for item in items:
+        item_bytes = size_bytes(item)
+        if item_bytes > PART_BYTES_MAX:
+            yield (item,)
+            continue
+        if small and small_bytes + item_bytes > SHARED_BYTES_MAX:
+            yield from _shared(small)
+            small, small_bytes = [], 0
+        small.append(item)
+        small_bytes += item_bytes
+    yield from _shared(small)
+
+
+def _shared(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    if len(items) >= PARTS_MIN:
+        yield tuple(items)
+    else:
+        yield from ((item,) for item in items)
+
+
+def stage_group(
+    storage: Storage, table_uuid: str, segment_uuid: str, parts: Sequence[tuple[int, pa.Table]], options: SegmentOptions
+) -> list[StagedSegment]:
+    """Write the rows of buckets as one object, durable when this returns."""
+    if len(parts) == 1:
+        ((bucket, rows),) = parts
+        return [stage_object(storage, table_uuid, segment_uuid, rows, bucket, options)]
+    staged = []
+    with create_shared(storage, table_uuid, segment_uuid) as sink:
+        for bucket, rows in parts:
+            part = sink.begin_part()
+            segment = stage_file(sink, segment_uuid, rows, bucket, options).segment
+            staged.append(StagedSegment(replace(segment, part=part)))
+    return staged
+
+
+@contextmanager
+def create_shared(storage: Storage, table_uuid: str, segment_uuid: str) -> Iterator[PackedObjectWriter]:
+    """Create an object for several segments. Durable and visible when the context ends without error."""
+    with storage.create(segment_key(table_uuid, segment_uuid)) as sink:
+        yield PackedObjectWriter(sink)
+
+
+class PackedObjectWriter:
+    """Writes an object, and aligns the start of each segment."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._size_bytes = 0
+
+    def begin_part(self) -> int:
+        """Return the position at which the next segment starts in the object."""
+        padding = -self._size_bytes % ALIGNMENT_BYTES
+        if padding:
+            self.write(bytes(padding))
+        return self._size_bytes
+
+    def write(self, data: Bytes) -> int:
+        self._sink.write(data)
+        self._size_bytes += memoryview(data).nbytes
+        return len(data)
+
+
+_NAME = "streamhouse-stage"
+
+Part: TypeAlias = tuple[int, pa.RecordBatch]
+"""A bucket, and rows of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """The form of segments whose length is not known when they are opened."""
+
+    options: SegmentOptions
+    estimated_bytes: int
+    """The expected maximum size."""
+
+
+class SegmentStream:
+    """A segment of one bucket that is being written. Its object appears when it is finished; an error removes it."""
+
+    def __init__(
+        self, storage: Storage, table_uuid: str, segment_uuid: str, bucket: int, schema: pa.Schema, form: StreamForm
+    ) -> None:
+        self._uuid = segment_uuid
+        self._bucket = bucket
+        self._schema = schema
+        self._options = form.options
+        with ExitStack() as stack:
+            sink = stack.enter_context(storage.create(segment_key(table_uuid, segment_uuid)))
+            self._file = ArrowFileWriter(sink, schema, form.estimated_bytes, form.options.codec)
+            self._stack = stack.pop_all()
+        self._is_whole = True
+        self._num_rows = 0
+        self._unpacked_bytes = 0
+        self._stats: list[dict[str, list[Any]]] = []
+        self._partitions: list[tuple[tuple[Any, ...], ...] | None] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the object if the segment is not finished."""
+        self._stack.__exit__(kind, error, trace)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows. Does nothing after an error, which has closed the object."""
+        if not self._is_whole:
+            return
+        self._is_whole = False
+        with self._stack.pop_all() as stack:
+            for batch in rechunk_batches(pa.Table.from_batches([rows])):
+                self._file.write(batch)
+            self._stack = stack.pop_all()
+        self._num_rows += rows.num_rows
+        self._unpacked_bytes += rows.nbytes
+        self._stats.append(collect_stats(rows, self._options.stats_columns))
+        self._partitions.append(collect_partitions(rows, self._options.partition_by))
+        self._is_whole = True
+
+    def finish(self) -> StagedSegment:
+        """Return the segment, which is durable now."""
+        assert self._is_whole
+        with self._stack.pop_all():
+            size_bytes, index = self._file.finish()
+        is_compressed = self._options.codec != "none"
+        described = replace(
+            make_staged_segment(self._num_rows, self._bucket, self._options, size_bytes),
+            uuid=self._uuid,
+            partitions=merge_partitions(self._partitions),
+            compressed=is_compressed,
+            unpacked_bytes=self._unpacked_bytes if is_compressed else None,
+            stats=merge_statistics(self._stats, self._schema),
+            index_bytes=index.to_bytes(),
+        )
+        return StagedSegment(described)
+
+
+def stage_streams(
+    steps: Iterable[Sequence[Part]], open_stream: Callable[[int], SegmentStream], bytes_max: int
+) -> list[StagedSegment]:
+    """Write the rows of each bucket in order, into segments of ``bytes_max`` or a little more. Durable when this
+    returns.
+
+    Two threads write, each for its own buckets, so that rows stay in order. About two steps wait to be written.
+    """
+    streams: dict[int, tuple[SegmentStream, int]] = {}
+    waiting: deque[Future[None]] = deque()
+    finished: list[Future[StagedSegment]] = []
+    with ExitStack() as unfinished, ThreadPoolExecutor(1, _NAME) as even, ThreadPoolExecutor(1, _NAME) as odd:
+        writers = (even, odd)
+        for step in steps:
+            while len(waiting) > len(step):
+                waiting.popleft().result()
+            for bucket, rows in step:
+                writer = writers[bucket % 2]
+                stream, size_bytes = streams.pop(bucket, (None, 0))
+                if stream is None:
+                    stream = unfinished.enter_context(open_stream(bucket))
+                waiting.append(writer.submit(stream.write, rows))
+                size_bytes += rows.nbytes
+                if size_bytes < bytes_max:
+                    streams[bucket] = (stream, size_bytes)
+                else:
+                    finished.append(writer.submit(stream.finish))
+        for future in waiting:
+            future.result()
+        finished += [writers[bucket % 2].submit(s.finish) for bucket, (s, _) in sorted(streams.items())]
+        return [future.result() for future in finished]

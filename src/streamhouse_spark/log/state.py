@@ -1,0 +1,580 @@
+"""`TableState`: the state of a table after a commit record. Pure: folding records never touches storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, field
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.config.table_properties import (
+    ADOPTED,
+    NOTHING_ADOPTED,
+    FormerPartitioning,
+    SetPartitioning,
+    TableProperties,
+    former_partitioning,
+    parse_properties,
+)
+from streamhouse_spark.core.concurrency import cached_property
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.core.option_parsing import parse_names
+from streamhouse_spark.core.paths import manifest_key, segment_key, tag_key
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.log import actions as act
+from streamhouse_spark.log import delete_vectors as masks
+from streamhouse_spark.log import transactions as writers
+from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, KvSnapshot, SetArchive, Tag, TieredSnapshot
+from streamhouse_spark.log.delete_vectors import (
+    NO_DROPPED_ROWS,
+    Deletions,
+    DroppedPartitionRows,
+    PartitionDropRows,
+    Truncation,
+)
+from streamhouse_spark.log.history_epochs import NO_ANCHORS, ConsumerPosition, HistoryIndex, HistoryPoint
+from streamhouse_spark.log.record import CommitAttempt, Record
+from streamhouse_spark.log.segment import Segment, shared_uuids
+from streamhouse_spark.log.transactions import NO_REQUEST_KEYS, Past, RequestEntry, RequestKeys, TransactionEntry
+from streamhouse_spark.schema.evolution import SchemaChange, append_schema_change
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class TombstonedFile:
+    """The record that condemned a file, and its time."""
+
+    commit: int
+    time_ms: int
+    orphan: bool
+    """Whether no record ever named the file, so that a slow writer may still use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedVersion:
+    """A version that has a tag."""
+
+    version: int
+    uuid: str
+    """Uuid of the object that holds the version's state."""
+    time_ms: int
+    """Time at which the tag was created."""
+    lake_snapshot: int | None = None
+    until_ms: int | None = None
+    """Time from which on maintenance drops the tag; None for never."""
+
+
+Tags = Mapping[str, TaggedVersion]
+
+
+def with_tag(tags: Tags, tag: Tag, time_ms: int) -> Tags:
+    """Return the tags with another one, created by a record of ``time_ms``."""
+    until_ms = None if tag.retain_ms is None else time_ms + tag.retain_ms
+    return {**tags, tag.name: TaggedVersion(tag.version, tag.uuid, time_ms, tag.lake_snapshot, until_ms)}
+
+
+def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
+    dropped = set(names)
+    return {name: tag for name, tag in tags.items() if name not in dropped}
+
+
+def find_tag_of_version(tags: Tags, version: int) -> TaggedVersion | None:
+    """Return a tag of the version; None if it has none."""
+    return next((tag for tag in tags.values() if tag.version == version), None)
+
+
+def tags_to_json(tags: Tags) -> dict[str, Any]:
+    """Return the part of a checkpoint that holds the tags; empty without tags."""
+    return {"tags": {name: asdict(tag) for name, tag in tags.items()}} if tags else {}
+
+
+def tags_from_json(data: Mapping[str, Any]) -> Tags:
+    return {name: TaggedVersion(**tag) for name, tag in data.items()}
+
+
+LAKE_HISTORY_MAX = 100
+CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
+"""The first column of the log of a primary-key table, before the table's own columns: the change type as a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLog:
+    """The hot log of one bucket: its segments are dense, in order, and hold exactly the offsets ``[start, end)``.
+
+    The first segment may begin before ``start``: trimming moves the start, not the rows.
+    """
+
+    start: int = 0
+    end: int = 0
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def offsets(self) -> OffsetRange:
+        return OffsetRange(self.start, self.end)
+
+
+@dataclass(frozen=True)
+class TableState:
+    table_uuid: str
+    version: int
+    """Number of the last record folded in."""
+    name: str
+    """The table's name, ``<database>.<table>``. A pointer of another name to the table is void."""
+    created_ms: int
+    time_ms: int
+    schema_id: int
+    schemas: Mapping[int, TableSchema]
+    partition_by: tuple[str, ...]
+    num_buckets: int
+    properties: Mapping[str, str]
+    lake_location: str
+    buckets: Mapping[int, BucketLog]
+    lake: TieredSnapshot | None = None
+    """The latest recorded lake snapshot since the last truncation."""
+    lake_history: tuple[TieredSnapshot, ...] = ()
+    """The latest recorded lake snapshots, including those from before a truncation."""
+    truncation: Truncation | None = None
+    transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
+    past_transactions: Past = field(default_factory=dict)
+    """Last versions of writers whose entry expired. A writer is either here or in `transactions`."""
+    request_keys: RequestKeys = NO_REQUEST_KEYS
+    condemned: Mapping[str, TombstonedFile] = field(default_factory=dict)
+    manifests: Mapping[int, str] = field(default_factory=dict)
+    """Record number → manifest, for records that may still be read."""
+    consumers: Mapping[str, ConsumerPosition] = field(default_factory=dict)
+    deletions: Deletions = masks.NO_DELETIONS
+    """Deleted rows of a log table that the log or the lake still holds, the latest deletion last."""
+    dropped_rows: DroppedPartitionRows = NO_DROPPED_ROWS
+    snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
+    """Bucket → the latest snapshot of its rows by key since the last truncation."""
+    tags: Tags = field(default_factory=dict)
+    """Name → version that is retained until the tag is dropped."""
+    archive: Archive = NO_ARCHIVE
+    """Changes that outlive the hot log; `log.archive.pages.usable_archive` returns it only if it is contiguous with the
+    log.
+    """
+    expiring: frozenset[int] = frozenset()
+    """Lake snapshots that an expiry removes, or removed recently: no tag may name them."""
+    former_lakes: tuple[str, ...] = ()
+    """Former locations of the lake table, before it was rebuilt elsewhere. Their files are deleted with the table."""
+    named: int = 1
+    """Number of the last record that set the name: a rename that began before it must not commit."""
+    former_uuids: tuple[str, ...] = ()
+    """Uuids of the tables that this one is a copy of, the oldest first."""
+    former_partitionings: tuple[FormerPartitioning, ...] = ()
+    """Partition specs of rows written with older schemas, the oldest first."""
+    schema_changes: tuple[SchemaChange, ...] = ()
+    dropped: bool = False
+    successor: str | None = None
+    """Uuid of the table that replaced this one and took its name."""
+    buried: bool = False
+    """Whether the table can no longer be undropped: its files may be deleted."""
+    anchors: HistoryIndex = NO_ANCHORS
+    """Index of this history's records."""
+
+    @property
+    def attempt(self) -> str | None:
+        """Attempt id of the last record; None only if the state is a checkpoint of an older version."""
+        newest = self.anchors.newest
+        return newest.attempt if newest is not None else None
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.schemas[self.schema_id]
+
+    @cached_property
+    def parsed(self) -> TableProperties:
+        """`properties`, typed. Raises `InvalidOptionError` for values of another version of this package."""
+        return parse_properties(self.properties, self.schema, self.partition_by)
+
+    @cached_property
+    def primary_key(self) -> tuple[str, ...]:
+        """The primary key columns in key order; empty for a log table."""
+        return tuple(self.schema.column(name).name for name in parse_names(self.properties.get("primary.key", "")))
+
+    @cached_property
+    def has_lake(self) -> bool:
+        """Whether rows are or were tiered. The lake is still read after tiering was disabled."""
+        return self.parsed.datalake_enabled or self.recorded_lake is not None
+
+    @property
+    def deleted(self) -> Mapping[int, OffsetSet]:
+        """Bucket → offsets of rows that are stored but deleted, so that readers skip them."""
+        return self.deletions.rows
+
+    def written_schema(self, schema_id: int) -> TableSchema:
+        """Return the columns of segments written with a schema. A primary-key table has `CHANGE_COLUMN` before its own
+        columns.
+        """
+        schema = self.schemas[schema_id]
+        return TableSchema((CHANGE_COLUMN, *schema.columns)) if self.primary_key else schema
+
+    @property
+    def ends(self) -> dict[int, int]:
+        return {bucket: log.end for bucket, log in self.buckets.items()}
+
+    @property
+    def recorded_lake(self) -> TieredSnapshot | None:
+        """The latest recorded lake snapshot, even if it is from before the last truncation."""
+        return self.lake_history[-1] if self.lake_history else None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows appended since the table was created or last truncated, without rows deleted by key, offset or
+        partition.
+
+        Rows of an adopted lake are unknown here: neither they nor rows dropped from them are counted.
+        """
+        appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
+        applied_through, offsets = (self.lake.applied_through, self.lake.offsets) if self.lake is not None else (0, {})
+        appended -= masks.count_rows(masks.unapplied_deletes(self.deletions, applied_through, offsets))
+        if self.lake is None or ADOPTED in self.properties:
+            return appended
+        of_files = masks.count_rows(
+            masks.union_deleted_file_rows(masks.unapplied_file_deletes(self.deletions, applied_through))
+        )
+        return max(0, appended - of_files - self.lake.dropped_own)  # may include other engines' rows
+
+    @property
+    def first_offsets(self) -> Mapping[int, int]:
+        """Bucket → first offset of the table; empty if the table was never truncated."""
+        return self.truncation.offsets if self.truncation else {}
+
+    def first_offset(self, bucket: int) -> int:
+        """Return the bucket's first offset since the table was created or last truncated."""
+        return self.first_offsets.get(bucket, 0)
+
+    @property
+    def has_adopted_rows_alone(self) -> bool:
+        """Whether the table holds exactly the rows of the lake table that it adopted: none was added or removed."""
+        adopts_rows = self.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
+        return adopts_rows and self.truncation is None and self.begins_at(self.ends)
+
+    def begins_at(self, starts: Mapping[int, int]) -> bool:
+        """Return whether ``starts`` are the table's first offsets; false for offsets from before a truncation."""
+        return all(self.first_offset(bucket) == starts.get(bucket, 0) for bucket in self.buckets)
+
+    def lake_offset(self, bucket: int) -> int:
+        """Return the offset below which the table's rows of the bucket are in the recorded lake snapshot."""
+        return self.lake.offsets.get(bucket, 0) if self.lake else self.first_offset(bucket)
+
+    @property
+    def lake_is_outdated(self) -> bool:
+        """Whether the lake may still hold rows from before the last truncation."""
+        return self.truncation is not None and self.lake is None
+
+    def live_segments(self) -> list[Segment]:
+        """Return the segments of the log."""
+        return [s for log in self.buckets.values() for s in log.segments]
+
+    def kept_segments(self) -> list[Segment]:
+        """Return the segments of the log and of snapshots by key."""
+        return [*self.live_segments(), *(s for snapshot in self.snapshots.values() for s in snapshot.segments)]
+
+    def oldest_inline_commit(self) -> int | None:
+        """Return the oldest record with inline rows: rows that no segment object holds. None if there is none."""
+        return min((s.commit for s in self.live_segments() if s.inline is not None), default=None)
+
+
+def fold(state: TableState | None, record: Record) -> TableState:
+    """Return the state after ``record``.
+
+    Raises `CorruptDataError` for a record that cannot follow, including one that follows another attempt than the
+    state's last.
+    """
+    if state is None:
+        state = _apply_create(record)
+        parts: tuple[CommitAttempt, ...] = (CommitAttempt(record.attempt, record.actions[1:], record.transaction),)
+    elif record.number != state.version + 1:
+        raise CorruptDataError(f"record {record.number} cannot follow record {state.version} of {state.name}")
+    else:
+        state.anchors.require_followed_by(record.after, state.name, state.table_uuid)
+        parts = record.attempts
+    before = state
+    for part in parts:
+        state = with_attempt(state, part, record)
+    remaining = [action for part in parts for action in part.actions]
+    if any(isinstance(action, act.Replace | act.Trim | act.Truncate | act.KvSnapshot) for action in remaining):
+        state = _condemn_unreferenced_objects(before, state, record)
+    if record.manifest is not None:
+        state = replace(state, manifests={**state.manifests, record.number: record.manifest})
+    has_rows = act.moves_rows(remaining) or any(isinstance(action, PartitionDropRows) for action in remaining)
+    anchors = state.anchors.with_point(HistoryPoint(record.number, record.attempt), has_rows=has_rows)
+    changes = append_schema_change(
+        state.schema_changes, before.schema_id, state.schema_id, record.number, record.time_ms
+    )
+    after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors, schema_changes=changes)
+    if "parsed" in before.__dict__ and _property_inputs(after) == _property_inputs(before):  # parsing is slow
+        after.__dict__["parsed"] = before.parsed
+    return after
+
+
+def _property_inputs(state: TableState) -> tuple[object, ...]:
+    return state.properties, state.schemas, state.schema_id, state.partition_by
+
+
+def with_attempt(state: TableState, part: CommitAttempt, record: Record) -> TableState:
+    """Return the state after one attempt of the ``record``, whose earlier attempts are in ``state``.
+
+    The version is still that of the record before.
+    """
+    before = state
+    for action in part.actions:
+        state = _apply(state, action, record)
+    if part.transaction is None:
+        return state
+    ends = (before.ends, state.ends)
+    if (key := part.transaction.request_key) is not None:
+        fingerprint = part.transaction.batch.fingerprint if part.transaction.batch is not None else None
+        entry = RequestEntry(fingerprint or "", record.number, record.time_ms, writers.written_ranges(ends))
+        return replace(state, request_keys=state.request_keys.with_key(key, entry))
+    entries = writers.with_entry(state.transactions, part.transaction, record.number, record.time_ms, ends)
+    past = writers.without_past(state.past_transactions, (part.transaction.app_id,))
+    return replace(state, transactions=entries, past_transactions=past)
+
+
+def _apply_create(record: Record) -> TableState:
+    create = record.actions[0] if record.actions else None
+    if record.number != 1 or not isinstance(create, act.Create):
+        raise CorruptDataError(f"record {record.number} of table {record.table_uuid} is not one that creates a table")
+    return TableState(
+        table_uuid=record.table_uuid,
+        version=0,
+        name=create.name,
+        created_ms=record.time_ms,
+        time_ms=record.time_ms,
+        schema_id=1,
+        schemas={1: create.schema},
+        partition_by=create.partition_by,
+        num_buckets=create.num_buckets,
+        properties=create.properties,
+        lake_location=create.lake_location,
+        former_uuids=create.former_uuids,
+        buckets={bucket: BucketLog() for bucket in range(create.num_buckets)},
+    )
+
+
+def _apply(state: TableState, action: Action, record: Record) -> TableState:  # noqa: C901 - a case an action
+    match action:
+        case act.Append(segments):
+            return replace(state, buckets=_apply_append(state, segments))
+        case act.Replace():
+            return _apply_compaction(state, action, record)
+        case masks.DeleteRows():
+            return replace(state, deletions=_apply_delete(state, action, record))
+        case act.Trim(starts):
+            return _apply_trim(state, starts, record)
+        case act.Truncate(offsets):
+            return _apply_truncate(state, offsets, record)
+        case act.TieredSnapshot():
+            return _apply_tiered_snapshot(state, action)
+        case PartitionDropRows():
+            dropped = state.dropped_rows.with_action(action, record.number, record.time_ms)
+            return replace(state, dropped_rows=dropped)
+        case act.ResetLake():
+            return _apply_reset_lake(state, action, record)
+        case act.SetProperties(changed, removed):
+            remaining = {k: v for k, v in state.properties.items() if k not in removed}
+            return replace(state, properties={**remaining, **changed})
+        case act.SetSchema(schema_id, schema):
+            return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
+        case SetPartitioning():
+            before = former_partitioning(state.schema_id, state.partition_by, state.properties)
+            changed = action.changes(state.schemas, state.schema, state.properties)
+            return replace(state, former_partitionings=(*state.former_partitionings, before), **changed)
+        case act.Rename(name):
+            return replace(state, name=name, named=record.number)
+        case act.MarkOrphans(keys, expiring):
+            marked = _condemn(state, keys, record, orphan=True)
+            return replace(state, condemned=marked, expiring=state.expiring if expiring is None else expiring)
+        case act.ConfirmDeleted(keys):
+            deleted_keys = set(keys)
+            return replace(
+                state,
+                condemned={k: c for k, c in state.condemned.items() if k not in deleted_keys},
+                manifests={
+                    n: m for n, m in state.manifests.items() if manifest_key(state.table_uuid, m) not in deleted_keys
+                },
+            )
+        case act.Drop(successor):
+            return replace(state, dropped=True, successor=successor)
+        case act.Undrop(name):
+            if not state.dropped or state.buried:
+                raise CorruptDataError(f"record {record.number} of {state.name} brings back what was not dropped")
+            return replace(state, dropped=False, successor=None, name=name, named=record.number)
+        case act.Tombstone():
+            return replace(state, buried=True)
+        case act.ForgetTransactions(app_ids):
+            past = writers.without_past(state.past_transactions, app_ids)
+            return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
+        case act.ExpireTransactions(app_ids):
+            past = writers.with_past(state.past_transactions, state.transactions, app_ids)
+            return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
+        case act.CommitConsumerOffset(consumer_id, offsets, history):
+            other_consumers = {k: c for k, c in state.consumers.items() if k != consumer_id}
+            moved = {} if offsets is None else {consumer_id: ConsumerPosition(offsets, record.time_ms, history)}
+            return replace(state, consumers={**other_consumers, **moved})
+        case act.KvSnapshot():
+            return _apply_kv_snapshot(state, action, record)
+        case act.Tag():
+            return replace(state, tags=with_tag(state.tags, action, record.time_ms))
+        case act.DropTag(names):
+            freed = tuple(tag_key(state.table_uuid, state.tags[name].uuid) for name in names if name in state.tags)
+            condemned = _condemn(state, freed, record, orphan=False)
+            return replace(state, tags=without_tags(state.tags, names), condemned=condemned)
+        case SetArchive(archive, gone):
+            return replace(state, archive=archive, condemned=_condemn(state, gone, record, orphan=False))
+        case act.Create():
+            raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
+
+
+def _apply_append(state: TableState, segments: tuple[Segment, ...]) -> dict[int, BucketLog]:
+    buckets = dict(state.buckets)
+    for segment in segments:
+        log = buckets[segment.bucket]
+        if segment.base_offset != log.end:
+            raise CorruptDataError(
+                f"record {segment.commit} of {state.name} adds offset {segment.base_offset} to bucket "
+                f"{segment.bucket}, expected offset {log.end}",
+            )
+        buckets[segment.bucket] = BucketLog(log.start, segment.end_offset, (*log.segments, segment))
+    return buckets
+
+
+def _apply_compaction(state: TableState, action: act.Replace, record: Record) -> TableState:
+    log = state.buckets[action.bucket]
+    before = tuple(s for s in log.segments if s.end_offset <= action.start)
+    inputs = tuple(s for s in log.segments if action.start <= s.base_offset and s.end_offset <= action.end)
+    after = tuple(s for s in log.segments if s.base_offset >= action.end)
+    if len(before) + len(inputs) + len(after) != len(log.segments) or not inputs:
+        raise CorruptDataError(f"record {record.number} of {state.name} replaces segments that are not there")
+    merged = BucketLog(log.start, log.end, (*before, *action.segments, *after))
+    return replace(
+        state,
+        buckets={**state.buckets, action.bucket: merged},
+        condemned=_condemn(state, _object_keys(state, inputs), record, orphan=False),
+    )
+
+
+def _apply_trim(state: TableState, starts: Mapping[int, int], record: Record) -> TableState:
+    buckets = dict(state.buckets)
+    removed: list[Segment] = []
+    for bucket, start in starts.items():
+        log = buckets[bucket]
+        retained = tuple(s for s in log.segments if s.end_offset > start)
+        removed.extend(s for s in log.segments if s.end_offset <= start)
+        buckets[bucket] = BucketLog(max(log.start, start), log.end, retained)
+    condemned = _condemn(state, _object_keys(state, tuple(removed)), record, orphan=False)
+    deletions = state.deletions if state.recorded_lake is not None else masks.from_offsets(state.deletions, starts)
+    dropped = state.dropped_rows.from_offsets(starts)
+    trimmed = replace(state, buckets=buckets, condemned=condemned, deletions=deletions, dropped_rows=dropped)
+    return _drop_applied_deletes(trimmed)
+
+
+def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableState:
+    paired = with_lake(replace(state, lake_history=(*state.lake_history, pair)[-LAKE_HISTORY_MAX:]))
+    if not state.primary_key and state.begins_at(pair.starts):
+        dropped = state.dropped_rows.with_pair(*masks.count_newly_dropped(state.deletions, state.lake, pair))
+        paired = replace(paired, dropped_rows=dropped)
+    return _drop_applied_deletes(paired)
+
+
+def _drop_applied_deletes(state: TableState) -> TableState:
+    """Drop the offsets of deleted rows that neither the log nor the recorded lake snapshot holds."""
+    if (lake := state.lake) is None or not state.deletions:
+        return state
+    held = {bucket: min(log.start, lake.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
+    return replace(state, deletions=masks.drop_applied_deletes(state.deletions, lake.applied_through, held))
+
+
+def _apply_delete(state: TableState, action: masks.DeleteRows, record: Record) -> Deletions:
+    held = {bucket: OffsetRange(state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
+    pairs = state.lake_history, state.lake
+    if (conflict := masks.find_already_deleted(action, held, state.deleted, state.deletions, *pairs)) is not None:
+        raise CorruptDataError(f"record {record.number} of {state.name} deletes rows of {conflict}")
+    return masks.append_deletion(state.deletions, action, record.number, record.time_ms)
+
+
+def _apply_kv_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
+    log = state.buckets[snapshot.bucket]
+    if snapshot.begins != state.first_offset(snapshot.bucket) or not snapshot.begins <= snapshot.offset <= log.end:
+        raise CorruptDataError(
+            f"record {record.number} of {state.name} has the rows of bucket {snapshot.bucket} after changes "
+            f"[{snapshot.begins}, {snapshot.offset}), the bucket has [{state.first_offset(snapshot.bucket)}, {log.end})"
+        )
+    before = state.snapshots.get(snapshot.bucket)
+    replaced_keys = _object_keys(state, before.segments) if before is not None else ()
+    marked = _condemn(state, replaced_keys, record, orphan=False)
+    return replace(state, snapshots={**state.snapshots, snapshot.bucket: snapshot}, condemned=marked)
+
+
+def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Record) -> TableState:
+    skipped = {bucket: end + 1 for bucket, end in state.ends.items()} if state.has_adopted_rows_alone else state.ends
+    if offsets not in (state.ends, skipped):
+        raise CorruptDataError(
+            f"record {record.number} of {state.name} truncates the table at offsets {dict(offsets)}, it ends at "
+            f"{state.ends}",
+        )
+    if state.begins_at(offsets):
+        return state  # there were no rows, so readers need not restart
+    segments = tuple(state.kept_segments())
+    emptied = replace(
+        state,
+        buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
+        condemned=_condemn(state, _object_keys(state, segments), record, orphan=False),
+        truncation=Truncation(record.number, record.time_ms, dict(offsets)),
+        deletions=masks.NO_DELETIONS,
+        dropped_rows=NO_DROPPED_ROWS,
+        snapshots={},
+        archive=NO_ARCHIVE,
+    )
+    return with_lake(emptied)
+
+
+def with_lake(state: TableState) -> TableState:
+    """Set `TableState.lake` to the latest recorded lake snapshot, unless it holds rows from before a truncation."""
+    return replace(state, lake=next((p for p in reversed(state.lake_history) if state.begins_at(p.starts)), None))
+
+
+def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) -> TableState:
+    former = (*state.former_lakes, state.lake_location)
+    moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
+    moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
+    if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # otherwise the record deletes them
+        moved = replace(moved, deletions=masks.sort_deletions((*state.deletions, *state.dropped_rows.named)))
+    moved = replace(moved, dropped_rows=NO_DROPPED_ROWS, deletions=masks.without_files(moved.deletions))
+    if action.starts:
+        begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
+        deletions = masks.from_offsets(moved.deletions, begins)
+        moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins), deletions=deletions)
+    return with_lake(moved)
+
+
+def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
+    """Return the keys of the objects that only these segments use."""
+    return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None and s.part is None)
+
+
+def _condemn_unreferenced_objects(before: TableState, state: TableState, record: Record) -> TableState:
+    """Condemn the shared objects whose last segment the record removed. Reads all segments only if it removed one."""
+    unreferenced: set[str] = set()
+    for bucket, log in before.buckets.items():
+        if state.buckets[bucket] is not log:
+            unreferenced |= shared_uuids(log.segments) - shared_uuids(state.buckets[bucket].segments)
+    for bucket, snapshot in before.snapshots.items():
+        if state.snapshots.get(bucket) is not snapshot:
+            unreferenced |= shared_uuids(snapshot.segments)
+    if not unreferenced:
+        return state
+    keys = tuple(
+        segment_key(state.table_uuid, uuid) for uuid in sorted(unreferenced - shared_uuids(state.kept_segments()))
+    )
+    return replace(state, condemned=_condemn(state, keys, record, orphan=False))
+
+
+def _condemn(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, TombstonedFile]:
+    entry = TombstonedFile(record.number, record.time_ms, orphan)
+    return {**state.condemned, **{key: entry for key in keys if key not in state.condemned}}

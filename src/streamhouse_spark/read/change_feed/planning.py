@@ -1,0 +1,498 @@
+"""Changes of commits from the change archive. Their rows and records may no longer be in the log.
+
+Change feed between two commits, in the form of Spark's ``CHANGES``: the rows that each commit added and removed.
+
+Commits are read from their records, rows from the log. For a log table, appended offsets are inserts; offsets deleted
+by a record, rows of a dropped partition and all rows before a truncation are deletes. The log of a primary-key table
+has the changes themselves. Fails with a commit's number if its rows are no longer retained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from streamhouse_spark.config.table_properties import CHANGELOG_IMAGE
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetSet
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.log.actions import Archive, moves_rows, pages_between
+from streamhouse_spark.log.archive.pages import CommitRows, read_page, read_pages, usable_archive
+from streamhouse_spark.log.commit_reader import (
+    Commit,
+    find_partition_drop,
+    iter_deletions,
+    iter_records_backwards,
+    read_commits,
+)
+from streamhouse_spark.log.history import require_kept, state_at
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.change_feed.change_scan_tasks import (
+    CommitDiff,
+    find_truncated_rows,
+    list_commit_diffs,
+    locate_trimmed_rows,
+    plan_change_tasks,
+    plan_file_tasks,
+    plan_version_tasks,
+    require_available_rows,
+    truncation_scan_tasks,
+)
+from streamhouse_spark.read.change_feed.commit_diff import FIRST, Parts, cancel_out, diff_commits
+from streamhouse_spark.read.change_feed.feed_validation import (
+    ChangesUnavailableError,
+    PreexistingFiles,
+    not_row_level_error,
+    require_row_level_changes,
+)
+from streamhouse_spark.read.commit_ranges import CommitRanges
+from streamhouse_spark.read.offset_scan import plan_archive_tasks
+from streamhouse_spark.read.scan_planning import Pruning
+from streamhouse_spark.read.scan_tasks import ArchiveScanTask, ChangesScanTask, LogScanTask
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table_handle import TableHandle
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveScan:
+    """The archived changes of the commits from a first one on."""
+
+    state: TableState
+    held: Archive
+    rows: CommitRows
+
+    @property
+    def last(self) -> int:
+        """The latest archived commit."""
+        return self.held.last_commit
+
+    @property
+    def covers_hot_log(self) -> bool:
+        """Whether the archive has all changes of the hot log, up to the state."""
+        return all(log.end <= self.held.end(bucket) for bucket, log in self.state.buckets.items())
+
+    def last_time_us(self, after_us: int | None) -> int | None:
+        """Return the time after which later commits are displayed."""
+        return int(self.rows.times_us.max()) if len(self.rows.times_us) else after_us
+
+    def pieces(self, pruning: Pruning) -> Iterator[ChangesScanTask]:
+        """Yield the scan tasks of the buckets that may have matching changes, in offset order within each bucket."""
+        allowed = pruning.buckets(self.state)
+        for bucket in np.unique(self.rows.buckets).tolist():
+            if allowed is None or bucket in allowed:
+                yield from self._plan_bucket(bucket)
+
+    def _plan_bucket(self, bucket: int) -> Iterator[ChangesScanTask]:
+        rows = self.rows.select(self.rows.buckets == bucket)
+        grouped = rows.grouped.astype(np.bool_)
+        commits = CommitRanges(
+            rows.starts, rows.ends, rows.versions, rows.times_us, grouped, np.zeros(len(grouped), np.bool_)
+        )
+        for page, start, end in pages_between(self.held, bucket):
+            if not (of_page := commits.within(OffsetRange(start, end))):
+                continue
+            tasks = list(plan_archive_tasks(self.held, bucket, of_page.range))
+            if of_page.is_grouped.any():  # a net change needs all changes of a commit
+                tasks = [ArchiveScanTask(bucket, of_page.range, page.uuid, sum(task.size_bytes for task in tasks))]
+            for task in tasks:
+                if part := of_page.within(task.offsets):
+                    yield ChangesScanTask(task, part, key=self.state.primary_key if part.is_grouped.any() else ())
+
+
+def scan_archived_commits(
+    table: TableHandle, state: TableState, first: int, last: int, after_us: int | None
+) -> ArchiveScan | None:
+    """Return the archived changes from ``first`` to ``last``, or None if the archive does not have ``first``.
+
+    Display times are ascending and later than ``after_us``.
+    """
+    archive = usable_archive(state)
+    if not archive or not archive.first_commit <= first <= archive.last_commit:
+        return None
+    previous_last_commits = [0, *(page.last_commit for page in archive.pages)]
+    page_ids = [
+        page.uuid
+        for page, before in zip(archive.pages, previous_last_commits, strict=False)
+        if before < last and page.last_commit >= first
+    ]
+    contents = read_pages(table.storage, state, page_ids)
+    rows = CommitRows.joined([content.commits for content in contents]).between(first, last)
+    return ArchiveScan(state, archive, rows if after_us is None else _with_ascending_times(rows, after_us))
+
+
+def _with_ascending_times(rows: CommitRows, after_us: int) -> CommitRows:
+    """Return the rows with the first commit displayed after ``after_us``, and each later than its predecessor."""
+    versions, first, place = np.unique(rows.versions, return_index=True, return_inverse=True)
+    steps = np.arange(len(versions), dtype=np.int64)
+    shown = np.maximum.accumulate(np.maximum(rows.times_us[first] - steps, after_us + 1)) + steps
+    return replace(rows, times_us=shown[place])
+
+
+def first_archived_after(
+    storage: Storage, state: TableState, start_us: int | None, reached: int, *, includes: bool
+) -> int | None:
+    """Return the first archived commit displayed after a time, or at it if ``includes``.
+
+    Returns ``reached``, the first commit whose record is retained, if no archived commit qualifies, and None if an
+    earlier commit that is no longer archived may.
+    """
+    archive = usable_archive(state)
+    if not archive:
+        return None
+    if start_us is None:
+        return 1 if archive.first_commit == 1 else None
+    min_us = start_us if includes else start_us + 1
+    earliest = archive.first_commit
+    for page in archive.pages:
+        if page.last_commit < earliest or page.last_us < min_us:
+            continue
+        rows = read_page(storage, state, page.uuid).commits
+        rows = rows.select((rows.versions >= earliest) & (rows.times_us >= min_us))
+        if len(rows.versions):
+            version = int(rows.versions.min())
+            return version if earliest == 1 or _has_earlier(storage, state, archive, version) else None
+    return reached if _has_earlier(storage, state, archive, reached) else None
+
+
+def last_archived_before(storage: Storage, state: TableState, end_us: int, *, includes: bool) -> int:
+    """Return the last archived commit displayed before a time, or at it if ``includes``; 0 for none."""
+    most_us = end_us if includes else end_us - 1
+    version = 0
+    for page in usable_archive(state).pages:
+        rows = read_page(storage, state, page.uuid).commits
+        version = max(version, int(rows.versions[rows.times_us <= most_us].max(initial=0)))
+        if page.last_us > most_us:
+            break
+    return version
+
+
+def _has_earlier(storage: Storage, state: TableState, archive: Archive, number: int) -> bool:
+    """Return whether the archive has a commit before this one."""
+    for page in archive.pages:
+        versions = read_page(storage, state, page.uuid).commits.versions
+        versions = versions[versions >= archive.first_commit]
+        if len(versions):
+            return int(versions.min()) < number
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesPlan:
+    state: TableState
+    """The state whose log has the rows, with the columns of the requested state."""
+    pieces: tuple[ChangesScanTask, ...]
+
+
+def commits_between(
+    storage: Storage, state: TableState, start_us: int | None, end_us: int | None, *, includes: tuple[bool, bool]
+) -> tuple[int, int]:
+    """Return the first and the last commit between two times. ``includes`` tells whether each bound is inclusive.
+
+    A later record with an earlier time corrects a clock that ran ahead, as in `take_snapshot_as_of`. Raises
+    `OffsetsTrimmedError` if records that may be the first are no longer retained.
+    """
+    first, last, earliest_ms, reached = state.version + 1, 0, state.time_ms, state.version + 1
+    for record in iter_records_backwards(storage, state):
+        earliest_ms, reached = min(earliest_ms, record.time_ms), record.number
+        time_us = earliest_ms * 1000
+        if end_us is None or time_us < end_us or (includes[1] and time_us == end_us):
+            last = max(last, record.number)
+        if start_us is None or time_us > start_us or (includes[0] and time_us == start_us):
+            first = record.number
+        elif last:
+            break
+    if first == reached > FIRST:
+        first = first_archived_after(storage, state, start_us, reached, includes=includes[0]) or 0
+        if end_us is not None and not last:
+            last = last_archived_before(storage, state, end_us, includes=includes[1])
+        if first:
+            return first, last
+        raise OffsetsTrimmedError(
+            f"CHANGES of {state.name} from {start_us} µs: records of commits before {reached} have expired, so the "
+            f"first commit of that time is unknown; the first available version is {reached}"
+        )
+    return first, last
+
+
+def last_commit_before(storage: Storage, state: TableState, end_us: int) -> int:
+    """Return the last commit before a time, with times as in `commits_between`; 0 if none is retained."""
+    earliest_ms = state.time_ms
+    for record in iter_records_backwards(storage, state):
+        earliest_ms = min(earliest_ms, record.time_ms)
+        if earliest_ms * 1000 < end_us:
+            return record.number
+    return 0
+
+
+def require_full_changelog(state: TableState) -> None:
+    """Require that the log has complete changes. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
+    if state.primary_key and state.properties.get(CHANGELOG_IMAGE, "full").lower() == "wal":
+        raise InvalidOptionError(
+            f"CHANGES of {state.name}: its log has no rows before updates, and tells no insert from an update "
+            f"({CHANGELOG_IMAGE} is wal); read {state.name}$changelog, which has what there is"
+        )
+
+
+def plan_changes(
+    table: TableHandle,
+    state: TableState,
+    first: int,
+    last: int,
+    pruning: Pruning,
+    *,
+    is_net: bool = False,
+    after_us: int | None = None,
+) -> ChangesPlan:
+    """Plan a scan of the changes of the commits ``first`` to ``last``.
+
+    ``is_net`` omits log table rows that were added and removed within the range. Raises `OffsetsTrimmedError` with the
+    first commit from which on all changes are available, `SnapshotExpiredError` as `state_at` does, and
+    `InvalidOptionError` for a commit whose changes are not recorded row by row.
+    """
+    if last < max(first, FIRST):
+        return ChangesPlan(state, ())
+    require_full_changelog(state)
+    first, is_net = max(first, FIRST), is_net and not state.primary_key
+    with _raise_underlying_error():
+        older = scan_archived_commits(table, state, first, last, after_us)
+        if older is None:
+            return _plan_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
+        tasks = tuple(older.pieces(pruning))
+        if last <= older.last or older.covers_hot_log:
+            return ChangesPlan(state, tasks)
+        begin, after_us = older.last + 1, older.last_time_us(after_us)
+        newer = _plan_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
+        return replace(newer, pieces=(*tasks, *newer.pieces))
+
+
+def plan_changelog_rows(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
+    """Plan the ``$changelog`` of a log table, up to the commit ``last``.
+
+    It starts at the first commit from which on all changes are available. If that is the last truncation, it includes
+    only the rows that replaced the truncated ones.
+    """
+    first = emptied = state.truncation.commit if state.truncation is not None else FIRST
+    while first <= last:
+        try:
+            return with_changelog_types(
+                _plan_records(table, state, first, last, Pruning(), is_emptied=first == emptied)
+            )
+        except ChangesUnavailableError as unavailable:
+            first = unavailable.first
+    return ChangesPlan(state, ())
+
+
+def with_changelog_types(plan: ChangesPlan) -> ChangesPlan:
+    """Return the plan with change types named as in ``$changelog``."""
+    return replace(plan, pieces=tuple(replace(task, is_changelog=True) for task in plan.pieces))
+
+
+def plan_deletions(
+    table: TableHandle, state: TableState, first: int, last: int, below: Mapping[int, int]
+) -> tuple[ChangesScanTask, ...]:
+    """Plan a scan of the log table rows that the commits ``first`` to ``last`` deleted or dropped.
+
+    Only rows ``below`` some offsets are included. Raises `OffsetsTrimmedError` if commits or rows are no longer
+    retained or deleted rows have no offsets, and `InvalidOptionError` for a commit whose deletions are not recorded.
+    """
+    if last < max(first, FIRST):
+        return ()
+    with _raise_underlying_error():
+        commits = _read_commits(table.storage, state, first, last, None)
+        lost = require_row_level_changes(table, state, commits)
+        for commit in commits:
+            if any(action.files for action in iter_deletions(commit.record)):
+                raise OffsetsTrimmedError(
+                    f"commit {commit.record.number} deleted rows of {state.name} that have no offsets, so it is "
+                    "unknown whether this stream returned them; use a new checkpointLocation, or skip the deletion "
+                    "with skipChangeCommits=true"
+                )
+        deletions = (
+            (bucket, CommitRanges.of(parts)) for bucket, parts in sorted(diff_commits(commits, lost)[1].items())
+        )
+        read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in deletions]
+        deleted = [CommitDiff(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
+        changes = locate_trimmed_rows(table, state, deleted, is_emptied=False)
+        require_available_rows(state, changes, first)
+        return with_changelog_types(ChangesPlan(state, tuple(plan_change_tasks(state, changes, Pruning())))).pieces
+
+
+@contextmanager
+def _raise_underlying_error() -> Iterator[None]:
+    """Convert a `ChangesUnavailableError` to its underlying error."""
+    try:
+        yield
+    except ChangesUnavailableError as unavailable:
+        raise unavailable.error from unavailable.__cause__
+
+
+def _plan_records(
+    table: TableHandle,
+    state: TableState,
+    first: int,
+    last: int,
+    pruning: Pruning,
+    *,
+    is_net: bool = False,
+    after_us: int | None = None,
+    is_emptied: bool = False,
+) -> ChangesPlan:
+    """Plan the changes of commits from their records.
+
+    ``is_emptied`` omits the rows from before ``first``, if this commit truncated the table.
+    """
+    as_of_state = _state_at(table, state, first, last)
+    commits = _read_commits(table.storage, as_of_state, first, last, after_us)
+    emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
+    place = next((i for i, commit in enumerate(commits) if commit.record.number == emptied), None)
+    if place is None or (is_emptied and not place):
+        return _plan_commits(table, state, as_of_state, commits, pruning, is_net=is_net, is_emptied=is_emptied)
+    older = _truncation_tasks(table, state, commits[: place + 1], pruning, is_net=is_net)
+    newer = _plan_commits(table, state, as_of_state, commits[place:], pruning, is_net=is_net, is_emptied=True)
+    return replace(newer, pieces=(*older, *newer.pieces))
+
+
+def _truncation_tasks(
+    table: TableHandle, state: TableState, commits: Sequence[Commit], pruning: Pruning, *, is_net: bool
+) -> tuple[ChangesScanTask, ...]:
+    """Return the scan tasks of commits of which the last truncated the table, so that all its rows are deletes.
+
+    A net change omits rows that the commits themselves added. Raises `ChangesUnavailableError` if the rows are no
+    longer retained or cannot be determined.
+    """
+    first, last = commits[0].record, commits[-1]
+    added = diff_commits(commits[:-1])[0] if is_net else {}
+    try:
+        before = state_at(table.log, table.storage, last.record.number - 1)
+        if before.primary_key:
+            tasks = list(plan_version_tasks(table, before, state.schema, last, pruning))
+        else:
+            tasks = _plan_truncated_rows(table, state, before, last, added, PreexistingFiles(table, first.number))
+        if first.number < last.record.number:
+            span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # all have the same time
+            older = _plan_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
+            tasks = [*(task for task in older.pieces if task.is_deleted or not is_net), *tasks]
+        segments = [s for task in tasks if isinstance(task.rows, LogScanTask) for s in task.rows.split.segments]
+        require_kept(table.log, before, segments)
+    except SnapshotExpiredError as error:
+        raise not_row_level_error(state, last.record, "removed all rows at once") from error
+    return tuple(tasks)
+
+
+def _plan_truncated_rows(
+    table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
+) -> list[ChangesScanTask]:
+    """Return the scan tasks of a log table's rows, without those ``added`` within the range of a net change."""
+    rows = find_truncated_rows(table, before)
+    if not rows.is_sure or (added and not older.contain(rows.files)):
+        raise not_row_level_error(before, last.record, "removed all rows at once")
+    source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
+    snapshot_id = before.lake.snapshot_id if before.lake is not None else None
+    rows = rows.without({b: OffsetSet.union([part.rows for part in parts]) for b, parts in added.items()})
+    return list(truncation_scan_tasks(source, rows, last, snapshot_id))
+
+
+def _plan_commits(
+    table: TableHandle,
+    state: TableState,
+    as_of_state: TableState,
+    commits: Sequence[Commit],
+    pruning: Pruning,
+    *,
+    is_net: bool,
+    is_emptied: bool,
+) -> ChangesPlan:
+    first, last = commits[0].record.number, commits[-1].record.number
+    lost = require_row_level_changes(table, as_of_state, commits, is_net=is_net, is_emptied=is_emptied)
+    source, was_emptied = state, state.truncation is not None and state.truncation.commit > last
+    if was_emptied:
+        source = replace(as_of_state, schema_id=state.schema_id, schemas=state.schemas)
+    added, removed = diff_commits(commits, lost, by_key=bool(as_of_state.primary_key))
+    if is_net and removed:
+        added, removed = cancel_out(added, removed)
+    changes = locate_trimmed_rows(table, source, list_commit_diffs(added, removed), is_emptied=was_emptied)
+    require_available_rows(source, changes, first)
+    of_files = plan_file_tasks(table, source, commits, first)
+    return ChangesPlan(source, (*plan_change_tasks(source, changes, pruning), *of_files))
+
+
+class NewCommits(NamedTuple):
+    """The last commit of a range that added or removed rows."""
+
+    commit: int
+    attempt: str | None
+    """Attempt of its record; None if only the archive has the commit."""
+    time_us: int
+    """Its display time."""
+
+
+def find_new_commits(
+    table: TableHandle, state: TableState, first: int, last: int, after_us: int | None
+) -> NewCommits | None:
+    """Return the last commit from ``first`` to ``last`` that added or removed rows, or None.
+
+    Raises as `plan_changes` does if records are no longer retained.
+    """
+    first = max(first, FIRST)
+    if last < first:
+        return None
+    older = scan_archived_commits(table, state, first, last, after_us)
+    latest = None
+    if older is not None and len(older.rows.versions):
+        latest = NewCommits(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
+    if older is not None and (last <= older.last or older.covers_hot_log):
+        return latest
+    if older is not None:
+        first, after_us = older.last + 1, older.last_time_us(after_us)
+    with _raise_underlying_error():
+        commits = _read_commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
+    moving = (
+        c
+        for c in reversed(commits)
+        if moves_rows(c.record.actions) or find_partition_drop(c.record.actions) is not None
+    )
+    newest = next(moving, None)
+    return latest if newest is None else NewCommits(newest.record.number, newest.record.attempt, newest.time_us)
+
+
+def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
+    """Return the state after the range, or the requested state if that has expired.
+
+    The requested state has the same information unless the table was truncated in between.
+    """
+    if last == state.version:
+        return state
+    try:
+        return state_at(table.log, table.storage, last)
+    except SnapshotExpiredError as error:
+        if state.truncation is not None and state.truncation.commit > last:
+            raise _expired_commits_error(state, first, state.truncation.commit + 1) from error
+        return state
+
+
+# -- commits ----------------------------------------------------------------------------------------------------------
+
+
+def _read_commits(
+    storage: Storage, as_of_state: TableState, first: int, last: int, after_us: int | None
+) -> list[Commit]:
+    """Read the records from ``first`` to ``last``, and as many earlier ones as affect their display times."""
+    commits, reached = read_commits(storage, as_of_state, first, last, after_us)
+    if not commits or commits[0].record.number > first:
+        raise _expired_commits_error(as_of_state, first, reached)
+    return commits
+
+
+def _expired_commits_error(state: TableState, first: int, reached: int) -> ChangesUnavailableError:
+    if archive := usable_archive(state):
+        reached = min(reached, archive.first_commit)
+    error = OffsetsTrimmedError(
+        f"CHANGES of {state.name} from version {first}: its record has expired; the first available version is "
+        f"{reached}"
+    )
+    return ChangesUnavailableError(error, reached)

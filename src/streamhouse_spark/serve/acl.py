@@ -1,0 +1,590 @@
+"""Access rights of a server: its clients, the tables that each may read or write, and their tokens.
+
+Clients come from a token file (``--token-file``), a file of rights (``--access``), or an identity provider of that file
+(OpenID Connect; RFC 7519, RFC 9068), whose signed tokens are validated locally. Its public keys are fetched if a token
+uses an unknown key, but at most once per `_REFRESH_MS`, so that forged tokens cannot overload the provider.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import hmac
+import json
+import logging
+import math
+import os
+import re
+import tomllib
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.core.concurrency import new_lock, try_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_database, parse_table_name
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.errors import (
+    InvalidNameError,
+    InvalidOptionError,
+    NotAuthorizedError,
+    StorageError,
+    StreamhouseError,
+    TableNotFoundError,
+    truncate_message,
+)
+
+if TYPE_CHECKING:
+    from jwt import PyJWK
+
+
+Right = Literal["read", "write"]
+_ALL: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class TableGrant:
+    """The tables of a grant: one table, one database, or all. None matches everything."""
+
+    database: str | None = None
+    table: str | None = None
+
+    def covers(self, path: TablePath) -> bool:
+        return self.database in (None, path.database) and self.table in (None, path.base.table)
+
+
+ALL_TABLES: Final = TableGrant()
+
+
+def parse_pattern(text: str) -> TableGrant:
+    """Parse ``*``, ``<database>.*`` or ``<database>.<table>``. Raises `InvalidNameError`."""
+    if text == _ALL:
+        return ALL_TABLES
+    database, _, table = text.partition(".")
+    if table == _ALL:
+        return TableGrant(parse_database(database))
+    name = parse_table_name(text)
+    if name.suffix is not None:
+        raise InvalidNameError(f"{text[:80]!r}: a right is on a table with all that it shows; leave out ${name.suffix}")
+    if name.path.branch is not None:
+        raise InvalidNameError(f"{text[:80]!r}: a right is on a table with its branches; say {name.path.base}")
+    return TableGrant(name.path.database, name.path.table)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client of the server, and the tables that it may read or write. Write includes read."""
+
+    name: str
+    readable: tuple[TableGrant, ...] = ()
+    writable: tuple[TableGrant, ...] = ()
+    requests_per_s: float | None = None
+    """None for the server's limit per client."""
+    ends_s: float | None = None
+    """Unix time at which the client's token expires; None for one that does not."""
+
+    def can(self, right: Right, path: TablePath) -> bool:
+        granted = self.writable if right == "write" else (*self.readable, *self.writable)
+        return any(pattern.covers(path) for pattern in granted)
+
+    def can_read_all(self) -> bool:
+        return ALL_TABLES in self.readable or ALL_TABLES in self.writable
+
+    def can_see_database(self, database: str) -> bool:
+        """Return whether the client has a right on the database or on one of its tables."""
+        return any(pattern.database in (None, database) for pattern in (*self.readable, *self.writable))
+
+    def filter_readable(self, names: Iterable[str]) -> list[str]:
+        """Return the tables ``<database>.<table>`` that the client may read."""
+        return [name for name in names if self.can("read", parse_table_name(name).path)]
+
+
+ANONYMOUS: Final = Client("anybody", writable=(ALL_TABLES,))
+"""The client of a server without tokens."""
+
+
+def client_of(request: Request) -> Client:
+    """Return the client that `Guard` authenticated; without one, a client without rights."""
+    client = request.scope.get("state", {}).get("client")
+    return client if isinstance(client, Client) else Client("unknown")
+
+
+def require(request: Request, right: Right, table: str) -> None:
+    """Raise like `require_right` if the client of a request lacks a right on a table."""
+    path = parse_table_name(table).path
+    state = request.scope.setdefault("state", {})
+    state.update(right=right, table=str(path), denied=True)
+    require_right(client_of(request), right, path)
+    state["denied"] = False
+
+
+def require_right(client: Client, right: Right, path: TablePath) -> None:
+    """Raise `NotAuthorizedError` for a table that the client may read but not write, else `TableNotFoundError`.
+
+    A table that it may not read raises the latter whether it exists or not, without any storage request.
+    """
+    if not client.can("read", path):
+        raise table_not_found(client, path)
+    if not client.can(right, path):
+        raise NotAuthorizedError(
+            f'the client {client.name} may not {right} {path}; ask for a right on it: {right} = ["{path}"] in the '
+            "server's file of rights"
+        )
+
+
+def table_not_found(client: Client, path: TablePath) -> TableNotFoundError:
+    """Return the error of a table that a client cannot see, equal to that of a missing table."""
+    return TableNotFoundError(
+        f"table {path} does not exist, or the client {client.name} has no right on it; ask for a right, or for one of "
+        "the tables that are listed"
+    )
+
+
+def database_not_found(client: Client, database: str) -> TableNotFoundError:
+    """Return the error of a database that a client cannot see, equal to that of a missing database."""
+    return TableNotFoundError(
+        f"database {database[:100]} does not exist, or the client {client.name} has no right on a table of it; ask for "
+        "a right, or for one of the databases that are listed",
+        condition="DATABASE_NOT_FOUND",
+    )
+
+
+def hide_names(
+    error: StreamhouseError, client: Client, table: str | None, exists: Callable[[str], bool]
+) -> StreamhouseError:
+    """Return the error to send to a client for an error about a table.
+
+    The error of a missing table may suggest other tables or its new name, which the client may not see.
+    """
+    if table is None or not isinstance(error, TableNotFoundError) or client.can_read_all():
+        return error
+    try:
+        return error if exists(table) else table_not_found(client, parse_table_name(table).path)
+    except StreamhouseError as failure:
+        return failure
+
+
+def requested_table(request: Request) -> str | None:
+    """Return the table for which a request needs a right."""
+    table = request.scope.get("state", {}).get("table")
+    return table if isinstance(table, str) else None
+
+
+def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:
+    """Return one client with the rights of all, such as of the groups of a person."""
+    rates = [client.requests_per_s for client in clients if client.requests_per_s is not None]
+    return Client(
+        name,
+        tuple(dict.fromkeys(pattern for client in clients for pattern in client.readable)),
+        tuple(dict.fromkeys(pattern for client in clients for pattern in client.writable)),
+        max(rates) if rates else None,
+        ends_s,
+    )
+
+
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Public-key algorithms. With a shared secret, the server itself could issue tokens."""
+OIDC_PREFIX: Final = "oidc:"
+"""Prefix of client names that come from a provider, so that they never equal the name of a token's client."""
+_LEEWAY_S: Final = 60
+_REFRESH_MS: Final = 60_000
+_AGE_MS_MAX: Final = 3_600_000
+"""Age at which keys are fetched again: the provider may have revoked one."""
+_ANSWER_BYTES_MAX: Final = 1 << 20
+_TIMEOUT_S: Final = 5
+_MALFORMED_TOKEN_ERRORS: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of malformed tokens in addition to the library's own, such as times that are not numbers."""
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+Fetch = Callable[[str], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIssuer:
+    """An identity provider, and the rights of its groups."""
+
+    issuer: str
+    audience: str
+    groups: Mapping[str, Client]
+    keys: SigningKeys = field(repr=False)
+    groups_claim: str = "groups"
+    name_claim: str = "sub"
+
+    def client_of(self, token: str) -> Client | None:
+        """Return the client of a token, with the rights of all its groups; None for an invalid token.
+
+        Raises `StorageError` if the token's key is unknown and the provider does not respond.
+        """
+        try:
+            claims = self._claims(token)
+            if claims is None or not math.isfinite(claims["exp"]):  # raises `TypeError` for text
+                return None
+            claim = claims.get(self.groups_claim, [])
+            names = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
+            groups = [self.groups[name] for name in names if isinstance(name, str) and name in self.groups]
+            name = truncate_message(str(claims.get(self.name_claim) or claims.get("sub") or "unnamed"))[:200]
+            return merge_clients(OIDC_PREFIX + name, groups, float(claims["exp"]) + _LEEWAY_S)
+        except _MALFORMED_TOKEN_ERRORS:
+            return None
+
+    def _claims(self, token: str) -> Mapping[str, Any] | None:
+        """Return the claims of a token with valid signature, issuer, audience and times; None for any other."""
+        import jwt
+
+        try:
+            key = self.keys.find_key(str(jwt.get_unverified_header(token).get("kid") or ""))
+            if key is None:
+                return None
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=list(ALGORITHMS),
+                audience=self.audience,
+                issuer=self.issuer,
+                leeway=_LEEWAY_S,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except jwt.PyJWTError:
+            return None
+        return claims
+
+
+class SigningKeys:
+    """Public keys of a provider by key id. Safe for threads."""
+
+    def __init__(self, issuer: str, jwks_url: str | None, clock: Clock, fetch: Fetch | None = None) -> None:
+        for url in (issuer, jwks_url):
+            if url is not None:
+                require_secure(url)
+        self._issuer = issuer
+        self._jwks_url = jwks_url
+        self._clock = clock
+        self._fetch = fetch or fetch_body
+        self._lock = new_lock()
+        self._keys: dict[str, PyJWK] = {}
+        self._fetched_ms: int | None = None
+        self._failure: str | None = None
+
+    def find_key(self, name: str) -> PyJWK | None:
+        """Return the key with an id; None if unknown. A provider's single key without an id matches tokens without one.
+
+        Raises `StorageError` if it is unknown and the provider did not respond.
+        """
+        key = self._find_key(name)
+        if key is not None:
+            with try_lock(self._lock) as is_held:  # other threads continue with the previous keys
+                if not is_held or not self._is_due(_AGE_MS_MAX):
+                    return key
+                self._fetch_keys()
+                return self._find_key(name)
+        with self._lock:
+            if self._find_key(name) is None and self._is_due(_REFRESH_MS):
+                self._fetch_keys()
+            key = self._find_key(name)
+            if key is None and self._failure is not None:
+                raise StorageError(
+                    f"the keys of {self._issuer} could not be fetched: {self._failure}; tokens that it signed with "
+                    "other keys cannot be checked until it answers",
+                    condition="IDENTITY_PROVIDER_UNAVAILABLE",
+                )
+            return key
+
+    def _is_due(self, age_ms: int) -> bool:
+        return self._fetched_ms is None or self._clock.boot_ms() - self._fetched_ms >= age_ms
+
+    def _find_key(self, name: str) -> PyJWK | None:
+        if not name and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(name)
+
+    def _fetch_keys(self) -> None:
+        """Fetch the keys. On failure the previous keys stay."""
+        import jwt
+
+        self._fetched_ms = self._clock.boot_ms()
+        try:
+            self._jwks_url = self._jwks_url or self._discover_keys_url()
+            keys = jwt.PyJWKSet.from_dict(_parse_object(self._fetch(self._jwks_url))).keys
+            self._keys = {str(key.key_id or ""): key for key in keys if key.public_key_use in (None, "sig")}
+            self._failure = None
+        except (OSError, ValueError, jwt.PyJWTError, InvalidOptionError) as error:
+            self._failure = str(error)
+
+    def _discover_keys_url(self) -> str:
+        """Return the provider's URL of its keys (OpenID Connect Discovery 1.0, section 4)."""
+        document = _parse_object(self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
+        if document.get("issuer") != self._issuer:
+            raise ValueError(f"it reports the issuer {str(document.get('issuer'))[:200]!r}")
+        url = str(document.get("jwks_uri"))
+        require_secure(url)
+        return url
+
+
+def require_secure(url: str) -> None:
+    """Raise `InvalidOptionError` for a URL whose responses an attacker on the network could forge."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        return
+    raise InvalidOptionError(f"{url[:200]!r}: keys of an identity provider require https; give such a URL")
+
+
+def fetch_body(url: str) -> bytes:
+    """Return the body of a response. Raises `OSError`."""
+    request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310 - `require_secure`
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as before
+        body: bytes = answer.read(_ANSWER_BYTES_MAX + 1)
+    if len(body) > _ANSWER_BYTES_MAX:
+        raise OSError(f"the answer of {url} has more than {_ANSWER_BYTES_MAX >> 20} MiB")
+    return body
+
+
+def _parse_object(text: bytes) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("the response is not a JSON object")  # noqa: TRY004 - bad data, not a wrong call
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The clients of a server by token, and its token issuer. Without either, everybody may do everything."""
+
+    clients: Mapping[bytes, Client] = field(default_factory=dict, repr=False)
+    """SHA-256 of a token → its client."""
+    issuer: TokenIssuer | None = None
+    requests_per_s: float | None = None
+    """Requests per second that each client may send; None for no limit."""
+
+    @property
+    def is_open(self) -> bool:
+        return not self.clients and self.issuer is None
+
+    def client_of(self, authorization: str | None) -> Client | None:
+        """Return the client of an ``Authorization`` header; None without a valid token.
+
+        All tokens are compared in constant time, so that response times reveal nothing. May request the issuer's keys,
+        so do not call it in an event loop. Raises `StorageError` if the issuer does not respond.
+        """
+        if self.is_open:
+            return ANONYMOUS
+        scheme, _, credentials = (authorization or "").partition(" ")
+        token = credentials.strip() if scheme.casefold() == "bearer" else ""
+        if not token:
+            return None
+        digest = digest_of(token)
+        match: Client | None = None
+        for token_digest, client in self.clients.items():
+            if hmac.compare_digest(token_digest, digest):
+                match = client
+        if match is None and self.issuer is not None:
+            match = self.issuer.client_of(token)
+        return match
+
+
+def digest_of(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+logger = logging.getLogger(__name__)
+
+_RIGHTS: Final = ("read", "write")
+_TOKEN_CHARS_MIN: Final = 16
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
+_CHECK_MS: Final = 2_000
+_SECTIONS: Final = ("requests_per_second", "clients", "groups", "oidc")
+_CLIENT: Final = ("token_sha256", "requests_per_second", *_RIGHTS)
+_GROUP: Final = ("requests_per_second", *_RIGHTS)
+_OIDC: Final = ("issuer", "audience", "jwks_url", "groups_claim", "name_claim")
+
+
+def parse_tokens(path: str) -> Access:
+    """Read a token file: one ``read TOKEN`` or ``write TOKEN`` per line, for all tables; write includes read.
+
+    Raises `InvalidOptionError` for an unreadable file or a malformed line. No error contains a token.
+    """
+    lines = _read_text(path, "--token-file").splitlines()
+    clients: dict[bytes, Client] = {}
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or words[0] not in _RIGHTS or len(words[1]) < _TOKEN_CHARS_MIN:
+            raise InvalidOptionError(
+                f"--token-file {path}, line {number}: expected 'read TOKEN' or 'write TOKEN' with a token of at least "
+                f"{_TOKEN_CHARS_MIN} characters; make one with: openssl rand -hex 32"
+            )
+        clients[digest_of(words[1])] = _line_client(f"line {number}", words[0])
+    if not clients:
+        raise InvalidOptionError(f"--token-file {path} has no token; write a line 'read TOKEN' or 'write TOKEN'")
+    return Access(clients)
+
+
+def _line_client(name: str, right: str) -> Client:
+    return Client(name, writable=(ALL_TABLES,)) if right == "write" else Client(name, readable=(ALL_TABLES,))
+
+
+def parse_access(path: str, clock: Clock) -> Access:
+    """Read a TOML file of rights: ``[clients.<name>]``, ``[groups.<name>]``, ``[oidc]``, ``requests_per_second``.
+
+    Raises `InvalidOptionError` for an unreadable file or an unknown name: a misspelt right must not be ignored
+    silently.
+    """
+    try:
+        document = tomllib.loads(_read_text(path, "--access"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOptionError(f"--access {path} is not valid TOML: {error}; fix that line") from error
+    return _Parser(path, clock).access(document)
+
+
+class _Parser:
+    def __init__(self, path: str, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+
+    def access(self, document: Mapping[str, Any]) -> Access:
+        self._require_known(document, _SECTIONS, "")
+        clients: dict[bytes, Client] = {}
+        for name, fields in self._tables(document, "clients").items():
+            where = f"[clients.{name}]"
+            self._require_known(fields, _CLIENT, where)
+            if name.startswith(OIDC_PREFIX):
+                raise self._error(
+                    f"{where}: names that start with {OIDC_PREFIX} are reserved for [oidc]; choose another"
+                )
+            digest = fields.get("token_sha256")
+            if not isinstance(digest, str) or not _DIGEST.match(digest):
+                raise self._error(
+                    f"{where} needs token_sha256, the SHA-256 of its token as 64 hexadecimal digits in lower case; "
+                    "make it with: printf %s TOKEN | sha256sum"
+                )
+            if bytes.fromhex(digest) in clients:
+                raise self._error(f"{where} has the token of another client; give each client its own")
+            clients[bytes.fromhex(digest)] = self._client(name, fields, where)
+        issuer = self._issuer(document)
+        if not clients and issuer is None:
+            raise self._error(
+                "there is neither a client nor [oidc], so nobody could use the server; add [clients.<name>]"
+            )
+        return Access(clients, issuer, self._rate(document, ""))
+
+    def _issuer(self, document: Mapping[str, Any]) -> TokenIssuer | None:
+        groups = {}
+        for name, fields in self._tables(document, "groups").items():
+            self._require_known(fields, _GROUP, f"[groups.{name}]")
+            groups[name] = self._client(name, fields, f"[groups.{name}]")
+        if "oidc" not in document:
+            if groups:
+                raise self._error("[groups] needs [oidc], which is missing; add it")
+            return None
+        fields = document["oidc"]
+        if not isinstance(fields, dict):
+            raise self._error("oidc is not a section; write [oidc] and its settings below it")
+        self._require_known(fields, _OIDC, "[oidc]")
+        texts = {name: self._word(fields, name) for name in _OIDC if name in fields}
+        for name in ("issuer", "audience"):
+            if name not in texts:
+                raise self._error(f"[oidc] needs {name}, to reject tokens for other servers; add it")
+        keys = SigningKeys(texts["issuer"], texts.get("jwks_url"), self._clock)
+        claims = {name: texts[name] for name in ("groups_claim", "name_claim") if name in texts}
+        return TokenIssuer(texts["issuer"], texts["audience"], groups, keys, **claims)
+
+    def _client(self, name: str, fields: Mapping[str, Any], where: str) -> Client:
+        patterns = {right: self._patterns(fields.get(right, []), f"{where} {right}") for right in _RIGHTS}
+        return Client(name, patterns["read"], patterns["write"], self._rate(fields, where))
+
+    def _patterns(self, patterns: object, where: str) -> tuple[TableGrant, ...]:
+        if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise self._error(
+                f'{where} is not a list of tables; write for example {where.rpartition(" ")[2]} = ["sales.*"]'
+            )
+        try:
+            return tuple(parse_pattern(pattern) for pattern in patterns)
+        except InvalidNameError as error:
+            raise self._error(f"{where}: {error}; expected '*', '<database>.*' or '<database>.<table>'") from error
+
+    def _rate(self, fields: Mapping[str, Any], where: str) -> float | None:
+        rate = fields.get("requests_per_second")
+        if rate is None:
+            return None
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e6:
+            raise self._error(f"{where} requests_per_second is {str(rate)[:40]}, expected a number above 0".lstrip())
+        return float(rate)
+
+    def _tables(self, document: Mapping[str, Any], section: str) -> Mapping[str, Mapping[str, Any]]:
+        tables = document.get(section, {})
+        if not isinstance(tables, dict) or not all(isinstance(fields, dict) for fields in tables.values()):
+            raise self._error(f"{section} is not a section of names; write [{section}.<name>] and its rights below")
+        return tables
+
+    def _word(self, fields: Mapping[str, Any], name: str) -> str:
+        value = fields[name]
+        if not isinstance(value, str) or not value:
+            raise self._error(f"[oidc] {name} is {str(value)[:40]!r}, expected a text; write it in quotes")
+        return value
+
+    def _require_known(self, fields: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
+        for name in fields:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+                raise self._error(f"{where} {name[:60]!r} is unknown; {hint}".lstrip())
+
+    def _error(self, text: str) -> InvalidOptionError:
+        return InvalidOptionError(f"--access {self._path}: {text}")
+
+
+class ReloadingAcl:
+    """Access rights that follow their file: a right that is removed there ends within seconds, without a restart.
+
+    An invalid file changes nothing and is logged. Safe for threads.
+    """
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        """Raises `InvalidOptionError` like `parse_access`."""
+        self._path = path
+        self._clock = clock
+        self._lock = new_lock()
+        self._file_version = _file_version(path)
+        self._access = parse_access(path, clock)
+        self._checked_ms = clock.boot_ms()
+
+    def __call__(self) -> Access:
+        with self._lock:
+            now_ms = self._clock.boot_ms()
+            if now_ms - self._checked_ms >= _CHECK_MS:
+                self._checked_ms = now_ms
+                self._reload_if_changed()
+            return self._access
+
+    def _reload_if_changed(self) -> None:
+        version = _file_version(self._path)
+        if version == self._file_version:
+            return
+        self._file_version = version
+        try:
+            self._access = parse_access(self._path, self._clock)
+        except InvalidOptionError as error:
+            logger.error("kept the previous access rights, because their file is invalid: %s", error)  # noqa: TRY400
+        else:
+            logger.info("reloaded the access rights from %s", self._path)
+
+
+def _file_version(path: str) -> tuple[int, int, int] | None:
+    try:
+        stat = os.stat(path)  # noqa: PTH116 - as `open`
+    except (OSError, ValueError):
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _read_text(path: str, option: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidOptionError(f"{option} {path} cannot be read: {error}; give a readable UTF-8 text file") from error

@@ -1,0 +1,284 @@
+"""Rows in request and response bodies: JSON, JSON Lines, CSV and Arrow streams, and their validation.
+
+The whole body is validated first. If that fails, it is halved recursively until each bad row is isolated. So a few bad
+rows cost a few times the work of the whole body, and a valid body costs nothing extra.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.expressions.check_constraints import require_constraints
+from streamhouse_spark.expressions.generated_columns import fill_generated_columns
+from streamhouse_spark.log.segments.metadata_columns import without_metadata
+from streamhouse_spark.schema.default_values import StatementContext
+from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.identity import reject_identity_values
+from streamhouse_spark.schema.json_values import encode_row_texts
+from streamhouse_spark.schema.paimon_limits import check_paimon_values
+from streamhouse_spark.schema.row_conversion import convert_rows
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.write.file_readers import CsvOptions, json_lines, json_objects, read_body, write_csv
+from streamhouse_spark.write.untrusted_arrow import IpcLimits
+
+JSON: Final = "application/json"
+JSON_LINES: Final = "application/x-ndjson"
+CSV: Final = "text/csv"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_MEDIA_TYPES: Final = (JSON, JSON_LINES, CSV, ARROW)
+_LIMITS: Final = IpcLimits(rows=1 << 22, bytes=256 << 20)
+_CHARSET: Final = re.compile(r"(?i)\bcharset\s*=\s*\"?([^\";\s]*)")
+_CHARSETS: Final = ("utf-8", "utf8", "us-ascii")
+_FORMATS: Final = {JSON_LINES: "json", CSV: "csv", ARROW: "arrow"}
+
+
+def media_type(header: str | None) -> str:
+    """Return the first supported row format of an ``Accept`` header, JSON by default.
+
+    Raises `InvalidOptionError` if the header names only unsupported formats.
+    """
+    names = [part.partition(";")[0].strip().casefold() for part in (header or "").split(",")]
+    named = [name for name in names if name and name not in ("*/*", "application/*", "text/html")]
+    supported = next((name for name in named if name in _MEDIA_TYPES), None)
+    if named and supported is None:
+        raise InvalidOptionError(
+            f"the row format {named[0][:60]} is not supported; use one of {', '.join(_MEDIA_TYPES)}"
+        )
+    return supported or JSON
+
+
+def body_type(headers: Sequence[str]) -> str:
+    """Return the row format that the ``Content-Type`` of a body names.
+
+    Exactly one such header is required, with a type that no HTML form can send: browsers send a CORS preflight request
+    for these types, but not for form types. Raises `InvalidOptionError`.
+    """
+    kind, _, parameters = (headers[0] if len(headers) == 1 else "").partition(";")
+    kind, charset = kind.strip().casefold(), _CHARSET.search(parameters)
+    if (
+        kind not in _MEDIA_TYPES
+        or "," in parameters
+        or (charset is not None and charset[1].casefold() not in _CHARSETS)
+    ):
+        shown = " and ".join(repr(header[:60]) for header in headers[:3]) or "missing"
+        raise InvalidOptionError(
+            f"the Content-Type of the rows is {shown}; send one of {', '.join(_MEDIA_TYPES)}, with texts in UTF-8",
+            condition="UNSUPPORTED_MEDIA_TYPE",
+        )
+    return kind
+
+
+def parse_rows(body: bytes, kind: str, rules: CsvOptions) -> pa.Table:
+    """Parse the rows of a body, with texts cast to the table's types.
+
+    Raises `SchemaMismatchError` for bytes that are not rows of that format.
+    """
+    lines = json_lines(body) if kind == JSON else body
+    rows = read_body(lines, _FORMATS.get(kind, "json"), rules, _LIMITS)
+    return without_metadata(rows, rules.schema.names if rules.schema is not None else ())
+
+
+def write_rows(rows: pa.Table, kind: str) -> bytes:
+    """Encode rows as a response body. Raises `InvalidOptionError` for values that the format cannot express."""
+    match kind:
+        case "application/vnd.apache.arrow.stream":
+            sink = io.BytesIO()
+            with pa.ipc.new_stream(sink, rows.schema) as writer:
+                writer.write_table(rows)
+            return sink.getvalue()
+        case "text/csv":
+            return write_csv(rows)
+        case "application/x-ndjson":
+            return "".join(f"{text}\n" for text in encode_row_texts(rows)).encode()
+        case _:
+            return f"[{','.join(encode_row_texts(rows))}]".encode()
+
+
+BAD_ROWS_MAX: Final = 1_000
+"""Bad rows that are reported. A body with more is rejected as a whole: it probably has another table or format."""
+REASON_CHARS_MAX: Final = 500
+_EVENT_CHARS_MAX: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """A row that the table rejects: its number in the body from 0, the reason, and its text."""
+
+    row: int
+    reason: str
+    text: str
+
+    def to_json(self) -> dict[str, object]:
+        return {"row": self.row, "message": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatedRows:
+    """The rows of a body, divided into valid and rejected ones."""
+
+    good: pa.Table | None
+    """None if there are none."""
+    bad: Sequence[RejectedRow]
+
+
+class Body(Protocol):
+    """The rows of a body, of which any range can be parsed on its own."""
+
+    def __len__(self) -> int: ...
+    def read(self, begin: int, end: int) -> pa.Table:
+        """Return rows. Raises `SchemaMismatchError` for rows that cannot be parsed."""
+
+    def text(self, row: int) -> str: ...
+
+
+def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
+    """Return the body as rows. Raises `SchemaMismatchError` if it cannot be divided into rows."""
+    if kind == ARROW:
+        return _ArrowBody(parse_rows(body, kind, rules))
+    if kind == JSON:
+        return _JsonLinesBody(json_objects(body), rules)
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise SchemaMismatchError(f"the body is not UTF-8: {error}; send text in UTF-8") from error
+    if kind == CSV:
+        return _CsvBody(text, rules)
+    return _JsonLinesBody([line for line in text.split("\n") if line.strip()], rules)
+
+
+def validate_rows(table: Table, body: Body) -> ValidatedRows:
+    """Divide rows into those that the table accepts and rejects, by its latest columns and constraints.
+
+    Raises `SchemaMismatchError` with the first reason if more than `BAD_ROWS_MAX` are bad.
+    """
+    finder = _BadRowSearch(body, lambda rows: _require_valid(table, rows))
+    finder.search(0, len(body))
+    numbers = [row.row for row in finder.bad]
+    ends = [*numbers, len(body)]
+    begins = [0, *(number + 1 for number in numbers)]
+    good = [body.read(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+    state = table.state
+    schema = evaluate_defaults(state.schema, StatementContext.of(table.world))
+    fitted = [convert_rows(rows, schema, table=table.name, older=state.schemas)[0] for rows in good]
+    return ValidatedRows(pa.concat_tables(fitted) if fitted else None, finder.bad)
+
+
+def _require_valid(table: Table, rows: pa.Table) -> None:
+    state = table.state
+    schema = evaluate_defaults(state.schema, StatementContext.of(table.world))
+    fitted, _ = convert_rows(rows, schema, table=table.name, older=state.schemas)
+    reject_identity_values(state.parsed.identity, fitted, table.name)
+    whole = fill_generated_columns(state.parsed.generated, fitted, table.name)
+    require_constraints(state.parsed.checks, whole, table.name)
+    check_paimon_values(table.name, {name: whole.column(name) for name in state.parsed.limited_columns})
+
+
+@dataclass
+class _BadRowSearch:
+    body: Body
+    require: Callable[[pa.Table], None]
+    bad: list[RejectedRow] = field(default_factory=list)
+
+    def search(self, begin: int, end: int) -> None:
+        if begin == end:
+            return
+        try:
+            self.require(self.body.read(begin, end))
+        except SchemaMismatchError as error:
+            if end - begin > 1:
+                middle = (begin + end) // 2
+                self.search(begin, middle)
+                self.search(middle, end)
+                return
+            if len(self.bad) == BAD_ROWS_MAX:
+                raise SchemaMismatchError(
+                    f"more than {BAD_ROWS_MAX:,} of {len(self.body):,} rows do not fit, and nothing was written; the "
+                    f"first is row {self.bad[0].row}: {self.bad[0].reason}"
+                ) from error
+            reason, text = str(error)[:REASON_CHARS_MAX], self.body.text(begin)[:_EVENT_CHARS_MAX]
+            self.bad.append(RejectedRow(begin, reason, text))
+
+
+class _JsonLinesBody:
+    """JSON Lines."""
+
+    def __init__(self, lines: Sequence[str], rules: CsvOptions) -> None:
+        self._lines = lines
+        self._rules = rules
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def read(self, begin: int, end: int) -> pa.Table:
+        return parse_rows("\n".join(self._lines[begin:end]).encode(), "application/x-ndjson", self._rules)
+
+    def text(self, row: int) -> str:
+        return self._lines[row]
+
+
+class _CsvBody:
+    """CSV whose first record has the column names."""
+
+    def __init__(self, text: str, rules: CsvOptions) -> None:
+        self._rules = rules
+        starts, lines = [0], io.StringIO(text, newline="")
+        try:
+            reader = csv.reader(iter(lines.readline, ""), strict=True)
+            ends = [lines.tell() for _ in reader]
+        except csv.Error as error:
+            raise SchemaMismatchError(
+                f"the body is not valid CSV: {error}; send a header and one line per row"
+            ) from error
+        starts += ends
+        pieces = [text[begin:end] for begin, end in zip(starts, ends, strict=False)]
+        self._header = pieces[0] if pieces else ""
+        self._records = [piece for piece in pieces[1:] if piece.strip()]
+        if self._header and not self._header.endswith("\n"):
+            self._header += "\n"
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def read(self, begin: int, end: int) -> pa.Table:
+        return parse_rows((self._header + "".join(self._records[begin:end])).encode(), CSV, self._rules)
+
+    def text(self, row: int) -> str:
+        return self._header + self._records[row].rstrip("\r\n")
+
+
+class _ArrowBody:
+    """Rows of an Arrow IPC stream."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    def read(self, begin: int, end: int) -> pa.Table:
+        return self._rows.slice(begin, end - begin)
+
+    def text(self, row: int) -> str:
+        return next(encode_row_texts(self._rows.slice(row, 1)))
+
+
+def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:
+    """Return ``refuse``, ``skip`` or ``dead-letter``. Raises `InvalidOptionError`."""
+    policies = ("refuse", "skip", "dead-letter")
+    policy = text or ("dead-letter" if dead_letters else "refuse")
+    if policy not in policies:
+        raise InvalidOptionError(f"bad_rows={policy[:60]!r}: expected {', '.join(policies)}")
+    if (policy == "dead-letter") != bool(dead_letters):
+        raise InvalidOptionError(
+            "bad_rows=dead-letter and dead_letters=<database>.<table> belong together: name the table for such rows"
+        )
+    return policy

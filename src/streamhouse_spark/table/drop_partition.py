@@ -1,0 +1,181 @@
+"""Drop of partitions: `Table.drop_partition`, the command line and Spark SQL.
+
+In a **log table** the rows are dropped from the lake, because the hot log has one range of offsets for all partitions:
+
+1. rows committed before the call are tiered;
+2. one lake snapshot drops the files of the partitions. **Commit point:** the lake's metadata version, or Paimon's
+   snapshot file;
+3. the log records the new tiered snapshot; from then on reads of the table do not return the rows. After a crash before
+   that, the next tiering round records it.
+
+If the partitioning of a log table was changed (`table/alter.py`), lake files may mix rows of this and other
+partitions. Then the rows are deleted individually. **Commit point:** the one record that names them.
+
+A reader with the older read snapshot sees the whole partition; no reader sees a part of it. The hot log keeps the rows
+as history for streams that start earlier, until it is trimmed.
+
+In a **primary-key table** the rows are deleted by key (`streamhouse_spark.kv.partition_overwrite`). **Commit point:**
+the one record with all deletions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.dml.delete import commit_deletion
+from streamhouse_spark.dml.overwrite import locate_rows, partition_filter
+from streamhouse_spark.dml.validation import require_deletable
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.expressions.filters import Projection
+from streamhouse_spark.expressions.partition_filter import PartitionMatches
+from streamhouse_spark.log.catalog.branches import require_no_branch
+from streamhouse_spark.log.read_version import ReadVersion
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot, read_with_fallback
+from streamhouse_spark.read.union_read import read_hot_rows, read_latest
+from streamhouse_spark.table_handle import TableHandle
+from streamhouse_spark.write.auto_compaction import merge_if_due
+
+if TYPE_CHECKING:
+    from streamhouse_spark.kv.tablet import Tablet
+    from streamhouse_spark.lake.base import LakeTable
+
+logger = logging.getLogger(__name__)
+
+_CONFLICTS_MAX: Final = 20
+"""Retries after other writers deleted some of the same rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropPartitionReport:
+    """The dropped rows and files, or with ``dry_run`` those that would be dropped."""
+
+    rows: int
+    files: int = 0
+    """Dropped lake files; for a primary-key table, files in which the next tiering round deletes rows."""
+    snapshot_id: int | None = None
+    """The lake snapshot without the rows; None if there was nothing to drop, or the deletions are in the log."""
+    dry_run: bool = False
+
+
+def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bool = False) -> DropPartitionReport:
+    """Drop partitions as `Table.drop_partition` does, those of all matches in one step."""
+    state = table.refresh()
+    require_no_branch(state, "dropping a partition")
+    if state.primary_key:
+        _require_deletable(table, state)
+        return _count_rows(table, chosen) if dry_run else _delete_by_key(table, chosen)
+    if not table.properties.datalake_enabled:
+        raise InvalidOptionError(
+            f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false), and rows "
+            "cannot be removed from the middle of a log; set table.datalake.enabled to true and drop the partition "
+            "from the lake, or let table.log.ttl trim the log"
+        )
+    if state.former_partitionings:
+        return _count_rows(table, chosen) if dry_run else DropPartitionReport(_delete_rows(table, chosen))
+    lake = table.open_lake()
+    if dry_run:
+        return _count_dropped(table, lake, chosen)
+    lake.drop_partitions(chosen, below={}, dry_run=True)  # fails before anything is tiered
+    return _drop_from_lake(table, state.ends, chosen)
+
+
+# -- log tables --------------------------------------------------------------------------------------------------------
+
+
+def _drop_from_lake(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
+    """Drop the rows below ``ends``."""
+    from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+
+    TieringJob(table.log, table.open_lake(), world=table.world, is_before_drop=True).run(
+        run_tasks_locally(table.storage, table.settings, table.world)
+    )
+    lake = table.open_lake()  # by the current columns
+    report = lake.drop_partitions(chosen, below=ends)
+    if not _record_drop(table, lake):
+        logger.warning("%s: the lake is without %s, the log learns of it with the next tiering", table.name, chosen)
+    return DropPartitionReport(report.rows, report.files, report.snapshot.id if report.snapshot is not None else None)
+
+
+def _record_drop(table: TableHandle, lake: LakeTable) -> bool:
+    """Record the drop in the log, and return whether the log has it. A lost race for a record is no conflict of the
+    drop.
+    """
+    from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+
+    try:
+        return record_newest(table.log, lake)
+    except CommitConflictError:
+        return False
+
+
+def _count_dropped(table: TableHandle, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:
+    """Count the rows below the offsets of a lake snapshot in the lake, and the other rows in the hot log."""
+    pin = fall_back_to_lake_snapshot(table)
+    of_lake = lake.drop_partitions(chosen, below=pin.lake.offsets if pin.lake is not None else {}, dry_run=True)
+    columns = Projection.of(pin.state.schema, chosen.columns, None)
+    hot_rows = sum(int(chosen.mask(rows).sum()) for rows in read_hot_rows(table, pin, columns))
+    return DropPartitionReport(of_lake.rows + hot_rows, of_lake.files, dry_run=True)
+
+
+# -- tables whose partitioning was changed ----------------------------------------------------------------------------
+
+
+def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
+    """Delete the rows of the partitions by offset. Returns their number."""
+    for attempt in range(_CONFLICTS_MAX + 1):
+        table.world.wait_to_retry(attempt)
+        state = table.refresh()
+        require_deletable(state)
+        initial = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
+        pin, located = read_with_fallback(
+            table,
+            take_latest_snapshot(state),
+            initial,
+            lambda pin: (pin, locate_rows(table, pin, partition_filter(chosen))),
+        )
+        try:
+            return commit_deletion(table, located.rows, ReadVersion.of(pin.state), files=located.files)
+        except CommitConflictError:
+            if attempt == _CONFLICTS_MAX:
+                raise
+    raise AssertionError
+
+
+def _count_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+    state = table.refresh()
+    rows = read_latest(table, take_latest_snapshot(state), Projection.of(state.schema, chosen.columns, None))
+    return DropPartitionReport(int(chosen.mask(rows).sum()), dry_run=True)
+
+
+# -- primary-key tables ------------------------------------------------------------------------------------------------
+
+
+def _require_deletable(table: TableHandle, state: TableState) -> None:
+    from streamhouse_spark.kv.table_config import parse_keyed_properties
+
+    behavior = parse_keyed_properties(state.properties, state.schema, state.partition_by).delete_behavior
+    if behavior != "allow":
+        raise InvalidOptionError(
+            f"table {table.name} takes no deletions (table.delete.behavior is {behavior}), and dropping a partition "
+            "deletes its rows; set the property to allow where the last row wins or columns are aggregated"
+        )
+
+
+def _delete_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+    from streamhouse_spark.kv.partition_overwrite import PartitionDelete
+    from streamhouse_spark.write.upsert import PrimaryKeyTable
+
+    keyed = PrimaryKeyTable(table)
+
+    def tablet_of(bucket: int) -> Tablet:
+        return keyed.shape().tablet_of(bucket)
+
+    delete = PartitionDelete(table.log, table.storage, table.world, table.segment_options, tablet_of, chosen)
+    rows = delete.run()
+    merge_if_due(table, table.state)
+    return DropPartitionReport(rows)

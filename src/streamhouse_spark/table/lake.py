@@ -1,0 +1,175 @@
+"""`Table.lake`: the lake table alone, with the rows tiered so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.config.table_properties import BRANCH
+from streamhouse_spark.core.argument_validation import validates_arguments
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.concurrency import cached_property
+from streamhouse_spark.expressions.filters import Projection, parse_filter
+from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_metadata
+from streamhouse_spark.lake.types import CompactReport, ExpireReport, LakeSnapshot, ManifestReport
+from streamhouse_spark.log.catalog.branches import require_no_branch
+from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, check_grace
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.read.scan_executor import read_tables
+from streamhouse_spark.read.scan_planning import plan_lake
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table.maintenance.lake import (
+    SNAPSHOTS_KEPT,
+    compact,
+    expire_snapshots,
+    optimize,
+    rewrite_manifests,
+)
+from streamhouse_spark.table_handle import TableHandle
+
+
+def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
+    """Delete the lake table of a dropped table with its files, unless it is in an external catalog.
+
+    An adopted lake table is kept without an owner, as is the lake that a branch reads.
+    """
+    if BRANCH in state.properties:
+        return
+    properties = state.parsed
+    if properties.datalake_adopted is not None:
+        from streamhouse_spark.lake.formats import release_lake_table
+
+        release_lake_table(storage, settings, state, world)
+        return
+    if properties.datalake_format == "iceberg" and any(name.startswith("lake.") for name in settings):
+        return
+    from streamhouse_spark.lake.formats import open_lake_table
+
+    for location in (*state.former_lakes, state.lake_location):
+        if storage.list_names(f"{location}/"):
+            open_lake_table(storage, settings, replace(state, lake_location=location), world).drop(purge=True)
+
+
+@validates_arguments()
+class LakeView:
+    """The lake table of a streamhouse table; empty before the first tiering round."""
+
+    def __init__(self, table: TableHandle) -> None:
+        require_no_branch(table.state, "reading and keeping the lake alone")
+        self._table = table
+        _ = self._lake  # fail early for a table without a lake
+
+    def __getstate__(self) -> dict[str, TableHandle]:
+        """Pickle the table alone; the lake is reopened on first use."""
+        return {"_table": self._table}
+
+    @cached_property
+    def _lake(self) -> LakeTable:
+        return self._table.open_lake()
+
+    def newest(self) -> LakeSnapshot | None:
+        """Return the latest snapshot and the offsets that it holds."""
+        return newest_snapshot(self._table.log, self._lake)
+
+    def to_arrow(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | Sequence[Any] | None = None,
+        as_of_snapshot: int | None = None,
+        as_of_timestamp_ms: int | None = None,
+    ) -> pa.Table:
+        """Read all rows of the lake table, of a snapshot, or of the snapshot that was current at a time.
+
+        ``columns`` and ``filter`` are as in `Table.to_arrow`. Raises `SnapshotExpiredError`.
+        """
+        state = self._table.refresh()
+        projection = Projection.of(state.schema, columns, parse_filter(filter))
+        plan = plan_lake(
+            self._table,
+            state,
+            projection,
+            as_of_snapshot=as_of_snapshot,
+            as_of_timestamp_ms=as_of_timestamp_ms,
+        )
+        tables = read_tables(self._table, plan, filter=projection.filter, mask=projection.mask)
+        return projection.joined([projection.finish(rows) for rows in tables])
+
+    def _current(self) -> LakeTable:
+        """Return the lake by the latest state, because other processes may have altered the table.
+
+        Raises `TableNotFoundError`, or `DifferentHistoryError` if the log was restored from an older copy, which names
+        snapshots that must be kept.
+        """
+        lake = self._lake.with_state(self._table.refresh())
+        newest_snapshot(self._table.log, lake)
+        return lake
+
+    # -- maintenance, a verb at a time ----------------------------------------------------------------------------
+
+    def compact(self, *, purge: bool = False, dry_run: bool = False) -> CompactReport:
+        """Compact small adjacent files of a bucket, and rewrite files with many deleted rows.
+
+        With ``purge`` every file with a deleted row is rewritten: once older snapshots have expired and the log was
+        trimmed, no file has the bytes of a deleted row.
+
+        See `streamhouse_spark.table.maintenance.lake.compact`.
+        """
+        return compact(self._table, self._current(), purge=purge, dry_run=dry_run)
+
+    def optimize(
+        self, order_by: str, *, filter: pc.Expression | Sequence[Any] | None = None, dry_run: bool = False
+    ) -> CompactReport:
+        """Cluster the rows of files by columns, so that queries that filter on them skip most files.
+
+        ``order_by`` is ``a, b`` or ``zorder(a, b)``; ``filter`` restricts the rewrite to files that may have matching
+        rows.
+
+        See `streamhouse_spark.table.maintenance.lake.optimize`.
+        """
+        lake = self._current()
+        return optimize(self._table, lake, order_by, chosen=parse_filter(filter), dry_run=dry_run)
+
+    def expire_snapshots(
+        self, *, retain_last: int = SNAPSHOTS_KEPT, older_than_ms: int | None = None, dry_run: bool = False
+    ) -> ExpireReport:
+        """Expire old snapshots and delete the files that only they need.
+
+        See `streamhouse_spark.table.maintenance.lake.expire_snapshots`.
+        """
+        return expire_snapshots(
+            self._table, self._current(), retain_last=retain_last, older_than_ms=older_than_ms, dry_run=dry_run
+        )
+
+    def remove_orphan_files(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
+        """Delete orphan files of the lake table that are older than ``grace_ms``, and return their keys.
+
+        Raises `InvalidOptionError` for a grace period below ten minutes; `CommitConflictError`: run it again.
+        """
+        check_grace(grace_ms)
+        return self._current().remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
+
+    def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
+        """Combine manifests into few large ones. See `streamhouse_spark.table.maintenance.lake.rewrite_manifests`."""
+        return rewrite_manifests(self._table, self._current(), dry_run=dry_run)
+
+    # -- metadata -------------------------------------------------------------------------------------------------
+
+    def metadata_table_names(self) -> tuple[str, ...]:
+        return self._lake.metadata_table_names()
+
+    def metadata(self, name: str) -> pa.Table:
+        """Return a metadata table of the lake. Raises `InvalidNameError` listing the existing ones."""
+        require_metadata(self._table.state, self._lake, self._lake.newest())
+        return self._lake.metadata_table(name)
+
+    def snapshots(self) -> pa.Table:
+        return self.metadata("snapshots")
+
+    def files(self) -> pa.Table:
+        return self.metadata("files")

@@ -1,0 +1,156 @@
+"""Maintenance of a table, shared by the command line, the tiering service and Python.
+
+Each step is its own commit and can be interrupted and repeated. Changes are archived before the log is trimmed, and
+trimming stops at the archive. The log is trimmed before it is compacted, because a compacted segment is trimmed as a
+whole, once its latest row may be. The lake comes last: files are compacted and snapshots expired unless the properties
+disable it, and orphan files are deleted after the grace period.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
+from streamhouse_spark.lake.base import LakeTable
+from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
+from streamhouse_spark.lake.types import LakeSnapshot
+from streamhouse_spark.log.archive.maintenance import keep_archive
+from streamhouse_spark.log.catalog.branches import require_no_branch
+from streamhouse_spark.log.gc.garbage_collection import CleanReport, check_grace, clean
+from streamhouse_spark.log.gc.retention import expire_transactions, find_due_transactions, is_trimmed, trim
+from streamhouse_spark.storage.prefetch import map_with_store_concurrency
+from streamhouse_spark.table.maintenance.lake import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
+from streamhouse_spark.table_handle import TableHandle
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainReport:
+    """The changes that `Table.maintain` made."""
+
+    segments_merged: int
+    trimmed_to: Mapping[int, int]
+    cleaned: CleanReport
+    lake: LakeMaintainReport | None = None
+    """None for a table without a lake table, or if ``table.datalake.enabled`` is false."""
+    snapshots: int = 0
+    """Buckets of a primary-key table for which a key-value snapshot was written."""
+    archived: int = 0
+    """Archived changes of a table with ``table.changelog.retention``."""
+
+
+def maintain(
+    table: TableHandle, *, grace_ms: int, dry_run: bool, lake_steps: Collection[LakeStep] = LAKE_STEPS
+) -> MaintainReport:
+    """Maintain the table as `Table.maintain` does, with only these lake steps."""
+    check_grace(grace_ms)
+    require_no_branch(table.state, "upkeep")
+    lake = table.open_lake() if table.refresh().recorded_lake is not None else None
+    if lake is not None and not dry_run:
+        looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
+        _, newest = map_with_store_concurrency(table.storage, lambda look: look(), looks)
+        _require_lake_complete(table, lake, newest)
+    merged, trimmed, snapshots, archived = 0, {}, 0, 0
+    if not dry_run:
+        properties = table.properties
+        archived = _archive(table)
+        snapshots = _publish_snapshots(table)
+        if _has_rows_to_trim(table):  # else no request is sent
+            trimmed = trim(
+                table.log,
+                properties.log_ttl_ms,
+                lake_enabled=properties.datalake_enabled,
+                limits=_durable_offsets(table, lake) if lake is not None else None,
+                auto_partition=properties.auto_partition,
+            )
+        if find_due_transactions(table.state, table.storage.now_ms(), properties.transactions_ttl_ms):
+            expire_transactions(table.log, properties.transactions_ttl_ms)
+        merged = merge_inline(table, table.state)
+        merged += merge_small(table, table.state)
+        table.log.checkpoint(table.state)
+    cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
+    is_maintained = lake is not None and table.properties.datalake_enabled
+    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_maintained else None
+    return MaintainReport(merged, trimmed, cleaned, upkept, snapshots, archived)
+
+
+def _archive(table: TableHandle) -> int:
+    """Archive new changes, if the table retains changes for longer than its log."""
+    retention_ms = table.properties.changelog_retention_ms
+    if retention_ms is None and not table.state.archive:
+        return 0
+    return keep_archive(table.log, table.storage, table.world, table.segment_options(), retention_ms)
+
+
+def _publish_snapshots(table: TableHandle) -> int:
+    """Write the due key-value snapshots; the log can be trimmed up to them."""
+    state = table.state
+    if not state.primary_key:
+        return 0
+    from streamhouse_spark.kv.kv_snapshots import due_buckets, write_snapshots
+    from streamhouse_spark.write.upsert import PrimaryKeySchema
+
+    properties = table.properties
+    due = due_buckets(
+        state,
+        table.storage.now_ms(),
+        properties.log_ttl_ms,
+        lake_enabled=properties.datalake_enabled,
+        auto_partition=properties.auto_partition,
+    )
+    tablet_of = PrimaryKeySchema.of(state, table.storage.url).tablet_of
+    return write_snapshots(table.log, table.storage, table.world, table.segment_options(), due, tablet_of)
+
+
+def _has_rows_to_trim(table: TableHandle) -> bool:
+    """Return whether there is something to trim, as far as the cached state tells."""
+    properties = table.properties
+    return is_trimmed(
+        table.state,
+        table.storage.now_ms(),
+        properties.log_ttl_ms,
+        lake_enabled=properties.datalake_enabled,
+        auto_partition=properties.auto_partition,
+    )
+
+
+def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
+    """Return the offsets up to which the log may be trimmed: those of a durable lake snapshot."""
+    try:
+        held = lake.find_durable()
+    except CommitConflictError as conflict:
+        logger.info("the log of %s is trimmed next time: %s", table.name, conflict)
+        return {}
+    return held.offsets if held is not None else {}
+
+
+def _require_lake_complete(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | None) -> None:
+    """Raise before trimming rows that a rolled-back lake with this ``newest`` snapshot no longer holds."""
+    state = table.state
+    recorded = state.lake
+    require_same_history(table.log, newest)
+    require_metadata(state, lake, newest)
+    require_drops_applied(state, newest)
+    held = newest.offsets if newest is not None else {}
+    offsets = recorded.offsets if recorded is not None else {}
+    starts = newest.starts if newest is not None else {}
+    if recorded is not None and not table.state.begins_at(starts):
+        held = starts  # a snapshot from before the truncation holds no row of the table
+    lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
+    if lost and recorded is not None and lake.is_replaced(recorded.snapshot_id):
+        raise CommitConflictError(
+            f"{table.name}: another engine's commit took the place of lake snapshot {recorded.snapshot_id}, so the "
+            f"lake lacks rows of the log (bucket: found, recorded) {lost}; nothing was trimmed. Tier the table, which "
+            "writes them again"
+        )
+    if lost:
+        raise LakeRolledBackError(
+            f"{table.name}: the lake table was rolled back below the recorded offsets (bucket: found, recorded) "
+            f"{lost}; nothing was trimmed. Bring the lake back to its newest snapshot, or build it anew from the log "
+            "(streamhouse retier)",
+        )

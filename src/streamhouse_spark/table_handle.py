@@ -1,0 +1,156 @@
+"""`TableHandle`: the storage, log and identity of one table, which all reads, writes and maintenance take.
+
+`Table` is a handle with the methods of the public interface. Layers below `table` know only the handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.config.table_properties import TableProperties
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.paths import parse_table_name, table_prefix
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.segments.writer import SegmentOptions
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.storage.base import Storage, url_of
+
+if TYPE_CHECKING:
+    from streamhouse_spark.lake.base import LakeTable
+
+
+class TableHandle:
+    """One table, identified by its uuid: a handle never touches another table that is created under the same name.
+
+    Safe for use by several threads. Any of them may `refresh`, so take related values from one `state`.
+    """
+
+    def __init__(
+        self, storage: Storage, settings: Mapping[str, str], path: TablePath, log: CommitLog, world: World
+    ) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._path = path
+        self._log = log
+        self._world = world
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the table as its location, name, uuid and settings (which may hold credentials), without its state.
+
+        The unpickled table has its own clock and ids, and is read on first use. If the table was dropped, that is an
+        error, even if another table has its name.
+        """
+        return _reopen, (type(self), self._storage, dict(self._settings), str(self._path), self.uuid)
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    @property
+    def path(self) -> TablePath:
+        return self._path
+
+    @property
+    def uuid(self) -> str:
+        return self._log.table_uuid
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings. They may hold credentials: never print them."""
+        return self._settings
+
+    @property
+    def world(self) -> World:
+        return self._world
+
+    @property
+    def log(self) -> CommitLog:
+        return self._log
+
+    @property
+    def state(self) -> TableState:
+        """The cached state; `refresh` reads the latest one."""
+        return self._log.state
+
+    def refresh(self) -> TableState:
+        """Read the latest state. Raises `TableNotFoundError` if the table was dropped."""
+        return self._read(self._log.refresh())
+
+    def look(self, at_most: int) -> TableState:
+        """Read at most ``at_most`` new records, see `CommitLog.look`. Raises `TableNotFoundError`."""
+        return self._read(self._log.look(at_most))
+
+    def _read(self, state: TableState) -> TableState:
+        self.require_not_dropped(state)
+        if state.name != str(self._path) and self._path.branch is None:
+            self._path = parse_table_name(state.name).path  # it was renamed
+        return state
+
+    def require_not_dropped(self, state: TableState) -> TableState:
+        """Return the state. Raises `TableNotFoundError` for the state of a dropped table."""
+        require_not_dropped(state)
+        return state
+
+    @property
+    def properties(self) -> TableProperties:
+        return self.state.parsed
+
+    @property
+    def has_lake(self) -> bool:
+        """Whether rows are or were tiered: after tiering was disabled, the lake is still read."""
+        return self.state.has_lake
+
+    def segment_options(self, state: TableState | None = None) -> SegmentOptions:
+        """Return the segment options for a state, by default the latest cached one."""
+        state = state or self.state
+        of = state.parsed
+        written_before = state.former_partitionings
+        return SegmentOptions(
+            state.schema_id, state.partition_by, of.statistics_columns, of.log_compression, written_before
+        )
+
+    def open_lake(self, older_state: TableState | None = None) -> LakeTable:
+        """Open the lake of this table, or of ``older_state``, whose lake was at another location if it was rebuilt
+        since.
+
+        Raises `InvalidOptionError` if there is no lake, `MissingExtraError`, and `SnapshotExpiredError` if a former
+        lake was deleted.
+        """
+        state = self.state
+        is_former = older_state is not None and older_state.lake_location != state.lake_location
+        if older_state is not None and is_former:
+            state = older_state
+        if not state.has_lake:
+            raise InvalidOptionError(
+                f"table {self.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",
+            )
+        from streamhouse_spark.lake.formats import open_lake_table
+
+        lake = open_lake_table(self._storage, self._settings, state, self._world)
+        if is_former and not lake.exists():
+            raise SnapshotExpiredError(
+                f"{state.name} as of commit {state.version}: its lake was built anew since (retier), and the former "
+                f"lake table at {lake.location} is gone; bring its files back, or choose a later commit of "
+                f"{state.name}$commits"
+            )
+        return lake
+
+
+def log_url(table: TableHandle) -> str:
+    """Return the URL of the table's log: in the warehouse, or at ``table.log.location``."""
+    return url_of(table.storage, table_prefix(table.uuid)).rstrip("/")
+
+
+def _reopen(
+    kind: type[TableHandle], storage: Storage, settings: Mapping[str, str], name: str, uuid: str
+) -> TableHandle:
+    world = World()
+    return kind(storage, settings, parse_table_name(name).path, CommitLog(storage, uuid, world), world)

@@ -1,0 +1,105 @@
+"""Commits the batches of a writer to a primary-key table: upserts and deletes by key.
+
+A batch becomes one net change per key, so its sends have no offsets of their own: each is answered with the offsets of
+all changes of the batch. Interleaved upserts and deletes share a batch. For each key a delete discards the rows before
+it, and rows after it start from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core import arrow_rows
+from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.expressions.check_constraints import Check
+from streamhouse_spark.keys.keyed_batch import Bools
+from streamhouse_spark.log.staging import Require
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.schema.row_conversion import convert_to_schema, is_rereadable
+from streamhouse_spark.write.log_writer import LogTableWriter
+from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, drop_ignored_deletions, pad_columns
+
+
+class UpsertTarget:
+    """The `WriteTarget` of a primary-key table. **Commit points:** those of `Table.upsert` and `Table.delete`."""
+
+    def __init__(self, keyed: PrimaryKeyTable, log_writer: LogTableWriter) -> None:
+        self._keyed = keyed
+        self._log_writer = log_writer
+
+    @property
+    def cached_state(self) -> TableState:
+        return self._keyed.table.state
+
+    @property
+    def mixes_deletions(self) -> bool:
+        """Whether one record has the same effect as a record for each send.
+
+        It does not with an identity column: a row that is deleted and rewritten in one record keeps its identity value.
+        """
+        return self._keyed.table.state.parsed.identity is None
+
+    def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+        return self._log_writer.fit_rows(rows)
+
+    def checks(self, state: TableState) -> Sequence[Check]:
+        """Return no constraints if a merge with the stored row may change the row: the merged batch
+        is checked instead.
+        """
+        shape = self._keyed.shape(state)
+        return shape.properties.checks if shape.properties.merge_engine == "last_row" else ()
+
+    def keys(self, keys: Any) -> pa.Table:
+        shape = self._keyed.shape()
+        try:
+            key_rows = self._keyed.keys(keys, shape)
+        except SchemaMismatchError:
+            newest = self._keyed.shape(self._keyed.table.refresh())
+            if newest is shape or not is_rereadable(keys):
+                raise
+            shape, key_rows = newest, self._keyed.keys(keys, newest)
+        drop_ignored_deletions(shape, key_rows, np.ones(key_rows.num_rows, np.bool_))
+        return key_rows
+
+    def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
+        return self._keyed.upsert(rows, transaction=transaction, require=require)
+
+    def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
+        return self._keyed.delete(keys, transaction=transaction, require=require)
+
+    def change(
+        self,
+        rows: pa.Table,
+        keys: pa.Table,
+        deleted: Bools,
+        transaction: Transaction | None,
+        *,
+        require: Require | None,
+    ) -> BucketOffsets:
+        """Write rows and delete keys; see `WriteTarget.change`. **Commit point:** one record, as of `Table.upsert`."""
+
+        def write(shape: PrimaryKeySchema) -> BucketOffsets:
+            older = self._keyed.table.state.schemas
+            upserted = pad_columns(convert_to_schema(rows, shape.schema, table=shape.name, older=older), shape.schema)
+            padded = _interleave(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
+            return self._keyed.commit_rows(shape, padded, deleted, None, transaction, require=require)
+
+        return self._keyed.write_with_retries(write, rows, transaction)
+
+
+def _interleave(rows: pa.Table, keys: pa.Table, deleted: Bools) -> pa.Table:
+    """Return rows and keys, which have the same columns, in the order of ``deleted``."""
+    places = np.empty(len(deleted), np.int64)
+    places[~deleted] = np.arange(rows.num_rows)
+    places[deleted] = np.arange(rows.num_rows, len(deleted))
+    combined = (
+        pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(rows.columns, keys.columns, strict=True)
+    )
+    return pa.Table.from_arrays(
+        [arrow_rows.take_values(c, places, distinct=True) for c in combined], names=rows.column_names
+    )
