@@ -81,7 +81,7 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 def check_install(folder: Path, url: str, python: str, extras: str, code: str) -> None:
     """Install the wheel into an empty environment, and run the code and the command line there."""
     environment = folder / "environment"
-    run(TOOLS / "uv", "venv", "--quiet", "--python", python, environment)
+    run(TOOLS / "uv", "venv", "--quiet", "--no-python-downloads", "--python", python, environment)
     binary = environment / "bin" / "python"
     run(TOOLS / "uv", "pip", "install", "--quiet", "--python", binary, "--index", url, f"{NAME}{extras}")
     run(environment / "bin" / "streamhouse", "--version")

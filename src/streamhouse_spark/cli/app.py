@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from streamhouse_spark.cli.session import (
     Session,
@@ -117,6 +118,12 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with usage_in_one_line():
             return super().invoke(ctx)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands without importing their modules."""
+        listed = (item for names in _SECTIONS.values() for item in names.items())
+        commands = [CompletionItem(name, help=text) for name, (_, text) in listed if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in _SECTIONS.items():

@@ -33,6 +33,7 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
     WarehouseMovedError,
+    count_of,
 )
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.file_access import lake_files
@@ -230,8 +231,8 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
         result.problems.extend(own.problems(state, result.lake_snapshot_id))
     if is_wrong:
         result.problems.append(
-            f"lake snapshot {result.lake_snapshot_id} has {num_rows} rows, {tiered} offsets were tiered"
-            + (f", and {dropped} of them dropped with their partitions" if dropped else "")
+            f"lake snapshot {result.lake_snapshot_id} has {count_of(num_rows, 'row')}, {count_of(tiered, 'offset')} "
+            "were tiered" + (f", and {dropped} of them dropped with their partitions" if dropped else "")
         )
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from streamhouse_spark.cli.session import Command, Session, take_duration_ms, take_names, take_pairs, take_values
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.expressions.partition_filter import PartitionMatch, PartitionMatches
 from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
@@ -319,7 +320,8 @@ def adopt(
 def _render_adoption(report: AdoptReport, console: Console, *, dry_run: bool) -> None:
     done = "would adopt" if dry_run else "adopted"
     console.print(
-        f"{done} {report.location} as {report.table}: {report.rows:,} rows in {report.files:,} files, "
+        f"{done} {report.location} as {report.table}: {count_of(report.rows, 'row')} in "
+        f"{count_of(report.files, 'file')}, "
         f"columns {report.schema}",
         markup=False,
     )
@@ -355,7 +357,7 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
         return
     if not yes:
         preview = _drop_partition(session, opened, chosen, dry_run=True)
-        if not click.confirm(f"drop {subject} with {preview.rows:,} rows?", err=True):
+        if not click.confirm(f"drop {subject} with {count_of(preview.rows, 'row')}?", err=True):
             raise click.Abort
     _print_report(session, _drop_partition(session, opened, chosen, dry_run=False), f"dropped {subject}")
 
@@ -399,5 +401,8 @@ def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_
 
 def _print_report(session: Session, report: DropPartitionReport, text: str) -> None:
     session.output.document(
-        asdict(report), lambda c: c.print(f"{text}: {report.rows:,} rows, {report.files} lake files", markup=False)
+        asdict(report),
+        lambda c: c.print(
+            f"{text}: {count_of(report.rows, 'row')}, {count_of(report.files, 'lake file')}", markup=False
+        ),
     )

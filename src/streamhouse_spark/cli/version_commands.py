@@ -8,6 +8,7 @@ import click
 
 from streamhouse_spark.cli.session import Command, Session
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.catalog.branches import base_version_of_clone
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.versioning.rollback import RollbackReport
@@ -63,8 +64,8 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
     if not yes:
         preview = _rollback(session, opened, version, dry_run=True)
         if not click.confirm(
-            f"roll {opened.name} back to commit {version}: {preview.rows_deleted:,} rows go, {preview.rows_added:,} "
-            "come back?",
+            f"roll {opened.name} back to commit {version}: {count_of(preview.rows_deleted, 'row')} removed, "
+            f"{preview.rows_added:,} restored?",
             err=True,
         ):
             raise click.Abort
@@ -80,8 +81,8 @@ def _print_report(session: Session, report: RollbackReport, verb: str) -> None:
     session.output.document(
         asdict(report),
         lambda console: console.print(
-            f"{verb} {report.table} back to commit {report.version}: {report.rows_deleted:,} rows go, "
-            f"{report.rows_added:,} come back",
+            f"{verb} {report.table} back to commit {report.version}: {count_of(report.rows_deleted, 'row')} removed, "
+            f"{report.rows_added:,} restored",
             markup=False,
         ),
     )

@@ -27,6 +27,7 @@ from streamhouse_spark.demo.proofs import (
     prove_queries,
     prove_same_rows,
 )
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.spark import TieringService, tier
 from streamhouse_spark.table.table import Table
 
@@ -119,7 +120,8 @@ class Demo:
         source = compute_facts(self.spark.read.parquet(str(stream.source)))
         proofs.add(prove_queries(queries.observed))
         self.view.say(
-            f"one last round of tiering: {sum(line.lag for line in bucket_lines(table.refresh())):,} rows wait"
+            f"one last round of tiering: {count_of(sum(line.lag for line in bucket_lines(table.refresh())), 'row')} "
+            "wait"
         )
         proofs.add(prove_equal_facts(f"Spark: {TABLE} = the source", compute_facts(self._read(TABLE)), source))
         tier(self.spark, self.location, [TABLE], settings=self.settings)

@@ -22,6 +22,7 @@ from streamhouse_spark.errors import (
     LakeMismatchError,
     LakeRolledBackError,
     ObjectNotFoundError,
+    count_of,
 )
 from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
@@ -120,7 +121,8 @@ def require_dense(
         advance = new.get(bucket, 0) - expected.get(bucket, 0) - absent.get(bucket, 0)
         if advance != rows.get(bucket, 0):
             raise InconsistentMetadataError(
-                f"bucket {bucket}: {rows.get(bucket, 0)} rows for an advance of {advance} offsets"
+                f"bucket {bucket}: {count_of(rows.get(bucket, 0), 'row')} for an advance of "
+                f"{count_of(advance, 'offset')}"
             )
 
 
