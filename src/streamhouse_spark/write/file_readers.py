@@ -671,10 +671,10 @@ def _stream(path: str, stack: ExitStack, stdin: IO[bytes]) -> Any:
 def _seekable(path: str, stack: ExitStack, stdin: IO[bytes]) -> Any:
     if path != STDIN:
         return stack.enter_context(pa.memory_map(path))
-    file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+    file = stack.enter_context(tempfile.NamedTemporaryFile())
     shutil.copyfileobj(stdin, file)
-    file.seek(0)
-    return stack.enter_context(pa.PythonFile(file, "r"))
+    file.flush()
+    return stack.enter_context(pa.OSFile(file.name))  # Arrow's threads must not call Python, as in `read_csv`
 
 
 def _open_parquet(source: Any) -> RowFile:
