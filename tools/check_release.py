@@ -86,6 +86,7 @@ def check_install(folder: Path, url: str, python: str, extras: str, code: str) -
     run(TOOLS / "uv", "pip", "install", "--quiet", "--python", binary, "--index", url, f"{NAME}{extras}")
     run(environment / "bin" / "streamhouse", "--version")
     run(binary, "-c", code, cwd=folder)
+    run(environment / "bin" / "streamhouse", "tutorial", "--terminal", cwd=folder)
     run(environment / "bin" / "streamhouse", "-w", "warehouse", "head", "sales.orders", cwd=folder)
     report(f"Python {python}, {NAME}{extras}: works")
 

@@ -19,6 +19,7 @@ from streamhouse_spark.cli.session import (
 
 _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Start here": {
+        "tutorial": ("tutorial_command", "Take a tour of ten minutes, in a notebook or in the terminal."),
         "demo": ("spark_commands", "Stream real flights into a table, tier and query them."),
         "doctor": ("maintenance_commands", "Check this machine and a warehouse, and recommend fixes."),
         "jar": ("spark_commands", "Print the path of the SQL catalog's jar."),
@@ -80,6 +81,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 }
 """Command → its module, and its line in the command list. A call imports only the module of its command."""
 _EXAMPLES: Final = """
+streamhouse tutorial
 streamhouse demo
 export STREAMHOUSE_WAREHOUSE=./warehouse
 streamhouse create sales.orders --schema 'order_id BIGINT NOT NULL, customer STRING, amount DOUBLE'

@@ -671,7 +671,7 @@ def _stream(path: str, stack: ExitStack, stdin: IO[bytes]) -> Any:
 def _seekable(path: str, stack: ExitStack, stdin: IO[bytes]) -> Any:
     if path != STDIN:
         return stack.enter_context(pa.memory_map(path))
-    file = stack.enter_context(tempfile.NamedTemporaryFile())
+    file = stack.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115 - the stack closes it
     shutil.copyfileobj(stdin, file)
     file.flush()
     return stack.enter_context(pa.OSFile(file.name))  # Arrow's threads must not call Python, as in `read_csv`
