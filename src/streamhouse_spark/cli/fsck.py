@@ -293,10 +293,10 @@ class _OffsetRows:
             offsets = np.concatenate(runs) if runs else np.zeros(0, np.int64)
             where = f"bucket {bucket}: lake snapshot {snapshot_id}"
             if (doubled := len(offsets) - len(np.unique(offsets))) > 0:
-                yield f"{where} has {doubled} offsets twice"
+                yield f"{where} has {count_of(int(doubled), 'offset')} twice"
             outside = np.count_nonzero((offsets < state.first_offset(bucket)) | (offsets >= state.lake_offset(bucket)))
             if outside:
-                yield f"{where} has {outside} offsets that it should not hold yet, or no longer"
+                yield f"{where} has {count_of(int(outside), 'offset')} that it should not hold yet, or no longer"
 
 
 REWRITTEN = "reads go on without it, and the next checkpoint writes it again"

@@ -264,8 +264,9 @@ def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> 
 def _render_retier(report: RetierReport, console: Console) -> None:
     verb = "would be" if report.dry_run else "is"
     console.print(
-        f"the lake of {report.table} {verb} built anew at {report.lake_location}: {report.rows:,} offsets to tier, "
-        f"{report.lost_rows:,} lost; {report.former_location} is left as it is",
+        f"the lake of {report.table} {verb} built anew at {report.lake_location}: "
+        f"{count_of(report.rows, 'offset')} to tier, {report.lost_rows:,} lost; "
+        f"{report.former_location} is left as it is",
         markup=False,
     )
     if not report.dry_run:

@@ -151,7 +151,7 @@ def draw_board(board: Board) -> Group:
         queries.add_row(Text(name, style="bold"), Text(format_answer(result), style="cyan"))
     head = Text.assemble(
         ("flights up to ", ""), (board.simulated_day, "bold"),
-        f"  {board.released_share:.0%} released, {board.micro_batches} micro-batches written, ",
+        f"  {board.released_share:.0%} released, {count_of(board.micro_batches, 'micro-batch')} written, ",
         f"{count_of(board.observed.lake_snapshots, 'lake snapshot')}, {count_of(board.observed.queries, 'query')}",
     )  # fmt: skip
     parts: Sequence[Text | RichTable] = (head, buckets, queries)

@@ -170,12 +170,12 @@ def sort_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def prove_queries(observed: Observations) -> Proof:
     """Prove that each query during the stream saw all rows committed before it, without duplicates."""
     wrong = "; ".join(
-        f"{q.name}: {q.rows:,} rows, expected {q.at_least:,} to {q.at_most:,}" for q in observed.wrong[:3]
+        f"{q.name}: {count_of(q.rows, 'row')}, expected {q.at_least:,} to {q.at_most:,}" for q in observed.wrong[:3]
     )
     return Proof(
         "each query during the stream saw all rows committed before it, none twice",
         observed.queries > 0 and not observed.wrong,
-        wrong or f"{observed.queries} queries of the table and of its lake",
+        wrong or f"{count_of(observed.queries, 'query')} of the table and of its lake",
     )
 
 
