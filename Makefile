@@ -11,6 +11,7 @@ VENV_NEWEST := .venv-newest
 VENV_DBT := .venv-dbt
 VENV_AUDIT := .venv-audit
 VENV_RELEASE := .venv-release
+VENV_DOCS := .venv-docs
 BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 # More processes than cores: two of them wait for their JVM much of the time.
@@ -85,6 +86,22 @@ lint: $(VENV)/dev.stamp ## style, formatting, types, import rules, and that page
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -n 2 tests/project
+
+# Hooks: tools/site. SITE_URL and REPO_URL name where it is published and where its source is.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(VENV_DOCS)/bin/python -m mkdocs
+.PHONY: docs docs-site docs-serve reference
+docs: docs-site java $(VENV)/dev.stamp ## build the documentation site into site/, check its links, and run the code of its pages
+	$(BIN)/python -m pytest -q -n 2 tests/test_docs.py tests/project/test_page_links.py tests/project/test_page_code.py \
+	  tests/project/test_page_facts.py tests/project/test_reference_tables.py $(ARGS)
+
+reference: $(VENV)/dev.stamp ## write the generated tables of the reference pages from the code
+	$(BIN)/python tools/reference.py
+
+docs-site: $(VENV_DOCS)/docs.stamp ## the site alone, in seconds
+	$(MKDOCS) build --strict
+
+docs-serve: $(VENV_DOCS)/docs.stamp ## serve the site on http://127.0.0.1:8000, and rebuild it when a page changes
+	$(MKDOCS) serve $(ARGS)
 
 .PHONY: audit
 audit: $(VENV_AUDIT)/audit.stamp ## pip-audit over constraints.txt by OSV's service (needs the network); code 3: it could not be asked
@@ -282,7 +299,7 @@ image: $(BIN)/python ## the container image of deploy/image, by CONTAINER=docker
 
 .PHONY: clean
 clean: ## remove environments, caches and build results
-	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) $(VENV_DBT) $(VENV_AUDIT) $(VENV_RELEASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) $(VENV_DBT) $(VENV_AUDIT) $(VENV_RELEASE) $(VENV_DOCS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -343,6 +360,11 @@ $(VENV_DBT)/dbt.stamp: $(PROJECT) | $(VENV_DBT)/bin/python
 # Without the package, whose dependencies are pins like others.
 $(VENV_AUDIT)/audit.stamp: $(PROJECT) | $(VENV_AUDIT)/bin/python
 	@$(call install_group,$(VENV_AUDIT),audit)
+	@touch $@
+
+$(VENV_DOCS)/docs.stamp: $(PROJECT) | $(VENV_DOCS)/bin/python
+	@echo 'installing MkDocs into $(VENV_DOCS)'
+	@$(call install_group,$(VENV_DOCS),docs)
 	@touch $@
 
 $(VENV_RELEASE)/release.stamp: $(PROJECT) | $(VENV_RELEASE)/bin/python

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
+
+import yaml
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
-INDEX = "docs/README.md"
+NAVIGATION = "mkdocs.yml"
 INTERNALS = "docs/internals/"
 """Pages about the code, for its readers."""
 USER_PAGES = {path: text for path, text in PAGES.items() if not path.startswith(INTERNALS)}
@@ -20,10 +23,23 @@ _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
+def navigation() -> list[str]:
+    """Return the pages of docs/ in the order of the site's navigation."""
+
+    def pages_of(item: object) -> Iterator[str]:
+        if isinstance(item, str):
+            yield f"docs/{item}"
+        elif isinstance(item, dict | list):
+            for child in item.values() if isinstance(item, dict) else item:
+                yield from pages_of(child)
+
+    config = yaml.safe_load((ROOT / NAVIGATION).read_text("utf-8"))
+    return [page for page in pages_of(config["nav"]) if page in PAGES]
+
+
 def in_reading_order() -> list[str]:
-    """The pages as the index links them, behind README.md; at the end those that it does not link."""
-    linked = [path for path, _ in links_of(INDEX, PAGES[INDEX]) if path in PAGES]
-    return list(dict.fromkeys(["README.md", *linked, *PAGES]))
+    """Return README.md and the pages in the order of the navigation."""
+    return list(dict.fromkeys(["README.md", *navigation(), *PAGES]))
 
 
 def blocks(text: str, language: str) -> list[str]:

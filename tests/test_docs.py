@@ -13,20 +13,22 @@ import pytest
 from doc_pages import PAGES, blocks, in_reading_order
 
 RUNNER = """
-import json, sys
+import contextlib, io, json, sys
 from pathlib import Path
 
 shared = {}
-for page, code in json.loads(Path("pages.json").read_text()):
+for page, code, outputs in json.loads(Path("pages.json").read_text()):
     names = dict(shared)
     print("running", page, file=sys.stderr)
-    exec(compile(code, page, "exec"), names)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, page, "exec"), names)
+    for output in outputs:
+        assert output.strip() in printed.getvalue(), printed.getvalue()
     shared = shared or names
 shared["spark"].stop()
 """
 """Each page has the names that the quickstart leaves, and its own. All share one Spark session and one warehouse."""
-
-
+OUTPUT = 'text title="Output"'
 WARNINGS_OF_SPARK = ("Utils: Your hostname", "Utils: Set SPARK_LOCAL_IP", "NativeCodeLoader: Unable to load native")
 
 
@@ -45,8 +47,8 @@ def test_every_block_of_python_runs(tmp_path):
 
 def run_python_of(pages: list[str], tmp_path: Path) -> str:
     """Run the Python of some pages and return what it wrote to stderr."""
-    code = [(page, "\n".join(blocks(PAGES[page], "python"))) for page in pages]
-    (tmp_path / "pages.json").write_text(json.dumps([(page, lines) for page, lines in code if lines]))
+    code = [(page, "\n".join(blocks(PAGES[page], "python")), blocks(PAGES[page], OUTPUT)) for page in pages]
+    (tmp_path / "pages.json").write_text(json.dumps([page for page in code if page[1]]))
     (tmp_path / "runner.py").write_text(RUNNER)
     return run(["python", "runner.py"], tmp_path, {**os.environ, "PYSPARK_PYTHON": sys.executable}).stderr
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+import reference
+
 from doc_pages import PAGES
-from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.config.spark_options import OPTIONS
 from streamhouse_spark.config.table_properties import (
     _KNOWN,
     FIXED_PROPERTIES,
@@ -14,10 +15,7 @@ from streamhouse_spark.config.table_properties import (
     parse_properties,
 )
 from streamhouse_spark.kv.table_config import parse_keyed_properties
-from streamhouse_spark.schema.json_values import FORMS
 from streamhouse_spark.schema.table_schema import TableSchema
-
-MODES = ("read", "readStream", "write", "writeStream")
 
 
 def rows_after(page: str, marker: str) -> list[list[str]]:
@@ -28,15 +26,9 @@ def rows_after(page: str, marker: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:end]]
 
 
-def test_forms_in_json_are_those_of_the_code():
-    rows = rows_after("docs/guides/write.md", "<!-- table: json")
-    assert [tuple(row) for row in rows] == [(form.type_name, form.json_form) for form in FORMS]
-
-
-def test_options_are_those_of_the_code():
-    expected = [[f"`{o.name}`", "all" if o.modes == MODES else ", ".join(o.modes), o.meaning] for o in OPTIONS]
-    shown = "\n".join(f"| {' | '.join(row)} |" for row in expected)
-    assert rows_after("docs/reference/spark-options.md", "<!-- options:") == expected, f"the table should be\n{shown}"
+@pytest.mark.parametrize("page", sorted({path for path, _ in reference.TABLES}))
+def test_generated_tables_are_those_of_the_code(page):
+    assert PAGES[page] == reference.with_tables(page, PAGES[page]), "run `make reference`"
 
 
 def test_properties_are_those_of_the_code():
@@ -52,8 +44,3 @@ def test_properties_are_those_of_the_code():
                 assert found == parse_keyed_properties({PRIMARY_KEY: "a"}, schema), key
         elif default:
             assert parse_properties({key: default.strip("`")}, schema) == TableProperties(), key
-
-
-def test_commands_are_those_of_the_code():
-    named = {row[0].strip("`").split()[1] for row in rows_after("docs/reference/command-line.md", "# Command line")}
-    assert named == set(streamhouse.commands)
