@@ -300,21 +300,21 @@ def read_csv(
 def _csv_blocks(source: Any, delimiter: str) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole records with checked quotes, each with the line of its first record."""
     quotes = QuoteCheck(delimiter)
-    begun: list[bytes] = []  # the start of a record that ends in a later block
+    record_parts: list[bytes] = []  # the start of a record that ends in a later block
     line = 1
     block = source.read(BLOCK_BYTES).removeprefix(_BOM)
     while block:
         ends = quotes.check(block)
         if len(ends):
-            data = b"".join([*begun, block[: ends[-1]]])
+            data = b"".join([*record_parts, block[: ends[-1]]])
             yield data, line
             line += data.count(b"\n")
-            begun = []
+            record_parts = []
             block = block[ends[-1] :]
-        begun.append(block)
+        record_parts.append(block)
         block = source.read(BLOCK_BYTES)
     quotes.finish()
-    if data := b"".join(begun):
+    if data := b"".join(record_parts):
         yield data, line
 
 

@@ -75,8 +75,9 @@ final class ParquetReaderCache {
       StructType table, StructType required, Map<String, String> options) {
     SparkSession session = SparkSession$.MODULE$.active();
     // Spark's Parquet table warns about every read without paths. The plan names the files, so none are listed.
-    InMemoryFileIndex noFiles = new InMemoryFileIndex(session, CollectionConverters.asScala(List.<Path>of()).toSeq(), Map$.MODULE$.empty(), Option.apply(table),
-        NoopCache$.MODULE$, Option.empty(), Option.empty());
+    InMemoryFileIndex noFiles =
+        new InMemoryFileIndex(session, CollectionConverters.asScala(List.<Path>of()).toSeq(), Map$.MODULE$.empty(),
+            Option.apply(table), NoopCache$.MODULE$, Option.empty(), Option.empty());
     ParquetScanBuilder builder =
         new ParquetScanBuilder(session, noFiles, table, table, new CaseInsensitiveStringMap(options));
     builder.pruneColumns(required);
