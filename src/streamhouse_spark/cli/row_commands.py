@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 import pyarrow as pa
+from click.shell_completion import CompletionItem
 
 from streamhouse_spark.cli.output import Output, format_value
 from streamhouse_spark.cli.session import Command, Session, take_names
@@ -239,7 +240,13 @@ streamhouse -w ./warehouse append sales.orders orders.csv --txn-app-id nightly -
 """,
 )
 @click.argument("table")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    shell_complete=lambda _context, _param, incomplete: [CompletionItem(incomplete, type="file")],
+)
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), help="Format of the files; by default their names determine it."
 )

@@ -45,6 +45,12 @@ def test_words_are_completed(tables, words, values):
     assert complete(*words) == values
 
 
+def test_files_are_completed_by_the_shell(tables):
+    completion = ShellComplete(streamhouse, {}, "streamhouse", "_STREAMHOUSE_COMPLETE")
+    (item,) = completion.get_completions(["append", "sales.orders"], "data/o")
+    assert (item.value, item.type) == ("data/o", "file")
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_tables_are_those_of_the_named_warehouse(tables, warehouse_path, monkeypatch, before):
     monkeypatch.delenv("STREAMHOUSE_WAREHOUSE")
