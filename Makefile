@@ -10,6 +10,7 @@ VENV_SPARK42 := .venv-spark42
 VENV_NEWEST := .venv-newest
 VENV_DBT := .venv-dbt
 VENV_AUDIT := .venv-audit
+VENV_RELEASE := .venv-release
 VENV_DOCS := .venv-docs
 BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
@@ -58,6 +59,10 @@ demo: java $(VENV)/demo.stamp ## real flights stream into a table, are tiered to
 demo-fast: java $(VENV)/demo.stamp ## the same in less time
 	$(BIN)/streamhouse demo --fast
 
+.PHONY: notebook
+notebook: java $(VENV)/notebook.stamp ## open the ten-minute tour in JupyterLab; NOTEBOOK=examples/notebooks/… names another
+	$(BIN)/jupyter lab $(or $(NOTEBOOK),examples/notebooks/01_ten_minute_tour.ipynb)
+
 .PHONY: test
 test: java $(VENV)/dev.stamp ## each behaviour once, in 5 minutes; ARGS="-k name" passes arguments to pytest
 	$(PYTEST) --short --durations=10 $(ARGS)
@@ -101,6 +106,19 @@ docs-serve: $(VENV_DOCS)/docs.stamp ## serve the site on http://127.0.0.1:8000, 
 .PHONY: audit
 audit: $(VENV_AUDIT)/audit.stamp ## pip-audit over constraints.txt by OSV's service (needs the network); code 3: it could not be asked
 	$(VENV_AUDIT)/bin/python tools/audit.py $(ARGS)
+
+.PHONY: release-check
+release-check: java $(VENV_RELEASE)/release.stamp ## build dist/, check it, install it in empty environments and run the quickstart (needs the index); ARGS="--version 0.1.0"
+	$(VENV_RELEASE)/bin/python tools/check_release.py $(ARGS)
+
+ACTIONLINT := artifacts/tools/actionlint
+
+.PHONY: workflow-check
+workflow-check: $(ACTIONLINT) ## .github/workflows by actionlint (needs Go)
+	$(ACTIONLINT)
+
+$(ACTIONLINT):
+	GOBIN=$(CURDIR)/$(dir $@) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 
 .PHONY: jar
 jar: $(VENV)/dev.stamp ## build the jar of the SQL catalog from its Java sources (needs a JDK)
@@ -281,13 +299,17 @@ image: $(BIN)/python ## the container image of deploy/image, by CONTAINER=docker
 
 .PHONY: clean
 clean: ## remove environments, caches and build results
-	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) $(VENV_DBT) $(VENV_AUDIT) $(VENV_DOCS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) $(VENV_DBT) $(VENV_AUDIT) $(VENV_RELEASE) $(VENV_DOCS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is younger than what it was installed from. An extra that holds another serves for it too.
 $(VENV)/demo.stamp: $(PROJECT) | $(BIN)/python
 	@if [ -e $(VENV)/dev.stamp ]; then $(MAKE) --no-print-directory $(VENV)/dev.stamp; else $(call install,$(VENV),demo); fi
+	@touch $@
+
+$(VENV)/notebook.stamp: $(PROJECT) | $(BIN)/python
+	@$(call install,$(VENV),notebook)
 	@touch $@
 
 $(VENV)/dev.stamp: $(PROJECT) | $(BIN)/python
@@ -337,15 +359,21 @@ $(VENV_DBT)/dbt.stamp: $(PROJECT) | $(VENV_DBT)/bin/python
 
 # Without the package, whose dependencies are pins like others.
 $(VENV_AUDIT)/audit.stamp: $(PROJECT) | $(VENV_AUDIT)/bin/python
-	@$(VENV_AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
-	@$(VENV_AUDIT)/bin/uv pip install --quiet --python $(VENV_AUDIT)/bin/python -c constraints.txt --group pyproject.toml:audit
+	@$(call install_group,$(VENV_AUDIT),audit)
 	@touch $@
 
 $(VENV_DOCS)/docs.stamp: $(PROJECT) | $(VENV_DOCS)/bin/python
 	@echo 'installing MkDocs into $(VENV_DOCS)'
-	@$(VENV_DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
-	@$(VENV_DOCS)/bin/uv pip install --quiet --python $(VENV_DOCS)/bin/python -c constraints.txt --group pyproject.toml:docs
+	@$(call install_group,$(VENV_DOCS),docs)
 	@touch $@
+
+$(VENV_RELEASE)/release.stamp: $(PROJECT) | $(VENV_RELEASE)/bin/python
+	@$(call install_group,$(VENV_RELEASE),release)
+	@touch $@
+
+# 1: environment, 2: dependency group
+install_group = set -e; $(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
+	$(1)/bin/uv pip install --quiet --python $(1)/bin/python -c constraints.txt --group pyproject.toml:$(2)
 
 # 1: environment, 2: extra, 3: constraints. pip brings uv, which installs the rest in a fraction of pip's time.
 install = set -e; echo 'installing streamhouse-spark[$(2)] into $(1) (a minute or two the first time)'; \

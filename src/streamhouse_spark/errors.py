@@ -85,6 +85,14 @@ def quote(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun in singular or plural: ``1 row``, ``2,000 rows``, ``3 queries``."""
+    if number != 1:
+        noun = re.sub(r"(?<=[^aeiou])y$", "ie", noun)
+        noun += "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number:,} {noun}"
+
+
 _SHOWN_CHARS_MAX = 100
 _TEXT_CHARS_MAX = 2_500
 

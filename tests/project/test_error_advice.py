@@ -375,7 +375,7 @@ NO_ADVICE = {
     "was truncated or overwritten by commit",
     "rows are missing",
     "expected, found …",
-    "holds … rows, expected",
+    "holds …, expected",
     "the hot log starts at",
     "checkpoint is empty, expected a directory",
     "the stream of flights ended",

@@ -40,3 +40,19 @@ def test_the_condition_is_the_class_in_capitals():
 
 def test_a_message_with_the_condition_is_not_prefixed_again():
     assert str(errors.StorageError("STORAGE: full")) == "STORAGE: full"
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "row", "1 row"),
+        (0, "row", "0 rows"),
+        (2000, "row", "2,000 rows"),
+        (2, "query", "2 queries"),
+        (2, "day", "2 days"),
+        (3, "micro-batch", "3 micro-batches"),
+        (1, "lake snapshot", "1 lake snapshot"),
+    ],
+)
+def test_a_count_has_its_noun_in_singular_or_plural(number, noun, text):
+    assert errors.count_of(number, noun) == text

@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages from outside docs/, links to source files, Markdown twins, llms.txt.
+"""MkDocs hooks: pages from outside docs/, notebooks with outputs, links to source files, Markdown twins, llms.txt.
 
 The pages in docs/ are written for a Git host: their links lead to files of the repository. On the site, a link to a
 file outside docs/ leads to a generated page with its text, so the site needs no Git host and no network.
@@ -6,6 +6,8 @@ file outside docs/ leads to a generated page with its text, so the site needs no
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import posixpath
 import re
@@ -31,6 +33,8 @@ OUTSIDE = {
     "SECURITY.md": "security.md",
 }
 """Markdown file outside docs/ → its page on the site."""
+NOTEBOOKS = "examples/notebooks"
+"""Each notebook here becomes a page in notebooks/, with the outputs that it was committed with."""
 QUICKSTART = "get-started/local.md"
 """The page that shows the quickstart of README.md, and to which links to README.md lead."""
 
@@ -68,6 +72,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, uri in OUTSIDE.items():
         _origins[uri] = source
         files.append(File.generated(config, uri, content=(ROOT / source).read_text("utf-8")))
+    for notebook in sorted((ROOT / NOTEBOOKS).glob("*.ipynb")):
+        _add_notebook(files, config, notebook)
     _pages.update({source: uri for uri, source in _origins.items()})
     _pages["README.md"] = QUICKSTART
     for file in files.documentation_pages():
@@ -215,6 +221,26 @@ def _add_source(files: Files, config: MkDocsConfig, path: str) -> None:
     uri = f"source/{path}{'' if path.endswith('.md') else '.md'}"
     _pages[path] = uri
     files.append(File.generated(config, uri, content="\n\n".join(blocks)))
+
+
+def _add_notebook(files: Files, config: MkDocsConfig, path: Path) -> None:
+    """Add a page with the text, code and outputs of a notebook, and its pictures."""
+    uri = f"notebooks/{path.stem}.md"
+    parts = []
+    for number, cell in enumerate(json.loads(path.read_text("utf-8"))["cells"]):
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```py\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/png" in data:
+                picture = f"{path.stem}-{number}.png"
+                image = base64.b64decode("".join(data["image/png"]))
+                files.append(File.generated(config, f"notebooks/{picture}", content=image))
+                parts.append(f"![Output of the cell]({picture})")
+            elif text := "".join(output.get("text") or data.get("text/plain", "")):
+                parts.append(f'```text title="Output"\n{text.rstrip()}\n```')
+    _origins[uri] = path.relative_to(ROOT).as_posix()
+    files.append(File.generated(config, uri, content="\n\n".join(parts)))
 
 
 def _is_text(path: Path) -> bool:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from streamhouse_spark.cli.session import (
     Session,
@@ -18,6 +19,7 @@ from streamhouse_spark.cli.session import (
 
 _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Start here": {
+        "tutorial": ("tutorial_command", "Take a tour of ten minutes, in a notebook or in the terminal."),
         "demo": ("spark_commands", "Stream real flights into a table, tier and query them."),
         "doctor": ("maintenance_commands", "Check this machine and a warehouse, and recommend fixes."),
         "jar": ("spark_commands", "Print the path of the SQL catalog's jar."),
@@ -79,6 +81,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 }
 """Command → its module, and its line in the command list. A call imports only the module of its command."""
 _EXAMPLES: Final = """
+streamhouse tutorial
 streamhouse demo
 export STREAMHOUSE_WAREHOUSE=./warehouse
 streamhouse create sales.orders --schema 'order_id BIGINT NOT NULL, customer STRING, amount DOUBLE'
@@ -117,6 +120,12 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with usage_in_one_line():
             return super().invoke(ctx)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands without importing their modules."""
+        listed = (item for names in _SECTIONS.values() for item in names.items())
+        commands = [CompletionItem(name, help=text) for name, (_, text) in listed if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in _SECTIONS.items():

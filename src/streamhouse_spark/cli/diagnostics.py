@@ -24,7 +24,7 @@ from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.datasource.scan.file_systems import S3A, file_system_remedy, scheme_of
-from streamhouse_spark.errors import StreamhouseError, WarehouseNotFoundError
+from streamhouse_spark.errors import StreamhouseError, WarehouseNotFoundError, count_of
 from streamhouse_spark.kv.lmdb.environment import Environment
 from streamhouse_spark.kv.lmdb.tablet_files import (
     CACHE_BYTES_VARIABLE,
@@ -276,7 +276,7 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
         return [Finding("warehouse", "warn", str(error), "create a table to create the warehouse, or correct the path")]
     except StreamhouseError as error:
         return [Finding("warehouse", "fail", str(error), _MESSAGE_REMEDY)]
-    findings = [Finding("warehouse", "ok", f"{warehouse.url}, {len(tables)} tables")]
+    findings = [Finding("warehouse", "ok", f"{warehouse.url}, {count_of(len(tables), 'table')}")]
     try:
         warehouse.storage.check_writable()
         findings.append(Finding("put-if-absent", "ok", "a second write of an object was refused, as it must be"))

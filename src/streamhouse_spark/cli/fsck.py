@@ -33,6 +33,7 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
     WarehouseMovedError,
+    count_of,
 )
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.file_access import lake_files
@@ -231,8 +232,8 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
         result.problems.extend(own.problems(state, result.lake_snapshot_id))
     if is_wrong:
         result.problems.append(
-            f"lake snapshot {result.lake_snapshot_id} has {num_rows} rows, {tiered} offsets were tiered"
-            + (f", and {dropped} of them dropped with their partitions" if dropped else "")
+            f"lake snapshot {result.lake_snapshot_id} has {count_of(num_rows, 'row')}, {count_of(tiered, 'offset')} "
+            "were tiered" + (f", and {dropped} of them dropped with their partitions" if dropped else "")
         )
 
 
@@ -293,10 +294,10 @@ class _OffsetRows:
             offsets = np.concatenate(runs) if runs else np.zeros(0, np.int64)
             where = f"bucket {bucket}: lake snapshot {snapshot_id}"
             if (doubled := len(offsets) - len(np.unique(offsets))) > 0:
-                yield f"{where} has {doubled} offsets twice"
+                yield f"{where} has {count_of(int(doubled), 'offset')} twice"
             outside = np.count_nonzero((offsets < state.first_offset(bucket)) | (offsets >= state.lake_offset(bucket)))
             if outside:
-                yield f"{where} has {outside} offsets that it should not hold yet, or no longer"
+                yield f"{where} has {count_of(int(outside), 'offset')} that it should not hold yet, or no longer"
 
 
 def metadata_problems(table: Table, state: TableState) -> Iterator[str]:

@@ -21,6 +21,7 @@ from streamhouse_spark.cli.session import (
     take_pairs,
     take_values,
 )
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.lake.types import CompactReport
@@ -254,7 +255,8 @@ def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> 
     session.output.sentence(
         asdict(report),
         f"the lake of {report.table} {'would be' if dry_run else 'is'} built anew at {report.lake_location}: "
-        f"{report.rows:,} offsets to tier, {report.lost_rows:,} lost; {report.former_location} is left as it is"
+        f"{count_of(report.rows, 'offset')} to tier, {report.lost_rows:,} lost; "
+        f"{report.former_location} is left as it is"
         + ("" if dry_run else f"\nnext: streamhouse tier --once {report.table}"),
     )
 
@@ -302,8 +304,8 @@ def adopt(
         report = warehouse.adopt_table(table, lake, primary_key=primary_key, properties=properties, dry_run=dry_run)
     session.output.sentence(
         {**asdict(report), "dry_run": dry_run},
-        f"{'would adopt' if dry_run else 'adopted'} {report.location} as {report.table}: {report.rows:,} rows in "
-        f"{report.files:,} files, columns {report.schema}",
+        f"{'would adopt' if dry_run else 'adopted'} {report.location} as {report.table}: "
+        f"{count_of(report.rows, 'row')} in {count_of(report.files, 'file')}, columns {report.schema}",
     )
 
 
@@ -335,7 +337,7 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
         return
     if not yes:
         preview = _drop_partition(session, opened, chosen, dry_run=True)
-        confirm(f"drop {subject} with {preview.rows:,} rows?", yes=yes)
+        confirm(f"drop {subject} with {count_of(preview.rows, 'row')}?", yes=yes)
     _print_report(session, _drop_partition(session, opened, chosen, dry_run=False), f"dropped {subject}")
 
 
@@ -376,4 +378,6 @@ def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_
 
 
 def _print_report(session: Session, report: DropPartitionReport, text: str) -> None:
-    session.output.sentence(asdict(report), f"{text}: {report.rows:,} rows, {report.files} lake files")
+    session.output.sentence(
+        asdict(report), f"{text}: {count_of(report.rows, 'row')}, {count_of(report.files, 'lake file')}"
+    )

@@ -26,6 +26,7 @@ from streamhouse_spark.cli.fsck import (
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.cli.session import TABLE, Command, Failure, Session, fail_for, take_duration_ms
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.table.maintenance.log import MaintainReport
 from streamhouse_spark.table.table import Table
@@ -95,7 +96,7 @@ def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms
     if not tables:
         dropped = session.warehouse.clean_dropped(grace_ms=grace_ms, dry_run=dry_run)
         if dropped.deleted:
-            session.output.remark(f"{len(dropped.deleted)} files of dropped tables")
+            session.output.remark(f"{count_of(len(dropped.deleted), 'file')} of dropped tables")
         for uuid, why in dropped.skipped.items():
             session.output.remark(f"tables/{uuid} is left as it is: {why}")
     session.output.records(rows, _MAINTAINED)
@@ -162,10 +163,11 @@ def _verify_table(table: Table, output: Output) -> Verification:
 
 def _render_verification(result: Verification, console: Console) -> None:
     console.print(
-        f"{result.table}: {result.segments:,} segments with {result.log_rows:,} rows in {result.segment_bytes:,} bytes "
+        f"{result.table}: {count_of(result.segments, 'segment')} with {count_of(result.log_rows, 'row')} in "
+        f"{count_of(result.segment_bytes, 'byte')} "
         f"of hot log; "
         + (
-            f"lake snapshot {result.lake_snapshot_id} with {result.lake_rows:,} rows"
+            f"lake snapshot {result.lake_snapshot_id} with {count_of(result.lake_rows, 'row')}"
             if result.lake_snapshot_id
             else "nothing tiered yet"
         ),
@@ -173,8 +175,10 @@ def _render_verification(result: Verification, console: Console) -> None:
     )
     if result.lake_footers_unchecked:
         console.print(
-            f"not checked: the footers of {result.lake_footers_unchecked:,} lake files that have no checksum, as "
-            f"another engine or an older version wrote them; those of {result.lake_footers:,} files were checked",
+            f"not checked: the footers of {count_of(result.lake_footers_unchecked, 'lake file')} that have no "
+            "checksum, as "
+            f"another engine or an older version wrote them; those of {count_of(result.lake_footers, 'file')} were "
+            "checked",
             style="yellow",
             markup=False,
         )

@@ -10,13 +10,17 @@ from typing import Any, Final
 
 import click
 import pyarrow as pa
+from click.shell_completion import CompletionItem
 
 from streamhouse_spark.cli.output import Output, format_value, rich_table
 from streamhouse_spark.cli.session import TABLE, Command, Session, take_names
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.core.option_parsing import parse_timestamp_ms
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import (
+    InvalidOptionError,
+    count_of,
+)
 from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.log.idempotency import find_stored_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata, without_metadata
@@ -54,14 +58,14 @@ streamhouse -w ./warehouse head 'sales.orders$lake$files' --output json
 streamhouse -w ./warehouse head 'sales.orders$commits' -n 100
 """,
 )
-@click.argument("name")
+@click.argument("table", metavar="NAME")
 @click.option(
     "-n", "--rows", "limit", type=click.IntRange(0, _ROWS_MAX), default=20, show_default=True, help="Number of rows."
 )
 @_COLUMNS
 @click.option("--where", metavar="CONDITION", help="""Only matching rows, such as "a > 5 AND b IN ('x', 'y')".""")
 @click.pass_obj
-def head(session: Session, name: str, limit: int, columns: list[str], where: str | None) -> None:
+def head(session: Session, table: str, limit: int, columns: list[str], where: str | None) -> None:
     """Print rows of a table or of one of its system tables.
 
     NAME is a table (lake and log together) or a name with a suffix: $lake for tiered rows; $lake$snapshots and
@@ -69,8 +73,8 @@ def head(session: Session, name: str, limit: int, columns: list[str], where: str
     $schemas, $options and $tiering for the table's metadata; $partitions for its partitions; $history for its commits.
     """
     warehouse = session.warehouse
-    filter_ = parse_where(where, schema_of(warehouse, name)) if where else None
-    session.output.rows(first_rows(warehouse, name, limit, columns=columns or None, filter_=filter_))
+    filter_ = parse_where(where, schema_of(warehouse, table)) if where else None
+    session.output.rows(first_rows(warehouse, table, limit, columns=columns or None, filter_=filter_))
 
 
 @click.command(
@@ -231,7 +235,13 @@ streamhouse -w ./warehouse append sales.orders orders.csv --txn-app-id nightly -
 """,
 )
 @TABLE
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    shell_complete=lambda _context, _param, incomplete: [CompletionItem(incomplete, type="file")],
+)
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), help="Format of the files; by default their names determine it."
 )
@@ -260,9 +270,9 @@ def append(
 ) -> None:
     """Append the rows of files to a table, or upsert them by primary key.
 
-    Files are Parquet, Arrow, CSV or JSON Lines; - is standard input. All rows become visible in one commit, or none.
-    Columns match by name; a missing column gets its default, or null. Prints the offsets of the rows per bucket, as
-    half-open ranges.
+    Files are Parquet, Arrow, CSV, JSON Lines or a JSON array; - is standard input. All rows become visible in one
+    commit, or none. Columns match by name; a missing column gets its default, or null. Prints the offsets of the rows
+    per bucket, as half-open ranges.
     """
     if (txn_app_id is None) != (txn_version is None):
         raise click.UsageError("--txn-app-id and --txn-version go together")
@@ -312,8 +322,8 @@ def _print_offsets(output: Output, table: Table, offsets: BucketOffsets, *, dupl
         if duplicate:
             console.print(f"{table.name}: this version was written before; nothing was added. Its rows are at:")
         else:
-            unit = "changes" if table.state.primary_key else "rows"
-            console.print(f"{table.name}: added {added:,} {unit}")
+            unit = "change" if table.state.primary_key else "row"
+            console.print(f"{table.name}: added {count_of(added, unit)}")
         rows = {"bucket": list(offsets), "offsets": [str(r) for r in offsets.values()]}
         rows["rows"] = [len(r) for r in offsets.values()]
         if offsets:

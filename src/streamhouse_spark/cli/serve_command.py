@@ -11,7 +11,7 @@ import click
 
 from streamhouse_spark.cli.output import log_to_stderr
 from streamhouse_spark.cli.session import Command, Session, take_pairs
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, count_of
 
 _PORT_MAX = (1 << 16) - 1
 
@@ -162,7 +162,9 @@ def serve(
         listening.require_certificate()
         if audit_log is not None:
             require_writable(audit_log)
-        click.echo(f"{session.warehouse_location} with {len(session.warehouse.tables())} tables can be served")
+        click.echo(
+            f"{session.warehouse_location} with {count_of(len(session.warehouse.tables()), 'table')} can be served"
+        )
         return
 
     log_to_stderr()

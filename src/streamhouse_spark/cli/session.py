@@ -6,12 +6,14 @@ Exit codes: 0 success; 1 failure, with the reason on stderr; 2 wrong command lin
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.lazy_dataclass import dataclass
@@ -85,12 +87,29 @@ def confirm(question: str, *, yes: bool) -> None:
         raise click.Abort
 
 
+class _TableName(click.types.StringParamType):
+    """The name of a table. The shell completes it with those of the warehouse."""
+
+    def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            tables = (ctx.find_object(Session) or Session()).warehouse.tables()
+        except (StreamhouseError, click.ClickException):
+            return []  # the shell has no place for errors
+        return [CompletionItem(table) for table in tables if table.startswith(incomplete)]
+
+
+_TABLE_ARGUMENTS: Final = ("table", "tables", "views", "source")
+
+
 class Command(click.Command):
-    """A command with the shared options and a section of examples in its help."""
+    """A command with the shared options, completion of table names, and a section of examples in its help."""
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._examples = examples
+        for param in self.params:
+            if isinstance(param, click.Argument) and param.name in _TABLE_ARGUMENTS:
+                param.type = _TableName()
         self.params = [*self.params, *_shared_options()]
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -100,7 +119,22 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except StreamhouseError as error:
-            raise Failure(str(error)) from error
+            raise Failure(_name_options(str(error), self)) from error
+
+
+_ARGUMENT: Final = re.compile(r"(?<![\w.-])(?P<name>[a-z_]+)=(?:True\b|'(?P<value>[^']*)'|\[\.\.\.\]|\.\.\.|(?!['\w]))")
+"""An argument of Python in an error text, such as ``if_not_exists=True``, ``to=`` or ``format='paimon'``."""
+
+
+def _name_options(text: str, command: click.Command) -> str:
+    """Replace arguments of Python in an error text by the options of the command with the same meaning."""
+    options = {option.name: max(option.opts, key=len) for option in command.params if isinstance(option, click.Option)}
+
+    def option_of(match: re.Match[str]) -> str:
+        option = options.get(match["name"])
+        return match[0] if option is None else " ".join(filter(None, [option, match["value"]]))
+
+    return _ARGUMENT.sub(option_of, text)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path, require_catalog_name
-from streamhouse_spark.errors import InvalidOptionError, MissingExtraError
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, count_of
 from streamhouse_spark.table.refresh_commit import pause_refreshes, resume_refreshes
 from streamhouse_spark.table.table import Table
 
@@ -133,7 +133,7 @@ def _print_refresh(session: Session, name: str, report: RefreshReport) -> None:
     fields = ("changed", "rows_written", "rows_deleted", "whole_because", "steps")
     steps = f" in {report.steps} steps" if report.steps > 1 else ""
     because = f"; the whole query was computed: {report.whole_because}" if report.whole_because else ""
-    text = f"{name}: {report.rows_written:,} rows written, {report.rows_deleted:,} deleted{steps}{because}"
+    text = f"{name}: {count_of(report.rows_written, 'row')} written, {report.rows_deleted:,} deleted{steps}{because}"
     if not report.changed:
         text = f"{name} has all rows of its sources"
     session.output.sentence({"view": name, **{field: getattr(report, field) for field in fields}}, text)

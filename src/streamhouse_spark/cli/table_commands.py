@@ -26,6 +26,7 @@ from streamhouse_spark.cli.session import (
 from streamhouse_spark.cli.status_commands import parse_prices, render_costs
 from streamhouse_spark.config.table_properties import view_facts
 from streamhouse_spark.core.paths import parse_database, parse_table_name
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.archive_scan import count_archived_bytes
 from streamhouse_spark.read.system_tables import bucket_lags
@@ -198,7 +199,7 @@ def _render_description(
             "changes" if table.state.primary_key else "rows",
             f"{description['rows']:,}, of which the lake holds {lake['rows']:,} (lag {description['lag']:,})",
         ),
-        ("older changes", f"{archive['changes']:,}, {archive['bytes']:,} bytes" if archive else "none kept"),
+        ("older changes", f"{archive['changes']:,}, {count_of(archive['bytes'], 'byte')}" if archive else "none kept"),
         ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
         ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
         ("last commit", description["commit"]),
@@ -292,8 +293,7 @@ def create(
     )
     session.output.sentence(
         build_description(created),
-        f"created {created.name} ({created.state.schema.ddl()}) with {created.num_buckets} "
-        f"bucket{'s' if created.num_buckets != 1 else ''}",
+        f"created {created.name} ({created.state.schema.ddl()}) with {count_of(created.num_buckets, 'bucket')}",
     )
 
 
@@ -464,9 +464,8 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
         return
     opened = warehouse.table(table)
     facts = build_description(opened)
-    subject = (
-        f"{opened.name} with {facts['rows']:,} rows ({facts['lake']['rows']:,} of them in {facts['lake']['location']})"
-    )
+    in_lake = f"{facts['lake']['rows']:,} of them in {facts['lake']['location']}"
+    subject = f"{opened.name} with {count_of(facts['rows'], 'row')} ({in_lake})"
     if opened.properties.datalake_adopted is not None:
         subject += "; the lake table was adopted and stays, with all rows in it"
     if dry_run:
@@ -497,7 +496,7 @@ def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
     """
     opened = session.open_table(table, "truncate")
     facts = build_description(opened)
-    subject = f"all {facts['rows']:,} rows of {opened.name} ({facts['lake']['rows']:,} of them in the lake)"
+    subject = f"all of {opened.name}: {count_of(facts['rows'], 'row')}, {facts['lake']['rows']:,} of them in the lake"
     if dry_run:
         session.output.sentence({**facts, "truncated": False}, f"would remove {subject}")
         return
@@ -546,6 +545,6 @@ def undrop(session: Session, table: str, *, uuid: str | None, to: str | None) ->
     It works until `streamhouse maintain` deletes the table, at least a day after the drop.
     """
     opened = session.warehouse.undrop_table(table, uuid=uuid, to=to)
-    unit = "changes" if opened.state.primary_key else "rows"
+    rows = count_of(opened.state.num_rows, "change" if opened.state.primary_key else "row")
     facts = {"table": opened.name, "uuid": opened.uuid, "rows": opened.state.num_rows}
-    session.output.sentence(facts, f"{opened.name} is back, with {facts['rows']:,} {unit}")
+    session.output.sentence(facts, f"{opened.name} is back, with {rows}")

@@ -17,7 +17,7 @@ from streamhouse_spark.cli.maintenance_commands import select_tables
 from streamhouse_spark.cli.output import Output, log_to_stderr
 from streamhouse_spark.cli.session import Command, Session, fail_for
 from streamhouse_spark.core.concurrency import new_event
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, count_of
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.table_batch import TableBatch
 
@@ -249,7 +249,8 @@ def _report_view(output: Output, show: Callable[[str | None], None], view: ViewS
         "whole_because": done.whole_because,
         "duration_ms": view.last_duration_ms,
     }
-    text = f"{view.name}: {done.rows_written:,} rows written, {done.rows_deleted:,} deleted, {view.last_duration_ms} ms"
+    written = count_of(done.rows_written, "row")
+    text = f"{view.name}: {written} written, {done.rows_deleted:,} deleted, {view.last_duration_ms} ms"
     output.document(document, lambda _: click.echo(text))
 
 
@@ -294,7 +295,10 @@ def _create_reporter(output: Output) -> Callable[[TieringReport], None]:
         if output.as_json:
             output.json_lines(_to_rows([done]))
         else:
-            click.echo(f"{done.table}: {done.rows:,} rows in {done.files} files into the lake, {done.duration_ms} ms")
+            click.echo(
+                f"{done.table}: {count_of(done.rows, 'row')} in {count_of(done.files, 'file')} into the lake, "
+                f"{done.duration_ms} ms"
+            )
 
     return report
 

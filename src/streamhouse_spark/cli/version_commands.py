@@ -8,6 +8,7 @@ import click
 
 from streamhouse_spark.cli.session import TABLE, YES, Command, Session, confirm
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.catalog.branches import base_version_of_clone
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.versioning.rollback import RollbackReport
@@ -61,7 +62,7 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
         return
     if not yes:
         preview = _rollback(session, opened, version, dry_run=True)
-        rows = f"{preview.rows_deleted:,} rows go, {preview.rows_added:,} come back"
+        rows = f"{count_of(preview.rows_deleted, 'row')} removed, {preview.rows_added:,} restored"
         confirm(f"roll {opened.name} back to commit {version}: {rows}?", yes=yes)
     _print_report(session, _rollback(session, opened, version, dry_run=False), "rolled")
 
@@ -74,8 +75,8 @@ def _rollback(session: Session, table: Table, version: str, *, dry_run: bool) ->
 def _print_report(session: Session, report: RollbackReport, verb: str) -> None:
     session.output.sentence(
         asdict(report),
-        f"{verb} {report.table} back to commit {report.version}: {report.rows_deleted:,} rows go, "
-        f"{report.rows_added:,} come back",
+        f"{verb} {report.table} back to commit {report.version}: {count_of(report.rows_deleted, 'row')} removed, "
+        f"{report.rows_added:,} restored",
     )
 
 

@@ -20,6 +20,7 @@ from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.demo.flights import TABLE
 from streamhouse_spark.demo.proofs import Observations, Proof, QueryResult
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.table.table import Table
 
 _LINE_EVERY_MS: Final = 5_000
@@ -85,12 +86,12 @@ def format_line(board: Board) -> str:
     return (
         f"{board.simulated_day}  log {board.rows:>7,} rows  lag {board.lag:>7,}  "
         f"air.flights {format_answer(board.observed.union)}  air.flights$lake {format_answer(board.observed.lake)}  "
-        f"{board.micro_batches} micro-batches, {board.observed.lake_snapshots} lake snapshots"
+        f"{count_of(board.micro_batches, 'micro-batch')}, {count_of(board.observed.lake_snapshots, 'lake snapshot')}"
     )
 
 
 def format_answer(result: QueryResult | None) -> str:
-    return "…" if result is None else f"{result.rows:,} rows in {result.duration_ms} ms"
+    return "…" if result is None else f"{count_of(result.rows, 'row')} in {result.duration_ms} ms"
 
 
 def draw_board(board: Board) -> Group:
@@ -107,8 +108,8 @@ def draw_board(board: Board) -> Group:
         queries.add_row(Text(name, style="bold"), Text(format_answer(result), style="cyan"))
     head = Text.assemble(
         ("flights up to ", ""), (board.simulated_day, "bold"),
-        f"  {board.released_share:.0%} released, {board.micro_batches} micro-batches written, ",
-        f"{board.observed.lake_snapshots} lake snapshots, {board.observed.queries} queries",
+        f"  {board.released_share:.0%} released, {count_of(board.micro_batches, 'micro-batch')} written, ",
+        f"{count_of(board.observed.lake_snapshots, 'lake snapshot')}, {count_of(board.observed.queries, 'query')}",
     )  # fmt: skip
     return Group(head, buckets, queries)
 

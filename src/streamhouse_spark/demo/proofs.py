@@ -15,6 +15,7 @@ from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.demo.flights import KEY_COLUMNS, TABLE
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.table.table import Table
@@ -149,12 +150,12 @@ def prove_equal_facts(claim: str, facts: Mapping[str, Any], source: Mapping[str,
 def prove_same_rows(claim: str, rows: pa.Table, source: pa.Table) -> Proof:
     """Prove that both have the same rows in every column, regardless of order."""
     if rows.num_rows != source.num_rows:
-        return Proof(claim, holds=False, detail=f"{rows.num_rows:,} rows, expected {source.num_rows:,}")
+        return Proof(claim, holds=False, detail=f"{count_of(rows.num_rows, 'row')}, expected {source.num_rows:,}")
     ordered, expected = sort_rows(rows, source.schema), sort_rows(source, source.schema)
     differing_columns = [name for name in source.schema.names if not ordered[name].equals(expected[name])]
     if differing_columns:
         return Proof(claim, holds=False, detail=f"columns with other values: {', '.join(differing_columns)}")
-    detail = f"{source.num_rows:,} rows × {source.num_columns} columns are equal, one by one"
+    detail = f"{count_of(source.num_rows, 'row')} × {count_of(source.num_columns, 'column')} are equal, one by one"
     return Proof(claim, holds=True, detail=detail)
 
 
@@ -166,12 +167,12 @@ def sort_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def prove_queries(observed: Observations) -> Proof:
     """Prove that each query during the stream saw all rows committed before it, without duplicates."""
     wrong = "; ".join(
-        f"{q.name}: {q.rows:,} rows, expected {q.at_least:,} to {q.at_most:,}" for q in observed.wrong[:3]
+        f"{q.name}: {count_of(q.rows, 'row')}, expected {q.at_least:,} to {q.at_most:,}" for q in observed.wrong[:3]
     )
     return Proof(
         "each query during the stream saw all rows committed before it, none twice",
         observed.queries > 0 and not observed.wrong,
-        wrong or f"{observed.queries} queries of the table and of its lake",
+        wrong or f"{count_of(observed.queries, 'query')} of the table and of its lake",
     )
 
 

@@ -17,6 +17,7 @@ from streamhouse_spark.demo import proofs
 from streamhouse_spark.demo.display import Board, TextView
 from streamhouse_spark.demo.flights import TABLE, FlightStream
 from streamhouse_spark.demo.proofs import Proof
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.spark import TieringService, tier
 from streamhouse_spark.table.table import Table
 
@@ -112,7 +113,8 @@ class Demo:
         source = proofs.compute_facts(self.spark.read.parquet(str(stream.source)))
         yield proofs.prove_queries(queries.observed)
         self.view.say(
-            f"one last round of tiering: {sum(line.lag for line in proofs.bucket_lines(table.refresh())):,} rows wait"
+            f"one last round of tiering: "
+            f"{count_of(sum(line.lag for line in proofs.bucket_lines(table.refresh())), 'row')} wait"
         )
         yield proofs.prove_equal_facts(f"Spark: {TABLE} = the source", proofs.compute_facts(self._read(TABLE)), source)
         tier(self.spark, self.location, [TABLE], settings=self.settings)

@@ -22,7 +22,7 @@ from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import to_python
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, count_of
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.lmdb.environment import DamagedError
@@ -225,7 +225,7 @@ def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
         place = order[pc.index(doubled, value=True).as_py()].as_py()
         example = {name: to_python(column[place]) for name, column in zip(state.primary_key, columns, strict=True)}
         raise LakeMismatchError(
-            f"{state.name} cannot be created: {num_doubled} rows have a primary key ({names}) that another row of "
-            f"their bucket has, for example {example}; delete them, or choose another key"
+            f"{state.name} cannot be created: it has {count_of(num_doubled, 'row')} with the primary key ({names}) of "
+            f"another row of the bucket, for example {example}; delete them, or choose another key"
         )
     return arrow_rows.take_rows(rows, order.to_numpy().astype(np.int64), distinct=True)

@@ -11,7 +11,13 @@ from typing import Final
 from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError, ObjectNotFoundError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    LakeMismatchError,
+    LakeRolledBackError,
+    ObjectNotFoundError,
+    count_of,
+)
 from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
@@ -123,7 +129,8 @@ def require_dense(
         advance = new.get(bucket, 0) - expected.get(bucket, 0) - absent.get(bucket, 0)
         if advance != rows.get(bucket, 0):
             raise InconsistentMetadataError(
-                f"bucket {bucket}: {rows.get(bucket, 0)} rows for an advance of {advance} offsets"
+                f"bucket {bucket}: {count_of(rows.get(bucket, 0), 'row')} for an advance of "
+                f"{count_of(advance, 'offset')}"
             )
 
 

@@ -19,7 +19,7 @@ from pyarrow import types
 
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.errors import SchemaMismatchError, count_of
 from streamhouse_spark.schema.conversion import Conversion, refuse_column
 from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
 from streamhouse_spark.schema.defaults import default_values
@@ -75,7 +75,9 @@ def convert_rows(
         values = result.column(position)
         if not column.nullable and (null_count := values.null_count):
             refuse_column(
-                table, column.name, f"is NOT NULL, and {null_count} of {result.num_rows} rows have null in it"
+                table,
+                column.name,
+                f"is NOT NULL, and null in {null_count} of {count_of(result.num_rows, 'row')}",
             )
         if position in unsure:
             _check_text(values, table, column.name)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, count_of
 from streamhouse_spark.log.consumers import LogPosition, consumer_position, move_consumer
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.state import TableState
@@ -120,8 +120,8 @@ class Table(TableHandle, Scannable):
 
     def __repr__(self) -> str:
         state = self.state
-        columns = len(state.schema.columns)
-        return f"Table({self.name}: {columns} columns, {state.num_buckets} buckets, {state.num_rows:,} rows)"
+        counts = {"column": len(state.schema.columns), "bucket": state.num_buckets, "row": state.num_rows}
+        return f"Table({self.name}: {', '.join(count_of(number, noun) for noun, number in counts.items())})"
 
     def _repr_html_(self) -> str:
         from streamhouse_spark.table.notebook import table_html

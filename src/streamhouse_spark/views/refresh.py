@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError, count_of
 from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step, next_step
 from streamhouse_spark.table.table import Table
@@ -150,7 +150,7 @@ def _is_mostly_changed(step: RefreshStep, sources: Mapping[str, Table]) -> bool:
 
 def report_step(view: str, number: int, rows_left: int) -> None:
     """Report a finished step that is not the last one, to the log and to a terminal."""
-    text = f"{view}: step {number} is done, {rows_left:,} rows of its sources are left"
+    text = f"{view}: step {number} is done, {count_of(rows_left, 'row')} of its sources are left"
     logger.info("%s", text)
     if sys.stderr.isatty():
         sys.stderr.write(f"{text}\n")

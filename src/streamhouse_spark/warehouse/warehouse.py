@@ -14,7 +14,13 @@ from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.paths import LAKE_PREFIX, parse_database, parse_table_name
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.errors import CorruptDataError, StreamhouseError, TableExistsError, TableNotFoundError
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    StreamhouseError,
+    TableExistsError,
+    TableNotFoundError,
+    count_of,
+)
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.log_locations import require_log_location, with_log_places
@@ -212,8 +218,9 @@ class Warehouse:
         contents = [*tables, *map(str, views)]
         if contents and not cascade:
             raise TableExistsError(
-                f"database {database} of {self.url} has {len(contents)} tables and views ({', '.join(contents[:5])}); "
-                "drop or rename them first, or say CASCADE (cascade=True) to drop them with it",
+                f"database {database} of {self.url} has {count_of(len(contents), 'object')} "
+                f"({', '.join(contents[:5])}); drop or rename them first, or say CASCADE (cascade=True) to drop them "
+                "with it",
                 condition="DATABASE_NOT_EMPTY",
             )
         for view in views:

@@ -17,7 +17,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field
 from pathlib import Path
@@ -54,6 +54,7 @@ BLOCK_BYTES: Final = 8 << 20
 _HEADER_CHARS_MAX: Final = 1 << 20
 _QUOTE: Final = ord('"')
 _NEW_LINE: Final = ord("\n")
+_CARRIAGE_RETURN: Final = ord("\r")
 _BOM: Final = b"\xef\xbb\xbf"
 FORMATS: Final = ("parquet", "arrow", "csv", "json")
 STDIN: Final = "-"
@@ -151,10 +152,10 @@ def json_objects(body: bytes) -> list[str]:
         objects = list(_split_objects(text))
     except (ValueError, IndexError, RecursionError) as error:
         problem = "the array does not end" if isinstance(error, IndexError) else error
-        raise SchemaMismatchError(f"request body is not JSON: {problem}; send an array of objects") from error
+        raise SchemaMismatchError(f"the rows are not JSON: {problem}; send an array of objects") from error
     if not all(element.startswith("{") for element in objects):
         raise SchemaMismatchError(
-            'request body is valid JSON but not an array of objects; send an array of objects, such as [{"id": 1}]'
+            'the rows are valid JSON but not an array of objects; send an array of objects, such as [{"id": 1}]'
         )
     return objects
 
@@ -253,30 +254,129 @@ def read_csv(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return the schema and the batches of the rows. Columns match by name, ignoring case.
 
-    Raises `SchemaMismatchError` for quotes that violate RFC 4180 and for a field that does not fit its column.
+    Raises `SchemaMismatchError` for quotes that violate RFC 4180 and for a field that does not fit its column, with
+    its line.
     """
-    checked = _CheckedSource(source, delimiter)
-    columns = _match_columns(checked.header(), schema)
-    convert = pa.csv.ConvertOptions(
-        column_types={name: _csv_wire_type(column.type) for name, column in columns.items()},
-        null_values=["", *null_texts],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    try:
-        reader = pa.csv.open_csv(
-            pa.PythonFile(checked, "r"),
-            read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES),
+    blocks = _csv_blocks(source, delimiter)
+    first, line = next(blocks, (b"", 1))
+    header = _csv_header(first, delimiter)
+    columns = _match_columns(header, schema)
+    types = {name: _csv_wire_type(column.type) for name, column in columns.items()}
+
+    def parse(data: bytes, names: Sequence[str] | None) -> pa.Table:
+        # From memory: if Arrow's threads called `source`, an error would abort the process when it exits.
+        rows = pa.csv.read_csv(
+            pa.BufferReader(data),
+            read_options=pa.csv.ReadOptions(block_size=len(data) + 1, column_names=names),
             parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=convert,
+            convert_options=pa.csv.ConvertOptions(
+                column_types=types,
+                null_values=["", *null_texts],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
         )
-    except pa.ArrowException:
-        while checked.read():  # an unclosed quote is a better error than Arrow's
-            pass
-        raise
-    require_readable(reader.schema)
-    decoded = _decode_batch(pa.RecordBatch.from_pylist([], reader.schema), columns)
-    return decoded.schema, (_decode_batch(batch, columns) for batch in reader)
+        require_readable(rows.schema)
+        types.update({field.name: field.type for field in rows.schema if field.name not in columns})
+        return _decode_table(rows, columns)
+
+    def parse_block(data: bytes, line: int, names: Sequence[str] | None) -> pa.Table:
+        try:
+            return parse(data, names)
+        except (pa.ArrowException, SchemaMismatchError) as error:
+            records = _records_of(data, QuoteCheck(delimiter).check(data))[1 if names is None else 0 :]
+            problem, bad_line = _locate(error, data, records, line, lambda part: parse(part, names or header))
+            raise _csv_error(problem, bad_line, header) from error
+
+    rows = parse_block(first, line, None)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from rows.to_batches()
+        for data, line in blocks:
+            yield from parse_block(data, line, rows.column_names).to_batches()
+
+    return rows.schema, batches()
+
+
+def _csv_blocks(source: Any, delimiter: str) -> Iterator[tuple[bytes, int]]:
+    """Yield blocks of whole records with checked quotes, each with the line of its first record."""
+    quotes = QuoteCheck(delimiter)
+    record_parts: list[bytes] = []  # the start of a record that ends in a later block
+    line = 1
+    block = source.read(BLOCK_BYTES).removeprefix(_BOM)
+    while block:
+        ends = quotes.check(block)
+        if len(ends):
+            data = b"".join([*record_parts, block[: ends[-1]]])
+            yield data, line
+            line += data.count(b"\n")
+            record_parts = []
+            block = block[ends[-1] :]
+        record_parts.append(block)
+        block = source.read(BLOCK_BYTES)
+    quotes.finish()
+    if data := b"".join(record_parts):
+        yield data, line
+
+
+def _csv_header(data: bytes, delimiter: str) -> list[str]:
+    """Return the names in the first record."""
+    text = data.lstrip(b"\r\n")[:_HEADER_CHARS_MAX].decode(errors="replace")
+    try:
+        return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+    except csv.Error:
+        return []  # Arrow reports the error
+
+
+def _locate(
+    error: Exception, data: bytes, records: Sequence[tuple[int, int]], line: int, parse: Callable[[bytes], object]
+) -> tuple[Exception, int | None]:
+    """Return the error and line of the first record that cannot be parsed; without a line if each one can be.
+
+    ``records`` are ranges of ``data``, which begins at ``line``. Each record is parsed about twice.
+    """
+    low, high = 0, len(records)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _problem_of(data[records[low][0] : records[middle - 1][1]], parse) is None:
+            low = middle
+        else:
+            high = middle
+    begin, end = records[low] if records else (0, 0)
+    problem = _problem_of(data[begin:end], parse) if records else None
+    return (error, None) if problem is None else (problem, line + data[:begin].count(b"\n"))
+
+
+def _problem_of(data: bytes, parse: Callable[[bytes], object]) -> Exception | None:
+    try:
+        parse(data)
+    except (pa.ArrowException, SchemaMismatchError) as error:
+        return error
+    return None
+
+
+def _records_of(data: bytes, ends: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the ranges of the records that are not blank."""
+    bounds = sorted({0, *map(int, ends), len(data)})
+    return [(begin, end) for begin, end in itertools.pairwise(bounds) if data[begin:end].strip()]
+
+
+def _csv_error(error: Exception, line: int | None, header: Sequence[str]) -> Exception:
+    """Return an error that names the line, and the column instead of Arrow's number of it."""
+    text = _text_of(error)
+    text = re.sub(r"(?<=: )Row #\d+: ", "", text)
+    text = re.sub(
+        r"^In CSV column #(\d+): (?:CSV )?",
+        lambda match: f"column '{header[int(match[1])]}': " if int(match[1]) < len(header) else match[0],
+        text,
+    )
+    text = text if line is None else f"line {line}: {text}"
+    return SchemaMismatchError(text) if isinstance(error, SchemaMismatchError) else pa.ArrowInvalid(text)
+
+
+def _text_of(error: Exception) -> str:
+    """Return the first line of an error's text, without the condition."""
+    return (str(error) or type(error).__name__).splitlines()[0].removeprefix("SCHEMA_MISMATCH: ")
 
 
 def write_csv(rows: pa.Table) -> bytes:
@@ -310,12 +410,13 @@ def _csv_wire_type(data_type: pa.DataType) -> pa.DataType:
     return pa.string() if is_own else data_type
 
 
-def _decode_batch(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.RecordBatch:
-    for place, csv_column in enumerate(batch.schema):
+def _decode_table(rows: pa.Table, columns: Mapping[str, pa.Field]) -> pa.Table:
+    for place, csv_column in enumerate(rows.schema):
         column = columns.get(csv_column.name)
         if column is not None and _csv_wire_type(column.type) != column.type:
-            batch = batch.set_column(place, csv_column.name, decode_field(batch.column(place), column))
-    return batch
+            texts = rows.column(place).combine_chunks()
+            rows = rows.set_column(place, csv_column.name, decode_field(texts, column))
+    return rows
 
 
 def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
@@ -348,41 +449,6 @@ def _is_bytes(data_type: pa.DataType) -> bool:
     return bool(types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_fixed_size_binary(data_type))
 
 
-class _CheckedSource(io.RawIOBase):
-    """A stream of CSV whose quotes are checked as it is read."""
-
-    def __init__(self, source: Any, delimiter: str) -> None:
-        self._source = source
-        self._delimiter = delimiter
-        self._quotes = QuoteCheck(delimiter)
-        self._pending = source.read(BLOCK_BYTES)
-        self._quotes.check(self._pending.removeprefix(_BOM))
-        self._is_at_end = False
-
-    def readable(self) -> bool:
-        return True
-
-    def header(self) -> list[str]:
-        """Return the names in the first record."""
-        text = self._pending[:_HEADER_CHARS_MAX].removeprefix(_BOM).decode(errors="replace")
-        try:
-            return next(csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter), [])
-        except csv.Error:
-            return []  # Arrow reports the error
-
-    def read(self, size: int = -1) -> bytes:
-        if not self._pending and not self._is_at_end:
-            self._pending = self._source.read(BLOCK_BYTES)
-            self._quotes.check(self._pending)
-        if not self._pending:
-            self._is_at_end = True
-            self._quotes.finish()
-        size = size if size >= 0 else len(self._pending)
-        block: bytes = self._pending[:size]
-        self._pending = self._pending[size:]
-        return block
-
-
 class QuoteCheck:
     """Checks the quotes of CSV, block by block.
 
@@ -391,29 +457,35 @@ class QuoteCheck:
     """
 
     def __init__(self, delimiter: str) -> None:
-        self._ends = np.array([ord(delimiter), _NEW_LINE, ord("\r")], np.uint8)
+        self._ends = np.array([ord(delimiter), _NEW_LINE, _CARRIAGE_RETURN], np.uint8)
         self._is_inside = False
         self._opened_in = 0
         self._last: int | None = None
         """The byte before the block."""
         self._line = 1
 
-    def check(self, block: bytes) -> None:
-        """Raise `SchemaMismatchError` for a quote in an unquoted field, and for text after a quoted field."""
+    def check(self, block: bytes) -> npt.NDArray[np.intp]:
+        """Return the positions after the records that end in the block.
+
+        Raises `SchemaMismatchError` for a quote in an unquoted field, and for text after a quoted field.
+        """
         data = np.frombuffer(block, np.uint8)
         if not len(data):
-            return
+            return np.array([], np.intp)
         quotes = np.flatnonzero(data == _QUOTE)
         is_closing = (np.arange(len(quotes)) + self._is_inside) % 2 == 1
         self._require(data, quotes[~is_closing], -1, "a quote in a field that does not begin with one")
         self._require(data, quotes[is_closing], 1, "text behind the quote that closes a field")
         if self._last == _QUOTE and not self._is_inside and not self._is_boundary(data[:1])[0]:
             self._fail(data, 0, "text behind the quote that closes a field")
+        breaks = np.flatnonzero((data == _NEW_LINE) | (data == _CARRIAGE_RETURN))
+        ends: npt.NDArray[np.intp] = breaks[(np.searchsorted(quotes, breaks) + self._is_inside) % 2 == 0] + 1
         if len(quotes):
             self._is_inside = bool(self._is_inside) != bool(len(quotes) % 2)
             self._opened_in = self._line_of(data, int(quotes[-1]))
         self._line = self._line_of(data, len(data))
         self._last = int(data[-1])
+        return ends
 
     def finish(self) -> None:
         """Raise `SchemaMismatchError` for an unclosed quote."""
@@ -503,7 +575,7 @@ def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdi
                 opened = _open_json(_stream(path, stack, stdin), rules)
         require_readable(opened.schema)
         return _with_error_mapping(path, opened)
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError, SchemaMismatchError) as error:
         raise _unreadable(path, error) from error
 
 
@@ -526,9 +598,9 @@ def read_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits | 
         require_readable(opened.schema)
         return pa.Table.from_batches(list(opened.batches), opened.schema)
     except (pa.ArrowException, UnicodeError, OSError) as error:  # Arrow raises OSError for some damaged streams
-        first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise SchemaMismatchError(
-            f"the body holds no rows of the table as {format_}: {first_line}; check Content-Type and the columns' types"
+            f"the body holds no rows of the table as {format_}: {_text_of(error)}; check Content-Type and the columns' "
+            "types"
         ) from error
 
 
@@ -553,15 +625,17 @@ def _with_error_mapping(path: str, opened: RowFile) -> RowFile:
     def batches() -> Iterator[pa.RecordBatch]:
         try:
             yield from opened.batches
-        except (pa.ArrowException, OSError, UnicodeError) as error:
+        except (pa.ArrowException, OSError, UnicodeError, SchemaMismatchError) as error:
             raise _unreadable(path, error) from error
 
     return RowFile(opened.schema, opened.num_rows, batches())
 
 
 def _unreadable(path: str, error: Exception) -> Exception:
-    first_line = (str(error) or type(error).__name__).splitlines()[0]
+    first_line = _text_of(error)
     name = "standard input" if path == STDIN else path
+    if isinstance(error, SchemaMismatchError):
+        return SchemaMismatchError(f"{name}: {first_line}")
     if isinstance(error, FileNotFoundError):
         return InvalidOptionError(f"there is no file {name}; check the path")
     if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
@@ -580,10 +654,10 @@ def _stream(path: str, stack: ExitStack, stdin: IO[bytes]) -> Any:
 def _seekable(path: str, stack: ExitStack, stdin: IO[bytes]) -> Any:
     if path != STDIN:
         return stack.enter_context(pa.memory_map(path))
-    file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+    file = stack.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115 - the stack closes it
     shutil.copyfileobj(stdin, file)
-    file.seek(0)
-    return stack.enter_context(pa.PythonFile(file, "r"))
+    file.flush()
+    return stack.enter_context(pa.OSFile(file.name))  # Arrow's threads must not call Python, as in `read_csv`
 
 
 def _open_arrow(source: Any, limits: IpcLimits | None = None) -> RowFile:
@@ -614,23 +688,36 @@ def _open_json(source: Any, rules: CsvOptions) -> RowFile:
 
 
 def _json_batches(source: Any, rules: CsvOptions) -> Iterator[pa.RecordBatch]:
-    """Read JSON Lines in blocks that end with a line. Without a schema, types are inferred per block."""
+    """Read JSON Lines in blocks that end with a line, or one array. Without a schema, types are inferred per block."""
     reader = JsonReader(rules.schema, rules.defaults) if rules.schema is not None else None
-    rest = b""
-    while block := source.read(_TEXT_BLOCK_BYTES):
+    unit, line, rest = "line", 1, b""
+    block = source.read(_TEXT_BLOCK_BYTES)
+    if block.lstrip().startswith(b"["):  # an array cannot be divided before it is parsed
+        unit, block = "row", json_lines(block + source.read())
+    while block:
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline and lines.strip():
-            yield from _read_lines(lines, reader)
+            yield from _read_lines(lines, reader, unit, line)
+        line += lines.count(b"\n") + len(newline)
+        block = source.read(_TEXT_BLOCK_BYTES)
     if rest.strip():
-        yield from _read_lines(rest, reader)
+        yield from _read_lines(rest, reader, unit, line)
 
 
-def _read_lines(lines: bytes, reader: JsonReader | None) -> Iterator[pa.RecordBatch]:
-    if reader is not None:
-        rows = reader.read(lines)
-    elif not can_be_parsed_at_once(lines):
-        raise SchemaMismatchError("the rows are not JSON objects; send one per line")
-    else:
-        block = pa.json.ReadOptions(block_size=max(len(lines) + 1, 1024))
-        rows = pa.json.read_json(io.BytesIO(lines), read_options=block)
+def _read_lines(lines: bytes, reader: JsonReader | None, unit: str, line: int) -> Iterator[pa.RecordBatch]:
+    parse = reader.read if reader is not None else _infer_rows
+    try:
+        rows = parse(lines)
+    except SchemaMismatchError as error:
+        records = _records_of(lines, (match.end() for match in re.finditer(b"\n", lines)))
+        problem, bad_line = _locate(error, lines, records, line, parse)
+        place = "" if bad_line is None else f"{unit} {bad_line}: "
+        raise SchemaMismatchError(f"{place}{_text_of(problem)}") from error
     yield from rows.to_batches()
+
+
+def _infer_rows(lines: bytes) -> pa.Table:
+    if not can_be_parsed_at_once(lines):
+        raise SchemaMismatchError("the rows are not JSON objects; send one per line, or an array of objects")
+    block = pa.json.ReadOptions(block_size=max(len(lines) + 1, 1024))
+    return pa.json.read_json(io.BytesIO(lines), read_options=block)

@@ -20,7 +20,7 @@ def test_it_asks_drops_and_reports(run, table):
     command = ("drop-partition", "sales.orders", "day=2026-01-31")
     assert "would drop" in run(*command, "--dry-run").stdout
     refused = run(*command, "land=de", stdin="n\n", code=1)
-    assert "drop partition (day = 2026-01-31, land = 'de') of sales.orders with 1 rows" in refused.stderr
+    assert "drop partition (day = 2026-01-31, land = 'de') of sales.orders with 1 row?" in refused.stderr
     assert table.to_arrow().num_rows == 3
     run(*command, "land=de", stdin="y\n")
     assert run(*command, "land=__HIVE_DEFAULT_PARTITION__", "--yes", "-o", "json").document["rows"] == 1

@@ -11,11 +11,11 @@ def test_it_asks_goes_back_and_reports(run, warehouse):
     newest = table.refresh().version
     command = ("rollback", "sales.orders", "--to", version)
     refused = run(*command, stdin="n\n", code=1)
-    assert "roll sales.orders back to commit 2: 1 rows go, 0 come back?" in refused.stderr
+    assert "roll sales.orders back to commit 2: 1 row removed, 0 restored?" in refused.stderr
     shown = run(*command, "--dry-run", "-o", "json").document
     assert (shown["rows_deleted"], shown["seen_version"], shown["dry_run"]) == (1, newest, True)
     assert table.refresh().version == newest
-    assert "rolled sales.orders back to commit 2: 1 rows go" in run(*command, "--yes").stdout
+    assert "rolled sales.orders back to commit 2: 1 row removed" in run(*command, "--yes").stdout
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2]
 
 

@@ -6,12 +6,16 @@ import datetime as dt
 import gzip
 import io
 import json
+import threading
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+
+from streamhouse_spark.write import file_readers
 
 COLUMNS = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), at TIMESTAMP"
 
@@ -38,7 +42,7 @@ def test_append_prints_the_offsets(run, table):
     assert found.document["rows"] == 3
     assert sum(end - start for start, end in found.document["offsets"].values()) == 3
     text = run("append", "t", "-", "--format", "json", stdin=json_lines({"id": 4})).stdout
-    assert "default.t: added 1 rows" in text
+    assert "default.t: added 1 row\n" in text
     assert "[" in text
     assert ids(table) == [1, 2, 3, 4]
 
@@ -146,23 +150,81 @@ def test_append_of_no_rows(run, table, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "condition"),
+    ("name", "content", "text"),
     [
-        ("rows.csv", "id,nam\n1,x\n", "SCHEMA_MISMATCH"),
-        ("rows.csv", "name\nx\n", "SCHEMA_MISMATCH"),
-        ("rows.jsonl", '{"id": 1', "SCHEMA_MISMATCH"),
-        ("rows.jsonl", '{"id": "x"}\n', "SCHEMA_MISMATCH"),
-        ("rows.parquet", "no parquet", "SCHEMA_MISMATCH"),
-        ("rows.arrow", "no arrow", "SCHEMA_MISMATCH"),
-        ("rows.txt", "id\n1\n", "INVALID_OPTION"),
+        ("rows.csv", "id,nam\n1,x\n", "SCHEMA_MISMATCH: "),
+        ("rows.csv", "name\nx\n", "SCHEMA_MISMATCH: "),
+        ("rows.csv", "id,name\n1,a\nx,b\n", "SCHEMA_MISMATCH: rows.csv: line 3: column 'id': conversion error to int"),
+        ("rows.csv", "\nid,name\r\n\r\n1,a\r\n2\r\n", "SCHEMA_MISMATCH: rows.csv: line 5: CSV parse error: Expected 2"),
+        ("rows.csv", 'name,id\n"a\n\nb",1\nc,x\n', "SCHEMA_MISMATCH: rows.csv: line 5: column 'id'"),
+        (
+            "rows.csv",
+            "id,day\n1,2026-01-31\n2,2026-02-31\n",
+            "SCHEMA_MISMATCH: rows.csv: line 3: column 'day' has \"2026-02-31",
+        ),
+        ("rows.csv", "id,day\n1,10000-01-01\n", "SCHEMA_MISMATCH: rows.csv: line 2: column 'day' has \"10000-01-01"),
+        ("rows.csv", "id,amount\n1,1e400\n", "SCHEMA_MISMATCH: rows.csv: line 2: column 'amount'"),
+        ("rows.csv", "id\n1\n99999999999999999999\n", "SCHEMA_MISMATCH: rows.csv: line 3: column 'id'"),
+        ("rows.jsonl", '{"id": 1', "SCHEMA_MISMATCH: rows.jsonl: line 1: "),
+        ("rows.jsonl", '{"id": 1}\n\n{"id": "x"}\n', "SCHEMA_MISMATCH: rows.jsonl: line 3: column 'id' has \"x\""),
+        ("rows.jsonl", '{"id": 99999999999999999999}\n', "SCHEMA_MISMATCH: rows.jsonl: line 1: column 'id'"),
+        ("rows.jsonl", '{"id": 1, "day": "10000-01-01"}\n', "SCHEMA_MISMATCH: rows.jsonl: line 1: column 'day'"),
+        ("rows.json", '[{"id": 1}, {"id": "x"}]', "SCHEMA_MISMATCH: rows.json: row 2: column 'id' has \"x\""),
+        (
+            "rows.json",
+            '[{"id": 1}, 2]',
+            "SCHEMA_MISMATCH: rows.json: the rows are valid JSON but not an array of objects",
+        ),
+        ("rows.json", '[{"id": 1}', "SCHEMA_MISMATCH: rows.json: the rows are not JSON: the array does not end"),
+        ("rows.parquet", "no parquet", "SCHEMA_MISMATCH: "),
+        ("rows.arrow", "no arrow", "SCHEMA_MISMATCH: "),
+        ("rows.txt", "id\n1\n", "INVALID_OPTION: "),
     ],
 )
-def test_append_of_what_does_not_fit(run, table, tmp_path, name, content, condition):
-    (tmp_path / name).write_text(content)
-    failed = run("append", "t", str(tmp_path / name), code=1)
-    assert failed.stderr.startswith(f"{condition}: "), failed.stderr
+def test_append_of_what_does_not_fit(run, table, tmp_path, monkeypatch, name, content, text):
+    table.add_columns("day DATE")
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(content, newline="")
+    failed = run("append", "t", name, code=1)
+    assert failed.stderr.startswith(text), failed.stderr
     assert len(failed.stderr.splitlines()) == 1
     assert ids(table) == []
+
+
+@pytest.mark.parametrize("text", ['[{"id": 1}, {"id": 2}]', '[\n  {"id": 1,\n   "name": "x"},\n  {"id": 2}\n]\n', "[]"])
+def test_append_of_a_json_array_adds_its_objects(run, table, text):
+    run("append", "t", "-", "--format", "json", stdin=text)
+    assert ids(table) == ([] if text == "[]" else [1, 2])
+
+
+@pytest.mark.parametrize("day", ["0000-01-01", "-0001-12-31", "+10000-01-01", "9999-12-31"])
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_days_beyond_the_calendar_of_python_are_stored(run, table, format_, day):
+    table.add_columns("day DATE")
+    rows = f"id,day\n1,{day}\n" if format_ == "csv" else f'{{"id": 1, "day": "{day}"}}\n'
+    run("append", "t", "-", "--format", format_, stdin=rows)
+    assert [line["day"] for line in run("head", "t", "-o", "json").lines] == [day]
+
+
+def test_csv_is_read_in_the_thread_of_the_caller():
+    """A thread of Arrow that waits for Python when the process exits aborts it."""
+    threads = set()
+
+    class Source(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            threads.add(threading.get_ident())
+            return super().read(size)
+
+    _, batches = file_readers.read_csv(Source(b"id\n1\n"), None)
+    assert [batch.num_rows for batch in batches] == [1]
+    assert threads == {threading.get_ident()}
+
+
+def test_the_line_of_a_wrong_field_is_counted_over_blocks(run, table, monkeypatch):
+    monkeypatch.setattr(file_readers, "BLOCK_BYTES", 16)
+    rows = "id,name\n" + "".join(f'{n},"a\nb"\n' for n in range(10, 40)) + "x,y\n"
+    failed = run("append", "t", "-", "--format", "csv", stdin=rows, code=1)
+    assert "line 62: column 'id'" in failed.stderr
 
 
 def test_append_of_an_absent_file(run, table):
@@ -345,8 +407,6 @@ def test_rows_that_head_and_tail_print_are_taken_by_append(run, warehouse):
 @pytest.mark.parametrize("text", ['id,name\n1,"a\n2,b\n', 'id,name\n1,a"b\n', 'id,name\n1,"a"b\n2,c\n'])
 @pytest.mark.parametrize("blocks", [False, True])
 def test_quotes_that_are_not_rfc_4180_are_refused_and_nothing_is_stored(run, table, monkeypatch, text, blocks):
-    from streamhouse_spark.write import file_readers
-
     if blocks:
         monkeypatch.setattr(file_readers, "BLOCK_BYTES", 16)
         text = text.replace("\n1,", "\n" + "".join(f"{n},x\n" for n in range(10, 40)) + "1,")

@@ -197,9 +197,9 @@ def test_alter_needs_keys_and_values(run, orders):
 
 def test_drop_asks_and_can_be_told(run, warehouse, orders):
     warehouse.table("sales.orders").append([{"order_id": 1}])
-    assert "would drop sales.orders with 1 rows" in run("drop", "sales.orders", "--dry-run").stdout
+    assert "would drop sales.orders with 1 row (" in run("drop", "sales.orders", "--dry-run").stdout
     refused = run("drop", "sales.orders", stdin="n\n", code=1)
-    assert "drop sales.orders with 1 rows" in refused.stderr
+    assert "drop sales.orders with 1 row (" in refused.stderr
     run("drop", "sales.orders", code=1)  # nobody answers
     assert warehouse.exists("sales.orders")
     run("drop", "sales.orders", stdin="y\n")
@@ -220,7 +220,7 @@ def test_undrop(run, warehouse, orders):
     (listed,) = run("ls", "sales", "--dropped", "-o", "json").lines
     assert (listed["table"], listed["uuid"], listed["rows"]) == ("sales.orders", uuid, 1)
     assert run("ls", "other", "--dropped", "-o", "json").stdout == ""
-    assert "sales.orders is back, with 1 rows" in run("undrop", "sales.orders").stdout
+    assert "sales.orders is back, with 1 row\n" in run("undrop", "sales.orders").stdout
     assert run("undrop", "sales.orders", code=1).stderr.startswith("TABLE_EXISTS: ")
     run("drop", "sales.orders", "--yes")
     again = ("undrop", "sales.orders", "--uuid", uuid, "--to", "sales.old", "-o", "json")
@@ -301,12 +301,10 @@ def test_rename(run, warehouse, orders):
 def test_truncate_asks_and_can_be_told(run, warehouse, orders):
     table = warehouse.table("sales.orders")
     table.append([{"order_id": 1}])
-    assert (
-        "would remove all 1 rows of sales.orders (0 of them in the lake)"
-        in run("truncate", "sales.orders", "--dry-run").stdout
-    )
+    dry_run = run("truncate", "sales.orders", "--dry-run").stdout
+    assert "would remove all of sales.orders: 1 row, 0 of them in the lake" in dry_run
     refused = run("truncate", "sales.orders", stdin="n\n", code=1)
-    assert "remove all 1 rows of sales.orders" in refused.stderr
+    assert "remove all of sales.orders: 1 row" in refused.stderr
     run("truncate", "sales.orders", code=1)  # nobody answers
     assert table.to_arrow().num_rows == 1
     run("truncate", "sales.orders", stdin="y\n")

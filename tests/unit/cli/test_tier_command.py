@@ -44,7 +44,7 @@ def test_the_service_answers_probes_and_ends_at_sigterm(tmp_path):
             assert service.wait(240) == 0
         finally:
             service.kill()
-    assert "default.t: 1 rows" in (tmp_path / "err").read_text()
+    assert "default.t: 1 row in 1 file into" in (tmp_path / "err").read_text()
     events = [json.loads(line)["eventType"] for line in (tmp_path / "events").read_text().splitlines()]
     assert events == ["START", "COMPLETE"]
 

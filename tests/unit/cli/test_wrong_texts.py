@@ -16,7 +16,7 @@ from unit.public_surface import World
 SHARED = {"--warehouse", "--output", "--setting"}
 UNUSED = {name: {"--spark", "--master"} for name in ("tier", "refresh")} | {"tail": {"--follow"}}
 """Options that start a JVM, or wait for ever."""
-PARSED_ONLY = {"demo", "refresh"}
+PARSED_ONLY = {"demo", "refresh", "tutorial"}
 """Commands that do too much for a test where a text is right; here only their texts are read."""
 
 
@@ -36,6 +36,7 @@ class Line:
 
 
 LINES = {
+    "tutorial": Line({}, ("--terminal",)),
     "demo": Line({"rows": "5", "seconds": "5"}, ("--fast",)),
     "doctor": Line(),
     "jar": Line({"catalog": "lakes"}, ("--options",)),
@@ -83,7 +84,7 @@ LINES = {
     "drop-branch": Line({"table": "log", "name": "audit"}),
     "drop": Line({"table": "log"}, ("--yes",)),
     "undrop": Line({"table": "dropped", "to": "back"}),
-    "head": Line({"name": "log", "limit": "1", "columns": "id", "where": "id > 0"}),
+    "head": Line({"table": "log", "limit": "1", "columns": "id", "where": "id > 0"}),
     "tail": Line({"table": "log", "start": "earliest", "limit": "1", "columns": "id"}, ("--no-follow",)),
     "append": Line({"table": "log", "files": "-", "format_": "csv", "null_texts": "-"}),
     "serve": Line(

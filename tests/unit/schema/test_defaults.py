@@ -94,7 +94,7 @@ class TestFilling:
         table = wh.create_table("a", "id int, n int not null", defaults={"N": 5})
         table.append([{"id": 1}])
         assert rows_of(table) == [(1, 5)]
-        with pytest.raises(SchemaMismatchError, match="NOT NULL, and 1 of 1 rows have null"):
+        with pytest.raises(SchemaMismatchError, match="NOT NULL, and null in 1 of 1 row"):
             table.append([{"id": 1, "n": None}])
         table.drop_default("n")
         with pytest.raises(SchemaMismatchError, match="NOT NULL and missing"):

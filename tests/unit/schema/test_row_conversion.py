@@ -347,7 +347,7 @@ def test_a_missing_not_null_column_is_named():
 
 def test_a_null_in_a_not_null_column_is_counted():
     message = refused("id bigint not null", pa.table({"id": [1, None, None]}))
-    assert "column 'id' of sales.orders is NOT NULL, and 2 of 3 rows have null in it" in message
+    assert "column 'id' of sales.orders is NOT NULL, and null in 2 of 3 rows" in message
 
 
 def test_nan_counts_as_missing_in_pandas_only():

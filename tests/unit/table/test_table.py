@@ -100,7 +100,7 @@ class TestInput:
         ("rows", "text"),
         [
             ([{"name": "x"}], "'id' of sales.orders is NOT NULL and missing"),
-            ([{"id": None}], "'id' of sales.orders is NOT NULL, and 1 of 1 rows have null"),
+            ([{"id": None}], "'id' of sales.orders is NOT NULL, and null in 1 of 1 row"),
             ([{"id": 1, "naem": "x"}], "'naem' .*did you mean 'name'"),
             ([{"id": "1"}], "'id' of sales.orders"),
             ([{"id": 1, "amount": decimal.Decimal("1.005")}], "'amount'"),

@@ -34,7 +34,7 @@ def test_truncated(table, other_process):
     assert ids(other_process().table("t")) == []
     assert dict(table.append(rows(4))) == {0: OffsetRange(3, 4)}, "offsets go on"
     assert ids(table) == [4]
-    assert repr(table).endswith("1 rows)")
+    assert repr(table).endswith("1 row)")
     assert table.inspect.buckets().to_pylist()[0]["log_start_offset"] == 3
 
 

@@ -154,7 +154,7 @@ def test_files_that_lie_elsewhere_are_refused(wh, stock, store, tmp_path):
     """As those of a table that was copied do, where their places could not be folders."""
     stock.make("sales.orders", COLUMNS, OLD, **{"data-file.external-paths": f"file://{tmp_path}/x"}, **_ROUND_ROBIN)
     stock.alter("sales.orders", SchemaChange.remove_option("data-file.external-paths"))
-    with pytest.raises(LakeMismatchError, match="1 files lie elsewhere"):
+    with pytest.raises(LakeMismatchError, match="it has 1 file elsewhere"):
         wh.adopt_table("sales.orders")
 
 

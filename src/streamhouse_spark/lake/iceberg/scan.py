@@ -21,7 +21,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError, count_of
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node, constant_bounds, may_match
 from streamhouse_spark.lake.column_mapping import ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
@@ -261,7 +261,8 @@ def _require_all_files(table: Table, manifests: Sequence[ManifestFile], num_file
     expected = sum(count for count in counts if count is not None)
     if None not in counts and num_files != expected:
         raise CorruptDataError(
-            f"lake table {table.location()}: its manifests have {num_files} files, expected {expected} by the manifest "
+            f"lake table {table.location()}: its manifests have {count_of(num_files, 'file')}, expected {expected} "
+            "by the manifest "
             "list; restore its metadata, or rebuild the lake from the log (streamhouse retier)"
         )
 

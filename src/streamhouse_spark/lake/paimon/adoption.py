@@ -25,7 +25,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, count_of
 from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate, LakeAdoption
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
@@ -205,7 +205,9 @@ def _find_file_problems(table: PaimonTable, entries: Sequence[ManifestEntry], la
         e.file.file_name for e in entries if e.file.external_path and not _is_within(table, e.file.external_path)
     ]
     if outside:
-        problems.append(f"{len(outside)} files lie elsewhere, for example {outside[0]}: it was moved or copied")
+        problems.append(
+            f"it has {count_of(len(outside), 'file')} elsewhere, for example {outside[0]}: it was moved or copied"
+        )
     highest = max((int(entry.file.max_sequence_number) for entry in entries), default=0)
     if table.schema.primary_keys and highest > SEQUENCE_MAX:
         problems.append(f"its rows have sequence numbers up to {highest}, behind which later rows would have none")
@@ -281,9 +283,9 @@ def _schema_before_claim(table: PaimonTable) -> PaimonSchema:
 def _require_distinct_sequences(table: PaimonTable, bucket: int, newest: NewestRows) -> None:
     if newest.num_tied:
         raise LakeMismatchError(
-            f"the Paimon table at {table.location} cannot be adopted: in bucket {bucket} {newest.num_tied} rows have "
-            "the key and the sequence number of another row, so that engines disagree on the latest; write those keys "
-            "again, or compact the table with the engine that wrote it"
+            f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has "
+            f"{count_of(newest.num_tied, 'row')} with the key and the sequence number of another row, so that engines "
+            "disagree on the latest; write those keys again, or compact the table with the engine that wrote it"
         )
 
 
@@ -297,7 +299,8 @@ def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, ro
         place = int(np.flatnonzero(buckets != bucket)[0])
         example = {name: to_python(rows.column(name)[place]) for name in spec.bucket_key}
         raise LakeMismatchError(
-            f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has {num_misplaced} rows of "
+            f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has "
+            f"{count_of(num_misplaced, 'row')} of "
             f"other buckets, for example {example} of bucket {int(buckets[place])}; copy its rows into a new table"
         )
 

@@ -22,7 +22,13 @@ from streamhouse_spark.core.arrow_rows import combine_small_chunks, take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    ObjectNotFoundError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+    count_of,
+)
 from streamhouse_spark.expressions.predicates import (
     ALWAYS_TRUE,
     ONLY_NULLS,
@@ -335,7 +341,8 @@ def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None
     is_whole = sum(counts) == file.metadata.num_rows and groups.stop <= len(counts)
     if not is_whole or (split.row_groups is None and sum(counts) != split.num_rows):
         raise CorruptDataError(
-            f"lake file {split.location} has {sum(counts)} rows in {len(counts)} row groups, expected "
+            f"lake file {split.location} has {count_of(sum(counts), 'row')} in {count_of(len(counts), 'row group')}, "
+            "expected "
             f"{split.num_rows}; restore it, or rebuild the lake from the log (streamhouse retier)"
         )
 
@@ -377,7 +384,7 @@ def _batches(
         yield batch
     if expected:
         raise CorruptDataError(
-            f"lake file {location}: {expected} rows of its row groups could not be read; restore it, "
+            f"lake file {location}: {count_of(expected, 'row')} of its row groups could not be read; restore it, "
             "or rebuild the lake from the log (streamhouse retier)"
         )
 
@@ -499,7 +506,8 @@ def read_offset_file(files: FileAccess, location: str, writers: Collection[str])
     runs = OffsetSet.from_text(runs_text, where=location)
     if runs.num_rows != num_rows:
         raise CorruptDataError(
-            f"lake file {location} has {num_rows} rows and {runs.num_rows} offsets; restore it, "
+            f"lake file {location} has {count_of(num_rows, 'row')} and {count_of(runs.num_rows, 'offset')}; restore "
+            "it, "
             "or rebuild the lake from the log (streamhouse retier)"
         )
     return OffsetFile(location, int(bucket), runs)

@@ -30,6 +30,7 @@ from streamhouse_spark.errors import (
     StorageError,
     StreamhouseError,
     TableNotFoundError,
+    count_of,
 )
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.history_epochs import out_of_mixed
@@ -259,7 +260,7 @@ def _read_object_batches(
         for position, batch in zip(positions, batches, strict=True):
             if batch.num_rows != segment.index.batch_rows[position]:
                 raise CorruptDataError(
-                    f"{url_of(storage, key)}: batch {position} has {batch.num_rows} rows, expected "
+                    f"{url_of(storage, key)}: batch {position} has {count_of(batch.num_rows, 'row')}, expected "
                     f"{segment.index.batch_rows[position]} by the commit record; restore this file",
                 )
             yield segment.base_offset + int(row_starts[position]), batch
@@ -304,7 +305,7 @@ def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_sch
     rows = sum(b.batch.num_rows for b in read_segment(storage, table_uuid, segment, file_schema, segment.offsets))
     if rows != segment.num_rows:
         raise CorruptDataError(
-            f"segment at offset {segment.base_offset} holds {rows} rows, expected {segment.num_rows}"
+            f"segment at offset {segment.base_offset} holds {count_of(rows, 'row')}, expected {segment.num_rows}"
         )
 
 

@@ -9,7 +9,7 @@ from streamhouse_spark.config.table_properties import ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name, rebuilt_lake_location
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, count_of
 from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport
 from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.log.actions import Action, ResetLake
@@ -90,15 +90,17 @@ def _plan_report(state: TableState, *, allow_loss: bool, dry_run: bool = False) 
     if lost and not allow_loss:
         bucket, trimmed = next(iter(lost.items()))
         raise OffsetsTrimmedError(
-            f"table {state.name}: {lost_rows} rows were trimmed from the hot log and are in the lake alone (bucket "
+            f"table {state.name}: the lake alone has {count_of(lost_rows, 'row')} that the hot log no longer has "
+            "(bucket "
             f"{bucket}: offsets {trimmed}), so its lake cannot be built anew; nothing was changed. Bring the lake "
-            "back, or give these rows up: streamhouse retier --allow-loss, allow_loss=True"
+            "back, or give these rows up with allow_loss=True"
         )
     if returned_rows and not allow_loss:
         raise OffsetsTrimmedError(
-            f"table {state.name}: {returned_rows} rows of dropped partitions may still be in the hot log, and would be "
-            "back in a lake that is built anew; nothing was changed. Allow it (streamhouse retier --allow-loss, "
-            "allow_loss=True), then drop the partitions again"
+            f"table {state.name}: {count_of(returned_rows, 'row')} of dropped partitions may still be in the hot "
+            "log, and would be "
+            "back in a lake that is built anew; nothing was changed. Allow it with allow_loss=True, "
+            "then drop the partitions again"
         )
     rows = sum(log.end - state.first_offset(bucket) for bucket, log in state.buckets.items()) - lost_rows
     number = len(state.former_lakes) + 1

@@ -108,7 +108,7 @@ def test_a_name_means_a_table_or_a_view(wh):
 
 def test_a_database_with_views_is_not_empty(wh):
     create(wh)
-    with pytest.raises(TableExistsError, match=r"DATABASE_NOT_EMPTY: .* 1 tables and views \(sales\.v\)"):
+    with pytest.raises(TableExistsError, match=r"DATABASE_NOT_EMPTY: .* 1 object \(sales\.v\)"):
         wh.drop_database("sales")
     assert wh.drop_database("sales", cascade=True)
     wh.create_database("sales")

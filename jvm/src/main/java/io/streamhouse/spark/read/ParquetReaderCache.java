@@ -7,18 +7,21 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TimeZone;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.classic.SparkSession$;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
-import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetDataSourceV2;
+import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
+import org.apache.spark.sql.execution.datasources.NoopCache$;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetPartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScanBuilder;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Option;
+import scala.collection.immutable.Map$;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Caches Spark's Parquet reader factories across queries.
@@ -70,8 +73,13 @@ final class ParquetReaderCache {
 
   private static ParquetPartitionReaderFactory createFactory(
       StructType table, StructType required, Map<String, String> options) {
-    SupportsRead parquet = (SupportsRead) new ParquetDataSourceV2().getTable(table, new Transform[0], options);
-    ParquetScanBuilder builder = (ParquetScanBuilder) parquet.newScanBuilder(new CaseInsensitiveStringMap(options));
+    SparkSession session = SparkSession$.MODULE$.active();
+    // Spark's Parquet table warns about every read without paths. The plan names the files, so none are listed.
+    InMemoryFileIndex noFiles =
+        new InMemoryFileIndex(session, CollectionConverters.asScala(List.<Path>of()).toSeq(), Map$.MODULE$.empty(),
+            Option.apply(table), NoopCache$.MODULE$, Option.empty(), Option.empty());
+    ParquetScanBuilder builder =
+        new ParquetScanBuilder(session, noFiles, table, table, new CaseInsensitiveStringMap(options));
     builder.pruneColumns(required);
     return (ParquetPartitionReaderFactory) builder.build().toBatch().createReaderFactory();
   }

@@ -242,9 +242,6 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
 
   private ParquetReaderFactories parquetReaders(List<JsonNode> files) {
     Map<String, String> readerOptions = new HashMap<>();
-    readerOptions.put("paths", "[]");
-    readerOptions.put("__globPaths__", "false");
-    readerOptions.put("recursiveFileLookup", "true");
     readerOptions.put("mergeSchema", "false");
     readerOptions.put("ignoreMissingFiles", "false");
     readerOptions.put("ignoreCorruptFiles", "false");

@@ -50,7 +50,7 @@ class RowCountHintTest {
 
   private static long expected(File file, List<Predicate> filter) throws IOException {
     StructType table = new StructType().add("id", DataTypes.LongType);
-    Map<String, String> options = Map.of("paths", "[]", "__globPaths__", "false");
+    Map<String, String> options = Map.of();
     ParquetReaderFactories readers = ParquetReaderFactories.of(table, table, filter, options, List.of(), false);
     PartitionedFile whole =
         new PartitionedFile(

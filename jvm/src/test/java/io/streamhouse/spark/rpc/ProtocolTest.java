@@ -16,8 +16,8 @@ import org.junit.jupiter.api.Test;
 class ProtocolTest {
   /** Names that Spark defines: options of its Parquet reader, and the field that contains an answer. */
   private static final Set<String> SPARKS =
-      Set.of("paths", "__globPaths__", "recursiveFileLookup", "mergeSchema", "ignoreMissingFiles", "ignoreCorruptFiles",
-          "datetimeRebaseMode", "int96RebaseMode", "parquet.page.verify-checksum.enabled");
+      Set.of("mergeSchema", "ignoreMissingFiles", "ignoreCorruptFiles", "datetimeRebaseMode", "int96RebaseMode",
+          "parquet.page.verify-checksum.enabled");
 
   /** Names of file attributes. */
   private static final Set<String> OF_FILES = Set.of("ino", "size", "lastModifiedTime");
