@@ -21,6 +21,7 @@ from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageRefusedError
 from streamhouse_spark.storage.prefetch import PIECE_BYTES_MAX
+from streamhouse_spark.storage.remote import client as client_cache
 from streamhouse_spark.storage.remote.conditional_put_probe import HELD_ROUNDS, RACERS, ROUNDS
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
 from streamhouse_spark.storage.remote.retry import RETRY_MS_MAX
@@ -438,7 +439,7 @@ class TestStoreTime:
 
 class TestClients:
     def test_clients_are_shared_by_settings_and_bounded(self, s3_server, monkeypatch):
-        monkeypatch.setattr(s3_client, "_CLIENTS_MAX", 2)
+        monkeypatch.setattr(client_cache, "_CLIENTS_MAX", 2)
         bucket = s3_server.new_bucket()
         for number in range(4):
             settings = settings_for(s3_server.endpoint) | {"s3.session-token": f"token-{number}"}
