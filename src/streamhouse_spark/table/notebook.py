@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.table.status import TableOverview
-
-if TYPE_CHECKING:
-    from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.system_views import Inspect
+from streamhouse_spark.table_handle import TableHandle
 
 COMMITS_SHOWN = 3
 
 
-def table_html(table: Table) -> str:
+def table_html(table: TableHandle) -> str:
     """Return the columns, row counts, lag and last commits of a table. Reads the latest state and a few records."""
     table.refresh()
     facts = TableOverview.of(table)
     columns = [(column.name, type_name(column.type), column.comment or "") for column in table.state.schema.columns]
-    commits = table.inspect.history(limit=COMMITS_SHOWN).select(["version", "timestamp", "operation"]).to_pylist()
+    commits = Inspect(table).history(limit=COMMITS_SHOWN).select(["version", "timestamp", "operation"]).to_pylist()
     kind = f"primary key ({', '.join(facts.primary_key)})" if facts.primary_key else "log table"
     lake = (
         "no lake"

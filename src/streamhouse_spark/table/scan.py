@@ -237,9 +237,9 @@ class Scan(Scannable):
         """Plan the scan, and return what it will read. Raises `InvalidOptionError` for a view."""
         return self.source.plan(self)
 
-    def explain(self) -> None:
-        """Print the plan."""
-        print(self.plan())  # noqa: T201 - for a person at a prompt, as DataFrame.explain
+    def explain(self) -> str:
+        """Return the plan as text, to be printed."""
+        return str(self.plan())
 
 
 class TableSource(RowSource):

@@ -15,7 +15,7 @@ from streamhouse_spark.log.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
-from streamhouse_spark.table.table import Table
+from streamhouse_spark.table_handle import TableHandle
 
 TIERING_LATE_MIN_MS: Final = 10 * 60_000
 """Shorter waits do not count as late, however small the table's freshness target is."""
@@ -99,7 +99,7 @@ class TableOverview:
     """Age of the last such failure."""
 
     @classmethod
-    def of(cls, table: Table, failures: Sequence[TieringFailure] = ()) -> TableOverview:
+    def of(cls, table: TableHandle, failures: Sequence[TieringFailure] = ()) -> TableOverview:
         """Return the status of a table, given the failures that `read_overdue_failures` read for it."""
         state = table.state
         of = state.parsed
@@ -131,7 +131,7 @@ class TableOverview:
         return asdict(self)
 
 
-def read_overdue_failures(storage: Storage, tables: Sequence[Table]) -> Mapping[str, Sequence[TieringFailure]]:
+def read_overdue_failures(storage: Storage, tables: Sequence[TableHandle]) -> Mapping[str, Sequence[TieringFailure]]:
     """Return the recorded failures by uuid of tables whose rows or files wait too long, read in parallel.
 
     Other tables cost no request.
@@ -143,7 +143,7 @@ def read_overdue_failures(storage: Storage, tables: Sequence[Table]) -> Mapping[
     return {table.uuid: failures for table, failures in zip(overdue, failures_by_table, strict=True)}
 
 
-def _is_overdue(table: Table) -> bool:
+def _is_overdue(table: TableHandle) -> bool:
     try:
         health = table_health(table.state, table.state.parsed, table.storage.now_ms())
     except StreamhouseError:  # using the table raises the error
