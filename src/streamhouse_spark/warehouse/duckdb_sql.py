@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.core.paths import DEFAULT_DATABASE
@@ -13,16 +13,16 @@ from streamhouse_spark.table.scan import require_library
 if TYPE_CHECKING:
     import duckdb
 
-    from streamhouse_spark.warehouse.warehouse import Warehouse
+    from streamhouse_spark.table.system_views import TableView
 
 
-def run_sql(warehouse: Warehouse, query: str) -> duckdb.DuckDBPyRelation:
-    """Return a query as a lazy relation, see `Warehouse.sql`."""
+def run_sql(open_view: Callable[[str], TableView], query: str) -> duckdb.DuckDBPyRelation:
+    """Return a query as a lazy relation, see `Warehouse.sql`. ``open_view`` is `Warehouse.view`."""
     connection = require_library("duckdb").connect()
     for database, name in dict.fromkeys(_table_names(_parse(connection, query))):
         full_name = f"{database or DEFAULT_DATABASE}.{name}"
         try:
-            connection.register(full_name, warehouse.view(full_name))
+            connection.register(full_name, open_view(full_name))
         except (InvalidNameError, TableNotFoundError):
             continue  # a name that the query defines itself; otherwise DuckDB says that there is no such table
         if database:

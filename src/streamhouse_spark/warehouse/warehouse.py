@@ -395,7 +395,7 @@ class Warehouse:
         """
         from streamhouse_spark.warehouse.duckdb_sql import run_sql
 
-        return run_sql(self, query)
+        return run_sql(self.view, query)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
         """Drop a table, and its lake table if that is in the warehouse. Files are deleted after the grace period.
