@@ -11,7 +11,6 @@ from project.source_trees import parse_sources, walk
 PINNED = (
     "read/scan_planning.py",
     "read/snapshot_fallback.py",
-    "warehouse/preview.py",
     "table/partitions_table.py",
     "read/offset_scan.py",
     "read/union_read.py",

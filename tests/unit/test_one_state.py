@@ -21,7 +21,6 @@ from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_planning import plan_lake
 from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 from streamhouse_spark.read.union_read import plan_union, read_snapshot_rows
-from streamhouse_spark.warehouse.preview import first_rows
 
 NAME = "sales.parts"
 TURNED = "abcdefghijk"
@@ -129,8 +128,8 @@ READS: dict[str, Read] = {
     "a filter": lambda _, t: t.to_arrow(filter=pc.field("id") > 0).to_pylist(),
     "predicates": lambda _, t: t.to_arrow(filter=[("a", ">", 0), ("b", ">", 0)]).to_pylist(),
     "repinned": lambda _, t: repinned(t),
-    "head": lambda wh, _: first_rows(wh, NAME, 10).to_pylist(),
-    "head of some columns": lambda wh, _: first_rows(wh, NAME, 10, columns=["b", "id"]).to_pylist(),
+    "head": lambda wh, _: wh.table(NAME).head().to_pylist(),
+    "head of some columns": lambda wh, _: wh.table(NAME).scan(columns=["b", "id"], limit=10).to_arrow().to_pylist(),
     "plan": lambda wh, t: planned(wh, lambda t: plan_union(t, NAMES), t),
     "sql": lambda wh, _: by_sql(wh, None),
     "sql with a filter": lambda wh, _: by_sql(wh, None, IS_POSITIVE),
@@ -138,13 +137,13 @@ READS: dict[str, Read] = {
 LAKE_READS: dict[str, Read] = {
     "lake": lambda _, t: t.lake.to_arrow().to_pylist(),
     "lake with a filter": lambda _, t: t.lake.to_arrow(columns=["a", "id"], filter=[("b", ">", 0)]).to_pylist(),
-    "head": lambda wh, _: first_rows(wh, f"{NAME}$lake", 10).to_pylist(),
+    "head": lambda wh, _: wh.view(f"{NAME}$lake").head().to_pylist(),
     "view": lambda wh, _: wh.view(f"{NAME}$lake").to_arrow().to_pylist(),
     "plan": lambda wh, t: planned(wh, of_lake, t),
     "sql": lambda wh, _: by_sql(wh, "lake"),
 }
 LOG_READS: dict[str, Read] = {
-    "head of the changelog": lambda wh, _: first_rows(wh, f"{NAME}$changelog", 10).to_pylist(),
+    "head of the changelog": lambda wh, _: wh.view(f"{NAME}$changelog").head().to_pylist(),
     "changelog": lambda wh, _: wh.view(f"{NAME}$changelog").to_arrow().to_pylist(),
 }
 

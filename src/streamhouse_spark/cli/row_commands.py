@@ -21,7 +21,6 @@ from streamhouse_spark.errors import (
     InvalidOptionError,
     count_of,
 )
-from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.log.idempotency import find_stored_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata, without_metadata
 from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
@@ -31,7 +30,6 @@ from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import encode_rows
 from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.preview import first_rows, schema_of
 from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, iter_tables, open_rows
 
 _COLUMNS: Final = click.option(
@@ -72,9 +70,8 @@ def head(session: Session, table: str, limit: int, columns: list[str], where: st
     $lake$files for the lake's own metadata; $changelog for every change with its offset; $buckets, $segments, $commits,
     $schemas, $options and $tiering for the table's metadata; $partitions for its partitions; $history for its commits.
     """
-    warehouse = session.warehouse
-    filter_ = parse_where(where, schema_of(warehouse, table)) if where else None
-    session.output.rows(first_rows(warehouse, table, limit, columns=columns or None, filter_=filter_))
+    view = session.warehouse.view(table)
+    session.output.rows(view.scan(columns=columns or None, filter=where or None, limit=limit).to_arrow())
 
 
 @click.command(

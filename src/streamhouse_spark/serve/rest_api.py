@@ -34,7 +34,6 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     quote,
 )
-from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.log.consumers import LogPosition
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.log.state import TableState
@@ -72,7 +71,6 @@ from streamhouse_spark.serve.row_bodies import (
 )
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.creation import DEAD_LETTERS
-from streamhouse_spark.warehouse.preview import first_rows, schema_of
 from streamhouse_spark.write.file_readers import CsvOptions, decode_field
 
 BODY_BYTES_MAX: Final = 64 << 20
@@ -229,8 +227,8 @@ class _RowsApi:
         limit = _parse_limit(parameters.get("limit"), ROWS_DEFAULT, ROWS_MAX)
         kind = media_type(request.headers.get("accept"))
         columns = [c.strip() for c in parameters["columns"].split(",")] if parameters.get("columns") else None
-        where = parse_where(parameters["where"], schema_of(self._warehouse, name)) if parameters.get("where") else None
-        rows = first_rows(self._warehouse, name, limit, columns=columns, filter_=where)
+        where = parameters.get("where") or None
+        rows = self._warehouse.view(name).scan(columns=columns, filter=where, limit=limit).to_arrow()
         return Response(write_rows(rows, kind), media_type=kind)
 
     def lookup(self, request: Request) -> Response:

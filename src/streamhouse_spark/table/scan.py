@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.expressions.filters import Projection
     from streamhouse_spark.read.read_snapshot import ReadSnapshot
     from streamhouse_spark.read.scan_planning import ScanSources
+    from streamhouse_spark.schema.table_schema import TableSchema
 
 HEAD_ROWS = 10
 
@@ -42,8 +43,8 @@ class Scannable(ABC):
         """The columns of the rows."""
 
     @abstractmethod
-    def scan(self) -> Scan:
-        """Return a scan of all rows."""
+    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
+        """Return a lazy scan, see `Scan`."""
 
     def head(self, rows: int = HEAD_ROWS) -> pa.Table:
         """Read the first rows, in no particular order.
@@ -177,8 +178,11 @@ class Scan(Scannable):
 
         return filter_and_project(self.source.schema.empty_table(), self.columns, None).schema
 
-    def scan(self) -> Self:
-        return self
+    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
+        """Return this scan, narrowed."""
+        scan = self if columns is None else self.select(*columns)
+        scan = scan if filter is None else scan.filter(filter)
+        return scan if limit is None else scan.limit(limit)
 
     def select(self, *columns: str) -> Scan:
         """Return only these columns, in this order."""
@@ -261,7 +265,7 @@ class TableSource(RowSource):
         from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
 
         table, snapshot = self._snapshot()
-        projection = _project(scan, snapshot)
+        projection = _project(scan, snapshot.state.schema)
 
         def read(chosen: ReadSnapshot) -> Iterator[pa.RecordBatch]:
             plan = _plan(table, chosen, projection).plan(table)
@@ -275,7 +279,7 @@ class TableSource(RowSource):
         from streamhouse_spark.read.union_read import read_snapshot_rows
 
         table, snapshot = self._snapshot()
-        projection = _project(scan, snapshot)
+        projection = _project(scan, snapshot.state.schema)
         return self._with_fallback(
             table, snapshot, projection, lambda chosen: read_snapshot_rows(table, chosen, projection)
         )
@@ -283,7 +287,7 @@ class TableSource(RowSource):
     def count(self, scan: Scan) -> int:
         table, snapshot = self._snapshot()
         if not scan.filters:
-            projection = _project(replace(scan, columns=()), snapshot)
+            projection = _project(replace(scan, columns=()), snapshot.state.schema)
             count = self._with_fallback(
                 table, snapshot, projection, lambda chosen: _plan(table, chosen, projection).count_rows()
             )
@@ -296,7 +300,7 @@ class TableSource(RowSource):
         from streamhouse_spark.read.scan_tasks import count_segments, log_splits
 
         table, snapshot = self._snapshot()
-        request = ScanRequest.of(_project(scan, snapshot))
+        request = ScanRequest.of(_project(scan, snapshot.state.schema))
         sources = plan_scan(table, snapshot, request)
         plan, files = sources.plan(table), sources.lake.files if sources.lake is not None else ()
         return ScanSummary(
@@ -336,47 +340,53 @@ class TableSource(RowSource):
         return read_with_fallback(table, snapshot, InitialSchema(projection.read_columns), read)
 
 
-class ViewSource(RowSource):
-    """A view, which is read whole and filtered afterwards."""
+class LakeSource(RowSource):
+    """The rows of the latest lake snapshot."""
 
-    def __init__(self, schema: Callable[[], pa.Schema], read: Callable[..., pa.Table]) -> None:
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._table.state.schema.arrow
+
+    def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        from streamhouse_spark.read.scan_executor import read_batches
+        from streamhouse_spark.read.scan_planning import plan_lake
+
+        state = self._table.refresh()
+        projection = _project(scan, state.schema)
+        plan = plan_lake(self._table, state, projection)
+        batches = read_batches(self._table, plan, filter=projection.filter, node=projection.node)
+        return projection.schema, map(projection.finish, batches)
+
+
+class ViewSource(RowSource):
+    """A view, whose rows are filtered after they are read."""
+
+    def __init__(self, open_reader: Callable[[], pa.RecordBatchReader], schema: Callable[[], pa.Schema]) -> None:
+        self._open_reader = open_reader
         self._schema = schema
-        self._read = read
 
     @property
     def schema(self) -> pa.Schema:
         return self._schema()
 
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        from streamhouse_spark.expressions.filters import filter_and_project
         from streamhouse_spark.expressions.where import combine_filters
 
-        rows = self._read(columns=scan.columns, filter=combine_filters(scan.filters, self.schema))
-        return rows.schema, iter(rows.to_batches())
+        reader = self._open_reader()
+        filter_ = combine_filters(scan.filters, reader.schema)
+        schema = filter_and_project(reader.schema.empty_table(), scan.columns, filter_).schema
+        tables = (filter_and_project(pa.Table.from_batches([batch]), scan.columns, filter_) for batch in reader)
+        return schema, (batch for table in tables for batch in table.to_batches())
 
 
-def scan_table(
-    table: TableHandle,
-    *,
-    columns: Sequence[str] | None,
-    filter: Any,
-    version: int | str | None,
-    timestamp_ms: int | None,
-    limit: int | None,
-    partitions: Mapping[str, Any] | None,
-) -> Scan:
-    """Return a scan of a table, see `Table.scan`."""
-    scan = Scan(TableSource(table, version, timestamp_ms), None if columns is None else tuple(columns))
-    if partitions:
-        scan = scan.filter([(name, "is null" if v is None else "=", v) for name, v in partitions.items()])
-    scan = scan if filter is None else scan.filter(filter)
-    return scan if limit is None else scan.limit(limit)
-
-
-def _project(scan: Scan, snapshot: ReadSnapshot) -> Projection:
+def _project(scan: Scan, schema: TableSchema) -> Projection:
     from streamhouse_spark.expressions.filters import Projection
     from streamhouse_spark.expressions.where import combine_filters
 
-    schema = snapshot.state.schema
     return Projection.of(schema, scan.columns, combine_filters(scan.filters, schema.arrow))
 
 

@@ -19,7 +19,7 @@ from streamhouse_spark.read.change_rows import binlog_batches, binlog_schema
 from streamhouse_spark.read.offset_scan import plan_archived_changes
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask, ScanPlan, ScanTask
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.table.scan import Scan, Scannable, ViewSource
+from streamhouse_spark.table.scan import LakeSource, Scan, Scannable, ViewSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class TableView(Protocol):
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table: ...
 
-    def scan(self) -> Scan: ...
+    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan: ...
 
 
 def open_view(table: TableHandle, suffix: str) -> TableView:
@@ -152,16 +152,15 @@ class _View(Scannable):
         self._table = table
 
     @abstractmethod
-    def _read(self) -> pa.Table:
+    def _open(self) -> pa.RecordBatchReader:
         """Read the rows of the latest state."""
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        from streamhouse_spark.expressions.filters import filter_and_project, parse_filter
+        return self.scan(columns=columns, filter=filter).to_arrow()
 
-        return filter_and_project(self._read(), columns, parse_filter(filter))
-
-    def scan(self) -> Scan:
-        return Scan(ViewSource(lambda: self.schema, self.to_arrow))
+    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
+        source = ViewSource(self._open, lambda: self.schema)
+        return Scan(source).scan(columns=columns, filter=filter, limit=limit)
 
 
 class _SystemView(_View):
@@ -173,8 +172,8 @@ class _SystemView(_View):
     def schema(self) -> pa.Schema:
         return SYSTEM_TABLES[self._name]
 
-    def _read(self) -> pa.Table:
-        return SystemTables(self._table.storage, self._table.refresh()).read(self._name)
+    def _open(self) -> pa.RecordBatchReader:
+        return SystemTables(self._table.storage, self._table.refresh()).read(self._name).to_reader()
 
 
 class _PartitionsView(_View):
@@ -186,10 +185,10 @@ class _PartitionsView(_View):
 
         return partitions_schema(self._table.state)
 
-    def _read(self) -> pa.Table:
+    def _open(self) -> pa.RecordBatchReader:
         from streamhouse_spark.table.partitions_table import count_partitions
 
-        return count_partitions(self._table)
+        return count_partitions(self._table).to_reader()
 
 
 class _ChangelogView(_View):
@@ -199,10 +198,10 @@ class _ChangelogView(_View):
     def schema(self) -> pa.Schema:
         return with_fields(CHANGELOG_FIELDS, self._table.state.schema.arrow)
 
-    def _read(self) -> pa.Table:
+    def _open(self) -> pa.RecordBatchReader:
         state = self._table.refresh()
         schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-        return pa.Table.from_batches(list(changelog_batches(self._table, state)), schema)
+        return pa.RecordBatchReader.from_batches(schema, changelog_batches(self._table, state))
 
 
 class _BinlogView(_View):
@@ -212,11 +211,11 @@ class _BinlogView(_View):
     def schema(self) -> pa.Schema:
         return binlog_schema(self._table.state.schema.arrow)
 
-    def _read(self) -> pa.Table:
+    def _open(self) -> pa.RecordBatchReader:
         state = self._table.refresh()
         schema = state.schema.arrow
-        batches = list(binlog_batches(changelog_batches(self._table, state), schema))
-        return pa.Table.from_batches(batches, binlog_schema(schema))
+        batches = binlog_batches(changelog_batches(self._table, state), schema)
+        return pa.RecordBatchReader.from_batches(binlog_schema(schema), batches)
 
 
 class _LakeMetadataView(_View):
@@ -230,8 +229,8 @@ class _LakeMetadataView(_View):
     def schema(self) -> pa.Schema:
         return self._rows.schema
 
-    def _read(self) -> pa.Table:
-        return self._rows
+    def _open(self) -> pa.RecordBatchReader:
+        return self._rows.to_reader()
 
 
 @validates_arguments()
@@ -248,8 +247,8 @@ class _LakeRowsView(Scannable):
 
         return LakeView(self._table).to_arrow(columns=columns, filter=filter)
 
-    def scan(self) -> Scan:
-        return Scan(ViewSource(lambda: self.schema, self.to_arrow))
+    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
+        return Scan(LakeSource(self._table)).scan(columns=columns, filter=filter, limit=limit)
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:

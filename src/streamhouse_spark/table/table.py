@@ -16,7 +16,7 @@ from streamhouse_spark.errors import InvalidOptionError, count_of
 from streamhouse_spark.log.consumers import LogPosition, consumer_position, move_consumer
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.table.scan import Scan, Scannable, scan_table
+from streamhouse_spark.table.scan import Scan, Scannable, TableSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
@@ -489,15 +489,10 @@ class Table(TableHandle, Scannable):
         >>> orders.scan(filter="amount > 5").select("id").to_arrow().to_pylist()
         [{'id': 1}]
         """
-        return scan_table(
-            self,
-            columns=columns,
-            filter=filter,
-            version=version,
-            timestamp_ms=timestamp_ms,
-            limit=limit,
-            partitions=partitions,
-        )
+        scan = Scan(TableSource(self, version, timestamp_ms)).scan(columns=columns, filter=filter, limit=limit)
+        for name, value in (partitions or {}).items():
+            scan = scan.filter([(name, "is null" if value is None else "=", value)])
+        return scan
 
     def lookup(
         self,

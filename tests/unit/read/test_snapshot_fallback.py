@@ -17,7 +17,6 @@ from streamhouse_spark.datasource.scan.arrow_reader import make_partitions
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
 from streamhouse_spark.read.union_read import plan_union
-from streamhouse_spark.warehouse.preview import first_rows
 
 NAME = "sales.gone"
 COLUMNS = ("id", "day", "n")
@@ -75,7 +74,7 @@ def ordered(rows: list[dict]) -> list[dict]:
 
 READS = {
     "python": lambda wh, t: t.to_arrow().to_pylist(),
-    "head": lambda wh, t: first_rows(wh, NAME, 100).to_pylist(),
+    "head": lambda wh, t: wh.table(NAME).head(100).to_pylist(),
     "plain": lambda wh, t: by_task(wh, plan_union(t, COLUMNS)),
     "sql": lambda wh, t: by_sql(wh),
 }
