@@ -196,4 +196,4 @@ def test_a_worker_loads_what_its_role_needs(warehouse, tmp_path, name, roles, ou
 
 def test_a_needless_module_is_shown_with_the_files_that_led_to_it(warehouse, tmp_path):
     found = needless(chains(warehouse.table("sales.orders"), warehouse, tmp_path / "handed", "stream"), {"log"}, set())
-    assert any("commit_log.py" in file for file in found["streamhouse_spark.log.state"])
+    assert any("checkpoint.py" in file for file in found["streamhouse_spark.log.state"])
