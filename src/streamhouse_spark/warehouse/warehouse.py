@@ -283,7 +283,7 @@ class Warehouse:
         written. With ``if_not_exists`` an existing table is returned unchanged.
 
         >>> warehouse.create_table("shop.events", "id BIGINT, at TIMESTAMP", partition_by=["days(at)"])
-        Table(shop.events: 2 columns, 1 buckets, 0 rows)
+        Table(shop.events: 2 columns, 1 bucket, 0 rows)
         """
         path = parse_table_name(name).require_table("create")
         create = make_create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
@@ -348,7 +348,7 @@ class Warehouse:
         suffix.
 
         >>> warehouse.table("shop.orders")
-        Table(shop.orders: 3 columns, 1 buckets, 2 rows)
+        Table(shop.orders: 3 columns, 1 bucket, 2 rows)
         """
         if (table := self.find_table(name)) is None:
             raise self._not_found(parse_table_name(name).path.base)
@@ -453,7 +453,7 @@ class Warehouse:
         >>> warehouse.drop_table("shop.orders")
         True
         >>> warehouse.undrop_table("shop.orders")
-        Table(shop.orders: 3 columns, 1 buckets, 2 rows)
+        Table(shop.orders: 3 columns, 1 bucket, 2 rows)
         """
         path = parse_table_name(name).require_table("undrop")
         target = path if to is None else parse_table_name(to).require_table("undrop to")
@@ -501,7 +501,7 @@ class Warehouse:
         **Commit point:** the name's pointer, see `streamhouse_spark.warehouse.cloning`.
 
         >>> warehouse.clone_table("shop.orders", "shop.copy")
-        Table(shop.copy: 3 columns, 1 buckets, 2 rows)
+        Table(shop.copy: 3 columns, 1 bucket, 2 rows)
         """
         from streamhouse_spark.warehouse.cloning import clone_table
 
