@@ -11,7 +11,7 @@ from faults.sim import sim_world
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, DifferentHistoryError, Warehouse
 from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, parse_number, table_prefix
-from streamhouse_spark.log import commit_log
+from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -62,7 +62,7 @@ class Place:
 @pytest.fixture(params=["memory", "local"])
 def place(request, tmp_path, clock, lake, monkeypatch):
     if request.param == "local":  # a local disk is asked before each commit; a restore may come between, too
-        monkeypatch.setattr(commit_log, "is_current_history", lambda *_: True)
+        monkeypatch.setattr(CommitLog, "_has_last_record", lambda *_: True)
     return Place(request.param, tmp_path, clock, lake)
 
 

@@ -180,7 +180,7 @@ class Scan(Scannable):
 
     def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
         """Return this scan, narrowed."""
-        scan = self if columns is None else self.select(*columns)
+        scan = self if columns is None else replace(self, columns=tuple(columns))
         scan = scan if filter is None else scan.filter(filter)
         return scan if limit is None else scan.limit(limit)
 

@@ -9,7 +9,7 @@ import pytest
 from kit.tables import tier
 from property.stream_driver import Opened
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
-from streamhouse_spark.datasource.catalog.ddl.tables import list_partitions
+from streamhouse_spark.datasource.catalog.ddl.tables import partition_values
 from streamhouse_spark.datasource.read.partitions import read_plan
 from streamhouse_spark.datasource.scan import scan
 from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
@@ -87,7 +87,8 @@ def test_every_reader_finds_the_same_rows(wh, table):
     for name, read in READS.items():
         assert ordered(read(wh, table)) == expected, name
     assert wh.view(f"{NAME}$partitions").to_arrow().select(["day", "hot_rows"]).equals(hot_rows)
-    assert list_partitions(table, {}) == [[0], [1]]
+    database, name = table.name.split(".")
+    assert partition_values(Opened(wh), {"database": database, "table": name}) == {"partitions": [[0], [1]]}
 
 
 def test_a_chosen_version_is_the_same_rows_or_an_error(wh, table):
