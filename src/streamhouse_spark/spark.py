@@ -338,7 +338,7 @@ def materialize(
     properties: Mapping[str, str] | None = None,
     step_rows: int | None = None,
 ) -> MaterializedTable:
-    """Materialise a query as a table that is refreshed from changes of its sources; returns its handle.
+    """Materialize a query as a table that is refreshed from changes of its sources; returns its handle.
 
     ::
 
@@ -414,7 +414,7 @@ class TieringService:
         round that moved rows, ``on_lineage`` with the OpenLineage events of each round that writes. ``maintenance_ms``
         is the interval between maintenance runs of a table.
 
-        With ``views``, a separate thread refreshes materialised tables, all or those in ``tables``, as `RefreshService`
+        With ``views``, a separate thread refreshes materialized tables, all or those in ``tables``, as `RefreshService`
         does. ``warehouse`` is then that of the session's catalog ``streamhouse``. That thread calls ``on_view`` at the
         start and end of each refresh step.
         """
@@ -465,7 +465,7 @@ class TieringService:
         return self._service.status()
 
     def view_status(self) -> list[ViewStatus]:
-        """Return the status of each materialised table, or an empty list without ``views``. Thread-safe."""
+        """Return the status of each materialized table, or an empty list without ``views``. Thread-safe."""
         return [] if self._views is None else self._views.status()
 
     def health(self) -> ServiceHealth:
@@ -476,7 +476,7 @@ class TieringService:
 
 
 class RefreshService:
-    """Keeps the materialised tables of a warehouse as fresh as they require, one at a time, the longest overdue first.
+    """Keeps the materialized tables of a warehouse as fresh as they require, one at a time, the longest overdue first.
 
     A view is refreshed every ``freshness``, or continuously if a refresh takes longer. Other views are refreshed
     between the steps of a stepped refresh. An error of one view is logged, shown by `status` and retried with backoff.

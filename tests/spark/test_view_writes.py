@@ -1,4 +1,4 @@
-"""Writes of Spark to a materialised table are refused before a job begins, and leave it as it is."""
+"""Writes of Spark to a materialized table are refused before a job begins, and leave it as it is."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def test_writes_are_refused(spark, wh, view, tmp_path):
     name = f"streamhouse.{table.name}"
     before = table.table.refresh().version
     for statement in STATEMENTS.values():
-        with pytest.raises(Exception, match="is a materialised table"):
+        with pytest.raises(Exception, match="is a materialized table"):
             spark.sql(statement.format(view=name))
     frame = spark.table(name)
-    with pytest.raises(Exception, match="is a materialised table"):
+    with pytest.raises(Exception, match="is a materialized table"):
         frame.writeTo(name).append()
     source = wh.create_table("writes.stream", table.table.schema)
     source.append(table.table.to_arrow())
     stream = spark.readStream.table("streamhouse.writes.stream").writeStream.option("checkpointLocation", str(tmp_path))
     query_of_stream = stream.toTable(name)
-    with pytest.raises(Exception, match="is a materialised table"):
+    with pytest.raises(Exception, match="is a materialized table"):
         query_of_stream.processAllAvailable()
     query_of_stream.stop()
     events = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value", "value AS offset")
-    with pytest.raises(sh.InvalidOptionError, match="is a materialised table"):
+    with pytest.raises(sh.InvalidOptionError, match="is a materialized table"):
         sh.cdc(events, table.name, format="debezium-json", checkpoint=str(tmp_path / "cdc"))
     assert table.table.refresh().version == before
     require_right(spark, table, query)

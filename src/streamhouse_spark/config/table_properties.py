@@ -202,7 +202,7 @@ class ViewDefinition:
         """Return the definition of a view's table. Raises `InvalidOptionError` for any other table."""
         text = properties.get(VIEW)
         if text is None:
-            raise InvalidOptionError(f"{table} is no materialised table; make one with streamhouse_spark.materialize")
+            raise InvalidOptionError(f"{table} is no materialized table; make one with streamhouse_spark.materialize")
         try:
             fields: dict[str, Any] = json.loads(text)
             return cls(**{**fields, "names": tuple(fields["names"])})

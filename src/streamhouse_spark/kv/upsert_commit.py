@@ -88,7 +88,7 @@ def commit_upsert(
     Raises:
         CommitConflictError: the schema changed, read or written rows changed, or too many races were lost; nothing
             was written.
-        InvalidOptionError: the table is materialised, and only its refreshes may write to it.
+        InvalidOptionError: the table is materialized, and only its refreshes may write to it.
         CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
     """
     require_writable(log.state, transaction)

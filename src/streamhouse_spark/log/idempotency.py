@@ -182,13 +182,13 @@ def _require_allowed_on_branch(state: TableState, actions: Sequence[Action]) -> 
 
 
 def require_writable(state: TableState, transaction: Transaction | None) -> None:
-    """Raise `InvalidOptionError` for rows of a materialised table that are not from its refresh.
+    """Raise `InvalidOptionError` for rows of a materialized table that are not from its refresh.
 
     The next refresh adds to the existing rows, so that they would stay wrong.
     """
     if VIEW in state.properties and (transaction is None or transaction.app_id != REFRESHES):
         raise InvalidOptionError(
-            f"{state.name} is a materialised table, to which its refreshes alone write; write to the tables that its "
+            f"{state.name} is a materialized table, and only its refreshes may write to it; write to the tables that its "
             "query reads, or to a clone of it"
         )
 
@@ -196,7 +196,7 @@ def require_writable(state: TableState, transaction: Transaction | None) -> None
 def require_actions_allowed(
     state: TableState, actions: Sequence[Action], transaction: Transaction | None = None
 ) -> None:
-    """Raise for actions that a dropped table, a branch or a materialised table does not accept."""
+    """Raise for actions that a dropped table, a branch or a materialized table does not accept."""
     if not all(isinstance(a, Undrop | Tombstone | Rename | MarkOrphans | ConfirmDeleted) for a in actions):
         require_not_dropped(state)
     _require_allowed_on_branch(state, actions)

@@ -1,4 +1,4 @@
-"""Refresh of a materialised view, without the engine that computes it: steps from one set of source versions to the
+"""Refresh of a materialized view, without the engine that computes it: steps from one set of source versions to the
 next.
 
 **Commit point:** the one record of the view's table with the changed rows, whose transaction has the new lineage. A

@@ -74,7 +74,7 @@ class Inspect:
         return open_view(self._table, PARTITIONS).to_arrow()
 
     def lineage(self) -> pa.Table:
-        """Return the source versions of each refresh of a materialised table, oldest first."""
+        """Return the source versions of each refresh of a materialized table, oldest first."""
         return self.read("lineage")
 
     def refs(self) -> pa.Table:

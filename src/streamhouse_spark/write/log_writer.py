@@ -66,7 +66,7 @@ class LogTableWriter:
     ) -> BucketOffsets:
         """Stage and commit rows. Retries if columns were renamed or dropped, or defaults changed, concurrently.
 
-        A materialised table is rejected before the rows or the transaction are checked.
+        A materialized table is rejected before the rows or the transaction are checked.
         """
         require_writable(self.table.state, transaction)
 

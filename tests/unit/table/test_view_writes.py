@@ -1,4 +1,4 @@
-"""Writes to a materialised table by others than its refreshes are refused, and all else that a table takes is taken."""
+"""Writes to a materialized table by others than its refreshes are refused, and all else that a table takes is taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step
 
 DEFINITION = ViewDefinition("SELECT k, v FROM db.source", "incremental", 1000, ("k", "v"), "natural", {})
-REFUSED = r"gold\.view is a materialised table, to which its refreshes alone write; write to the tables that its query"
+REFUSED = (
+    r"gold\.view is a materialized table, and only its refreshes may write to it; write to the tables that its query"
+)
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_writes_over_http_are_refused(wh, view, mode):
     client = http_client(make_app(wh))
     answer = client.post(f"/api/v1/tables/gold.view/rows{mode}", json=[{"k": 1}])
     assert answer.status_code == 400
-    assert "is a materialised table" in answer.text
+    assert "is a materialized table" in answer.text
     assert rows_of(view) == {1: 1, 2: 2}
 
 

@@ -356,7 +356,7 @@ def open_writer(
     until its outcome is known. After ``delivery_timeout_ms`` a batch fails, and with a producer id all later rows too.
     Without an id a batch is as safe as an append, and later batches continue after a failure.
 
-    Raises `InvalidOptionError` for a materialised table, `TransactionConflictError` for the application id of a
+    Raises `InvalidOptionError` for a materialized table, `TransactionConflictError` for the application id of a
     streaming query, and with a ``producer_id`` as `Table.append` does.
     """
     table, keyed = log_writer.table, None

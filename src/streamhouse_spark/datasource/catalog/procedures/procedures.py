@@ -586,9 +586,9 @@ def clone(call: Call) -> Rows:
 
 
 @_procedure(
-    "Materialise a query as a table that is refreshed from changes of its sources",
+    "Materialize a query as a table that is refreshed from changes of its sources",
     _REFRESH_RESULT,
-    Parameter("table", "string", "Name of the materialised table, <database>.<table>"),
+    Parameter("table", "string", "Name of the materialized table, <database>.<table>"),
     Parameter("query", "string", "Reads tables of the warehouse as <database>.<table>"),
     Parameter("freshness", "string", "Maximum age that a service permits; 1min if null", "NULL"),
     Parameter("mode", "string", "full: recompute on each refresh; if null, incremental", "NULL"),
@@ -607,7 +607,7 @@ def materialize(call: Call) -> Rows:
 
 
 @_procedure(
-    "Refresh a materialised table to the latest versions of its sources",
+    "Refresh a materialized table to the latest versions of its sources",
     _REFRESH_RESULT,
     _TABLE,
     runs_jobs=True,
@@ -617,7 +617,7 @@ def refresh(call: Call) -> Rows:
 
 
 @_procedure(
-    "Stop refresh services from refreshing a materialised table until resume",
+    "Stop refresh services from refreshing a materialized table until resume",
     _PAUSE_RESULT,
     _TABLE,
 )
@@ -627,7 +627,7 @@ def pause(call: Call) -> Rows:
 
 
 @_procedure(
-    "Let refresh services refresh a paused materialised table again",
+    "Let refresh services refresh a paused materialized table again",
     _PAUSE_RESULT,
     _TABLE,
 )
