@@ -188,8 +188,8 @@ def require_writable(state: TableState, transaction: Transaction | None) -> None
     """
     if VIEW in state.properties and (transaction is None or transaction.app_id != REFRESHES):
         raise InvalidOptionError(
-            f"{state.name} is a materialized table, and only its refreshes may write to it; write to the tables that its "
-            "query reads, or to a clone of it"
+            f"{state.name} is a materialized table, and only its refreshes may write to it; write to the tables "
+            "that its query reads, or to a clone of it"
         )
 
 

@@ -46,18 +46,18 @@ GAUGES: Final[Definitions[TableStatus]] = {
     ),
     "streamhouse_maintenance_failures": (
         "Failures since the last maintenance that succeeded.",
-        lambda s: s.upkeep.failures,
+        lambda s: s.maintenance.failures,
     ),
 }
 COUNTERS: Final[Definitions[TableStatus]] = {
     "streamhouse_tiering_rounds": ("Rounds that moved rows.", lambda s: s.rounds),
     "streamhouse_tiering_rows": ("Rows moved into the lake.", lambda s: s.rows),
     "streamhouse_healed_rows": ("Duplicates of other engines removed from the lake.", lambda s: s.healed_rows),
-    "streamhouse_compactions": ("Lake snapshots by compaction.", lambda s: s.upkeep.compactions),
-    "streamhouse_compacted_files": ("Lake files that compaction replaced.", lambda s: s.upkeep.compacted_files),
-    "streamhouse_expired_snapshots": ("Lake snapshots that were expired.", lambda s: s.upkeep.expired_snapshots),
-    "streamhouse_deleted_lake_files": ("Lake files that were deleted.", lambda s: s.upkeep.deleted_files),
-    "streamhouse_maintenance_conflicts": ("Steps of maintenance that lost a race.", lambda s: s.upkeep.conflicts),
+    "streamhouse_compactions": ("Lake snapshots by compaction.", lambda s: s.maintenance.compactions),
+    "streamhouse_compacted_files": ("Lake files that compaction replaced.", lambda s: s.maintenance.compacted_files),
+    "streamhouse_expired_snapshots": ("Lake snapshots that were expired.", lambda s: s.maintenance.expired_snapshots),
+    "streamhouse_deleted_lake_files": ("Lake files that were deleted.", lambda s: s.maintenance.deleted_files),
+    "streamhouse_maintenance_conflicts": ("Steps of maintenance that lost a race.", lambda s: s.maintenance.conflicts),
 }
 
 

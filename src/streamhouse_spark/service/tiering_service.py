@@ -78,7 +78,7 @@ class FailureNotes:
             failure = describe_failure(work, error, host=self._host, rows=rows, now_ms=now_ms, duration_ms=duration_ms)
             note_failure(table.storage, table.uuid, failure)
         except Exception as problem:  # noqa: BLE001 - the failure itself is what counts, and it is logged
-            logger.info("the failed round of %s could not be noted beside it: %s", table.name, problem)
+            logger.info("the failed round of %s could not be recorded: %s", table.name, problem)
 
     def note_success(self, table: Table, work: Work) -> None:
         """Record that earlier failures are over.
@@ -204,7 +204,7 @@ class TableStatus:
     """First line of the last error; None after a success."""
     failures: int = 0
     """Errors since the last success."""
-    upkeep: MaintenanceStatus = field(default_factory=MaintenanceStatus)
+    maintenance: MaintenanceStatus = field(default_factory=MaintenanceStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class _Entry:
 
     table: Table
     status: TableStatus
-    upkeep: MaintenanceRunner
+    maintenance: MaintenanceRunner
     work: Future[None] | None = None
     not_before_ms: int = 0
     last_duration_ms: int = 0
@@ -394,7 +394,7 @@ class Service:
         for entry, succeeded in zip(polled, map_with_store_concurrency(storage, self._poll, polled), strict=True):
             if not succeeded:
                 self._discovery.forget(entry.table)
-        due = [e for e in free if e.overdue_ms >= 0 or (e.upkeep.is_due(now_ms) and now_ms >= e.not_before_ms)]
+        due = [e for e in free if e.overdue_ms >= 0 or (e.maintenance.is_due(now_ms) and now_ms >= e.not_before_ms)]
         return sorted(due, key=lambda entry: -entry.overdue_ms)
 
     def _poll(self, entry: _Entry) -> bool:
@@ -452,7 +452,7 @@ class Service:
         report = self._run_round(entry)
         entry.last_duration_ms = report.duration_ms
         done = 1 if report.snapshots else 0
-        entry.upkeep.add_rounds(len(report.snapshots))
+        entry.maintenance.add_rounds(len(report.snapshots))
         status = entry.status
         self._update_status(
             entry,
@@ -497,22 +497,24 @@ class Service:
 
     def _maintain(self, entry: _Entry) -> None:
         """Run the maintenance that is due. Its errors never stop tiering."""
-        upkept, began_ms = entry.status.upkeep, self._clock.boot_ms()
+        maintained, began_ms = entry.status.maintenance, self._clock.boot_ms()
         self._update_status(entry, doing="maintaining")
         try:
             try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: maintenance may take long
-            report = entry.upkeep.run(entry.table, self._clock.boot_ms())
+            report = entry.maintenance.run(entry.table, self._clock.boot_ms())
             self._clean_dropped()
         except Exception as error:  # maintenance must not stop tiering; the error is logged
             text = _first_line(error)
             logger.exception("maintenance of %s failed, tiering continues: %s", entry.table.name, text)
-            self._update_status(entry, upkeep=replace(upkept, error=text, failures=upkept.failures + 1))
+            self._update_status(entry, maintenance=replace(maintained, error=text, failures=maintained.failures + 1))
             self._notes.record_failure(entry.table, "maintenance", error, began_ms)
             return
         if report is not None:
             self._notes.note_success(entry.table, "maintenance")
             healed = entry.status.healed_rows + report.compacted.healed_rows
-            self._update_status(entry, healed_rows=healed, upkeep=replace(upkept.after(report), error=None, failures=0))
+            self._update_status(
+                entry, healed_rows=healed, maintenance=replace(maintained.after(report), error=None, failures=0)
+            )
 
     def _clean_dropped(self) -> None:
         now_ms = self._clock.boot_ms()

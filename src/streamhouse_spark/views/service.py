@@ -56,8 +56,11 @@ POOL: Final = "streamhouse-views"
 """Pool of Spark's scheduler for refreshes, so that they run next to tiering rounds in FAIR mode."""
 GAUGES: Final[Definitions[ViewStatus]] = {
     "streamhouse_view_commits_behind": ("Commits of its sources that it has not seen.", lambda v: v.commits_behind),
-    "streamhouse_view_rows_behind": ("Rows or changes of its sources that it lacks.", lambda v: v.rows_behind),
-    "streamhouse_view_lag_seconds": ("Age of the oldest change that it lacks.", lambda v: v.lag_ms / 1000),
+    "streamhouse_view_rows_behind": (
+        "Rows or changes of its sources that it does not contain.",
+        lambda v: v.rows_behind,
+    ),
+    "streamhouse_view_lag_seconds": ("Age of the oldest change that it does not contain.", lambda v: v.lag_ms / 1000),
     "streamhouse_view_freshness_seconds": ("Time between two refreshes: freshness.", lambda v: v.freshness_ms / 1000),
     "streamhouse_view_failures": ("Failures since the last refresh that succeeded.", lambda v: v.failures),
     "streamhouse_view_last_refresh_seconds": (
@@ -65,7 +68,7 @@ GAUGES: Final[Definitions[ViewStatus]] = {
         lambda v: v.last_duration_ms / 1000,
     ),
     "streamhouse_view_refreshing_seconds": (
-        "Time since the step under way began; 0 without one.",
+        "Time since the current step began; 0 without one.",
         lambda v: v.refreshing_ms / 1000,
     ),
     "streamhouse_view_paused": ("1 while it is paused.", lambda v: v.doing == "paused"),

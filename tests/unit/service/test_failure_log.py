@@ -126,7 +126,7 @@ def test_a_service_notes_rounds_and_maintenance_that_fail_and_that_they_succeed(
     wait_for(lambda: "maintenance" in {f.work for f in list_failures(table.storage, table.uuid)}, "failed upkeep")
     monkeypatch.setattr("streamhouse_spark.service.tiering_service.maintain", maintain)
     wait_for(lambda: all(f.is_over(table.refresh()) for f in list_failures(table.storage, table.uuid)), "an end")
-    wait_for(lambda: running.status()[0].upkeep.error is None, "upkeep")
+    wait_for(lambda: running.status()[0].maintenance.error is None, "upkeep")
 
 
 def _failing(*_, **__):

@@ -33,7 +33,7 @@ AUTOMATIC = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expi
 def test_over_sixty_rounds_nothing_piles_up(own_cache, is_keyed):
     """Four hours apart, so that graces of a day pass. Five hundred rounds are `make soak`."""
     rounds = rounds_in_memory(is_keyed=is_keyed, pace_ms=4 * HOUR_MS)
-    rounds.upkeep.maintenance_ms = 20 * HOUR_MS
+    rounds.maintenance.maintenance_ms = 20 * HOUR_MS
     rounds.run(40)
     before = rounds.counts()
     rounds.run(20)
@@ -131,8 +131,12 @@ def test_maintenance_that_fails_does_not_stop_tiering(warehouse_path, monkeypatc
             table.append([{"id": i}])
             assert rounds.acquire(timeout=240)
         (status,) = service.status()
-        assert status.upkeep.failures >= 2
-        assert (status.upkeep.error, status.error, status.failures) == ("STORAGE: the disk is full and more", None, 0)
+        assert status.maintenance.failures >= 2
+        assert (status.maintenance.error, status.error, status.failures) == (
+            "STORAGE: the disk is full and more",
+            None,
+            0,
+        )
         broken = False
         table.append([{"id": 3}])
         assert rounds.acquire(timeout=240)
@@ -141,6 +145,6 @@ def test_maintenance_that_fails_does_not_stop_tiering(warehouse_path, monkeypatc
         thread.join(240)
     (status,) = service.status()
     assert (status.rounds, status.rows) == (4, 4)
-    assert (status.upkeep.error, status.upkeep.failures) == (None, 0)
+    assert (status.maintenance.error, status.maintenance.failures) == (None, 0)
     assert "maintenance of default.t failed, tiering continues: STORAGE: the disk is full and more" in caplog.text
     assert table.lake.to_arrow().num_rows == 4

@@ -49,7 +49,7 @@ def maintain(
 ) -> MaintainReport:
     """Maintain the table as `Table.maintain` does, with only these lake steps."""
     check_grace(grace_ms)
-    require_no_branch(table.state, "upkeep")
+    require_no_branch(table.state, "maintenance")
     lake = table.open_lake() if table.refresh().recorded_lake is not None else None
     if lake is not None and not dry_run:
         looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
