@@ -122,7 +122,7 @@ class TableHandle:
         lake = open_lake_table(self.storage, self.settings, state, self.world)
         if is_former and not lake.exists():
             raise SnapshotExpiredError(
-                f"{state.name} as of commit {state.version}: its lake was built anew since (retier), and the former "
+                f"{state.name} as of commit {state.version}: its lake was rebuilt since (retier), and the former "
                 f"lake table at {lake.location} is gone; bring its files back, or choose a later commit of "
                 f"{state.name}$commits"
             )

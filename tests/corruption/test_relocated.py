@@ -1,4 +1,4 @@
-"""Flipped bytes and cuts of what a move, a copy or a lake built anew reads and writes: an error or right rows."""
+"""Flipped bytes and cuts of what a move, a copy or a lake rebuilt reads and writes: an error or right rows."""
 
 from __future__ import annotations
 

@@ -995,7 +995,7 @@ class CompactPaimon(CompactLake):
 
 
 class RetierLake(TierFirst):
-    """A lake is built anew from the log: at every moment reads have all rows, and afterwards tiering catches up."""
+    """A lake is rebuilt from the log: at every moment reads have all rows, and afterwards tiering catches up."""
 
     name = "build the lake anew"
 

@@ -28,8 +28,8 @@ from streamhouse_spark import (
 from streamhouse_spark.core.paths import commit_key, parse_number
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.log import commit_log
 from streamhouse_spark.log.actions import SetProperties
+from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.group_commit import CommitQueue
@@ -204,7 +204,7 @@ def with_another_attempt(data: bytes, number: int) -> bytes:
     return encode_record(other, "").data
 
 
-def takes_every_record_below_the_low_watermark_for_void(storage, stored, floor):
+def takes_every_record_below_the_low_watermark_for_void(self, stored):
     return HistoryRelation.OTHER
 
 
@@ -217,8 +217,8 @@ def forgets_puts_without_an_answer(self, where):
     ("owner", "attribute", "mistake", "place", "pause"),
     [
         (
-            commit_log,
-            "classify_below_floor",
+            CommitLog,
+            "_relation_below_floor",
             takes_every_record_below_the_low_watermark_for_void,
             "after",
             "minutes",

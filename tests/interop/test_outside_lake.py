@@ -1,4 +1,4 @@
-"""A lake in a catalog outside the warehouse, where it is built anew, and where the warehouse is copied or moved."""
+"""A lake in a catalog outside the warehouse, where it is rebuilt, and where the warehouse is copied or moved."""
 
 from __future__ import annotations
 

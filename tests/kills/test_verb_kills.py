@@ -118,7 +118,7 @@ def test_a_lake_is_built_anew_and_switched_off_and_on_beside_writers(tmp_path):
     kill_processes(tmp_path, ROUNDS_MIN, 3, processes, figures, until=is_enough)
     Warehouse(location).table(NAME).alter_properties({"table.datalake.enabled": "true"})
     check(location, tmp_path, figures)
-    print(figures, f"{len(events_of('rebuilder', 'rebuilt'))} times built anew, {expired()} writers expired")  # noqa: T201
+    print(figures, f"{len(events_of('rebuilder', 'rebuilt'))} times rebuilt, {expired()} writers expired")  # noqa: T201
 
 
 def test_statements_beside_writers_are_all_there_or_not_at_all(tmp_path):

@@ -254,7 +254,7 @@ def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> 
         report = opened.retier(allow_loss=allow_loss, dry_run=dry_run)
     session.output.sentence(
         asdict(report),
-        f"the lake of {report.table} {'would be' if dry_run else 'is'} built anew at {report.lake_location}: "
+        f"the lake of {report.table} {'would be' if dry_run else 'is'} rebuilt at {report.lake_location}: "
         f"{count_of(report.rows, 'offset')} to tier, {report.lost_rows:,} lost; "
         f"{report.former_location} is left as it is"
         + ("" if dry_run else f"\nnext: streamhouse tier --once {report.table}"),

@@ -243,7 +243,7 @@ def _unlogged_change(records: Sequence[Record], version: SourceVersion, now: Tab
                 return f"was trimmed by commit {record.number}, and has no lake that keeps the rows"
             # Rows that the log no longer has are lost then, and rows of dropped partitions may return.
             if isinstance(action, act.ResetLake) and (action.starts or not now.primary_key):
-                return f"had its lake built anew by commit {record.number}"
+                return f"had its lake rebuilt by commit {record.number}"
             if reason := _describe_action(action, version):
                 return f"{reason} by commit {record.number}"
     return None

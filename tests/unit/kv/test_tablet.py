@@ -262,7 +262,7 @@ def _apply_for_ever(cache, began):
         assert t.apply({key(applied % 50): b"%d" % applied}, applied, applied + 1)
         applied += 1
         began.set()
-        time.sleep(0.001)  # who is killed right behind a write leaves a tablet that is built anew
+        time.sleep(0.001)  # who is killed right behind a write leaves a tablet that is rebuilt
 
 
 class TestFilesThatCannotBeBelieved:

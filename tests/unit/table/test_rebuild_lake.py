@@ -1,4 +1,4 @@
-"""A lake that was rolled back, damaged or deleted is built anew from the log; what cannot be is refused."""
+"""A lake that was rolled back, damaged or deleted is rebuilt from the log; what cannot be is refused."""
 
 from __future__ import annotations
 
@@ -377,6 +377,6 @@ def test_a_former_lake_that_is_gone_is_an_error_that_says_so(wh, lake):
     former = table.state.lake_location
     table.retier()
     lose_at(table, former)
-    with pytest.raises(SnapshotExpiredError, match=rf"built anew since .*at {former} is gone; bring its files back"):
+    with pytest.raises(SnapshotExpiredError, match=rf"rebuilt since .*at {former} is gone; bring its files back"):
         table.read_version(tiered)
     assert ids(table.read_version(in_log)) == ids(table.to_arrow()) == [1]

@@ -98,7 +98,7 @@ def test_a_lake_that_is_built_anew_gives_up_rows(house):
     source.refresh()
     left = source.to_arrow().num_rows
     assert left < 4, "rows were trimmed"
-    assert "had its lake built anew" in view.refresh().whole_because
+    assert "had its lake rebuilt" in view.refresh().whole_because
     assert sum(row[-1] for row in rows_of(view)) == left
 
 
@@ -111,7 +111,7 @@ def test_a_lake_that_is_built_anew_is_without_dropped_partitions(house):
     view = view_of(house, BY_DAY)
     source.retier(allow_loss=True)
     source.drop_partition({"day": 2})
-    assert "had its lake built anew" in view.refresh().whole_because
+    assert "had its lake rebuilt" in view.refresh().whole_because
     assert [row[-2:] for row in rows_of(view)] == [(3, 1)]
 
 

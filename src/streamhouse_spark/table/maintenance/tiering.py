@@ -67,7 +67,7 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
         return [ResetLake(planned[0].lake_location, starts), *((DeleteRows(dropped),) if dropped else ())]
 
     table.log.commit(plan)
-    logger.warning("the lake of %s is built anew: %s", table.name, planned[0])
+    logger.warning("the lake of %s is rebuilt: %s", table.name, planned[0])
     return planned[0]
 
 
@@ -92,14 +92,14 @@ def _plan_report(state: TableState, *, allow_loss: bool, dry_run: bool = False) 
         raise OffsetsTrimmedError(
             f"table {state.name}: the lake alone has {count_of(lost_rows, 'row')} that the hot log no longer has "
             "(bucket "
-            f"{bucket}: offsets {trimmed}), so its lake cannot be built anew; nothing was changed. Bring the lake "
+            f"{bucket}: offsets {trimmed}), so its lake cannot be rebuilt; nothing was changed. Bring the lake "
             "back, or give these rows up with allow_loss=True"
         )
     if returned_rows and not allow_loss:
         raise OffsetsTrimmedError(
             f"table {state.name}: {count_of(returned_rows, 'row')} of dropped partitions may still be in the hot "
             "log, and would be "
-            "back in a lake that is built anew; nothing was changed. Allow it with allow_loss=True, "
+            "back in a lake that is rebuilt; nothing was changed. Allow it with allow_loss=True, "
             "then drop the partitions again"
         )
     rows = sum(log.end - state.first_offset(bucket) for bucket, log in state.buckets.items()) - lost_rows

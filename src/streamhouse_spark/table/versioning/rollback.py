@@ -237,7 +237,7 @@ def _find_deleted_since(
             if isinstance(action, TieredSnapshot):
                 pairs.append((action, dropped is not None))
             elif isinstance(action, ResetLake):
-                raise _unsupported_error(now, target, "its lake was built anew since")
+                raise _unsupported_error(now, target, "its lake was rebuilt since")
     if expected != target.version:
         raise SnapshotExpiredError(
             f"{now.name}: commits {target.version + 1} to {expected} are no longer retained, and a rollback to "
