@@ -19,7 +19,7 @@ from streamhouse_spark.table.maintenance.tiering import tier_table
 DAY_MS = 24 * 3600 * 1000
 NOTHING = "nothing to do"
 _NO_LAKE = r"no lake table yet|tier it first|only the former lake"
-_TRIMMED = r"rows were trimmed from the hot log and are in the lake alone"
+_TRIMMED = r"rows? that the hot log no longer has"
 
 
 def tier(house: Lakehouse, rng: Random, name: str) -> None:

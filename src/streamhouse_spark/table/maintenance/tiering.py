@@ -77,12 +77,12 @@ def _plan_report(state: TableState, *, allow_loss: bool, dry_run: bool = False) 
     properties = state.parsed
     if not properties.datalake_enabled:
         raise InvalidOptionError(
-            f"table {state.name} has no lake to build anew: table.datalake.enabled is false; set it to true first"
+            f"table {state.name} has no lake to rebuild: table.datalake.enabled is false; set it to true first"
         )
     if ADOPTED in state.properties:
         raise InvalidOptionError(
-            f"table {state.name} was made of a lake table, whose rows the log never had: its lake cannot be built "
-            "anew; bring the lake table back, or create a table and write the rows that can still be read into it"
+            f"table {state.name} was made of a lake table, whose rows the log never had: its lake cannot be "
+            "rebuilt; bring the lake table back, or create a table and write the rows that can still be read into it"
         )
     lost = _find_lost_ranges(state)
     lost_rows = sum(map(len, lost.values()))
@@ -90,16 +90,14 @@ def _plan_report(state: TableState, *, allow_loss: bool, dry_run: bool = False) 
     if lost and not allow_loss:
         bucket, trimmed = next(iter(lost.items()))
         raise OffsetsTrimmedError(
-            f"table {state.name}: the lake alone has {count_of(lost_rows, 'row')} that the hot log no longer has "
-            "(bucket "
-            f"{bucket}: offsets {trimmed}), so its lake cannot be rebuilt; nothing was changed. Bring the lake "
-            "back, or give these rows up with allow_loss=True"
+            f"the lake of {state.name} cannot be rebuilt: it alone has {count_of(lost_rows, 'row')} that the hot log "
+            f"no longer has (bucket {bucket}: offsets {trimmed}), and nothing was changed; bring the lake back, or "
+            "give these rows up with allow_loss=True"
         )
     if returned_rows and not allow_loss:
         raise OffsetsTrimmedError(
-            f"table {state.name}: {count_of(returned_rows, 'row')} of dropped partitions may still be in the hot "
-            "log, and would be "
-            "back in a lake that is rebuilt; nothing was changed. Allow it with allow_loss=True, "
+            f"the lake of {state.name} cannot be rebuilt: {count_of(returned_rows, 'row')} of dropped partitions may "
+            "still be in the hot log and would come back, and nothing was changed; allow it with allow_loss=True, "
             "then drop the partitions again"
         )
     rows = sum(log.end - state.first_offset(bucket) for bucket, log in state.buckets.items()) - lost_rows
