@@ -14,7 +14,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.lookup import point_lookup as module
-from streamhouse_spark.lookup.lookup import Lookup
+from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.lookup.point_lookup import LookupScheduler
 from streamhouse_spark.storage.local import LocalStorage
 
@@ -90,10 +90,10 @@ def test_so_it_does_while_turns_are_waited_for_in_vain(tmp_path, monkeypatch):
 
 def test_a_look_that_began_before_the_call_is_found(tmp_path, monkeypatch):
     """The bug that threads which share a look at the log would have."""
-    is_newest = Lookup._is_newest
+    is_newest = BatchLookup._is_newest
     looked: dict[int, float] = {}
 
-    def shared(self: Lookup, state: TableState) -> bool:
+    def shared(self: BatchLookup, state: TableState) -> bool:
         now = time.monotonic()
         if now - looked.get(state.version, -1) < 0.05:
             return True
@@ -101,6 +101,6 @@ def test_a_look_that_began_before_the_call_is_found(tmp_path, monkeypatch):
         looked[state.version] = now
         return found
 
-    monkeypatch.setattr(Lookup, "_is_newest", shared)
+    monkeypatch.setattr(BatchLookup, "_is_newest", shared)
     with pytest.raises(WrongRowError):
         look_up_while_others_write(str(tmp_path))

@@ -19,8 +19,8 @@ from streamhouse_spark.read import split_planning
 from streamhouse_spark.serve.app_context import OpenTables
 from streamhouse_spark.serve.flight.read_service import FlightReadService
 from streamhouse_spark.serve.flight.requests import ReadRequest
+from streamhouse_spark.serve.iceberg.served_tables import VirtualTables
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
-from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

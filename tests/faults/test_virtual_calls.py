@@ -15,8 +15,8 @@ from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.serve.iceberg import virtual_tables
-from streamhouse_spark.serve.iceberg.virtual_tables import Document, VirtualTables
+from streamhouse_spark.serve.iceberg import served_tables
+from streamhouse_spark.serve.iceberg.served_tables import Document, VirtualTables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -79,7 +79,7 @@ def of_table(storage: Storage) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
 def test_a_document_is_made(keyed, caches, share, monkeypatch):
-    monkeypatch.setattr(virtual_tables, "run_tasks_in_threads", run_tasks_locally)
+    monkeypatch.setattr(served_tables, "run_tasks_in_threads", run_tasks_locally)
 
     start = new_store(keyed=keyed)
     expected = of_table(start)

@@ -23,7 +23,7 @@ from golden.make import KEYED, PARTS, as_object
 from streamhouse_spark.core.paths import commit_key, parse_table_name
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.realtime.log_following import begin_real_time, follow_log
+from streamhouse_spark.datasource.realtime.planning import begin_real_time, follow_log
 from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
 from streamhouse_spark.datasource.scan.scan import METADATA_COLUMNS
 from streamhouse_spark.log import record as record_module

@@ -25,8 +25,8 @@ from interop.lake_cases import EVENTS, EVERY_TYPE, PLAIN, event_rows, every_type
 from kit.tables import tier
 from kit.variants import readable_rows
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon import compaction as paimon_maintain
+from streamhouse_spark.lake.paimon import snapshot_commit as paimon_commit
 from streamhouse_spark.storage.local import LocalStorage
 
 LIBRARY = "org.apache.paimon:paimon-bundle:1.4.2"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from streamhouse_spark.storage.base import Storage
 
 if TYPE_CHECKING:
-    from streamhouse_spark.serve.iceberg.virtual_tables import Document
+    from streamhouse_spark.serve.iceberg.served_tables import Document
 
 
 def rows_of(storage: Storage, document: Document) -> list[dict[str, Any]]:

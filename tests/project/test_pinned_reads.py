@@ -13,7 +13,7 @@ PINNED = (
     "read/snapshot_fallback.py",
     "table/partitions_table.py",
     "read/offset_scan.py",
-    "read/union_read.py",
+    "read/snapshot_reader.py",
     "datasource/stream/bootstrap.py",
     "datasource/scan/scan_planning.py",
     "datasource/scan/aggregates.py",

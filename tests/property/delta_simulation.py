@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from kit.keyed_writes import change
 from streamhouse_spark import Transaction
+from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
-from streamhouse_spark.lookup.lookup import Lookup
 
 SIDES = ("left", "right")
 
@@ -138,7 +138,7 @@ class Simulation:
         def find(table, columns, keys):
             while self.busy and self.random.random() < 0.25:
                 self.change()
-            return Lookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0)
+            return BatchLookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0)
 
         plan = self.plan
         return Lookups(

@@ -49,7 +49,7 @@ from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.gc import garbage_collection
 from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
-from streamhouse_spark.read.union_read import read_snapshot_rows
+from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
 from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.storage.memory import MemoryStorage
 

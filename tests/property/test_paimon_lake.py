@@ -15,9 +15,9 @@ from faults.sim import sim_world
 from interop.lake_cases import PLAIN, lake_of, written_files
 from kit.lake_rows import lake_rows
 from streamhouse_spark import OffsetRange
-from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon import compaction as paimon_maintain
-from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon import snapshot_commit as paimon_commit
+from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
 from streamhouse_spark.lake.types import LakeSnapshot
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -14,7 +14,7 @@ from kit.iceberg_documents import rows_of
 from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import Table
-from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
+from streamhouse_spark.serve.iceberg.served_tables import VirtualTables
 
 GRACE_MS = 600_000
 SEEDS = itertools.count(1_000, 1_000)

@@ -20,7 +20,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_planning import plan_lake
 from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
-from streamhouse_spark.read.union_read import plan_union, read_snapshot_rows
+from streamhouse_spark.read.snapshot_reader import plan_union, read_snapshot_rows
 
 NAME = "sales.parts"
 TURNED = "abcdefghijk"

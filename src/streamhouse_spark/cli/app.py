@@ -26,7 +26,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Tables": {
         "ls": ("table_commands", "List the tables of a warehouse, or of one DATABASE."),
-        "top": ("status_commands", "Show all tables live: rows, rows per second, and the lag of each lake."),
+        "top": ("overview_commands", "Show all tables live: rows, rows per second, and the lag of each lake."),
         "describe": ("table_commands", "Describe a table: columns, properties, buckets, lake and lag."),
         "create": ("table_commands", "Create a table, and its database and warehouse if they do not exist."),
         "adopt": ("lake_commands", "Create a table from an existing Iceberg or Paimon table, with its rows."),
@@ -67,7 +67,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "snapshots": ("row_commands", "List the snapshots of a table's lake, oldest first."),
         "segments": ("row_commands", "List the segments of a table's hot log."),
         "history": ("version_commands", "List the latest commits of a table, with operation and author."),
-        "costs": ("status_commands", "Estimate the monthly cost of all tables on an object store."),
+        "costs": ("overview_commands", "Estimate the monthly cost of all tables on an object store."),
         "verify": ("maintenance_commands", "Verify all files of a table against their checksums."),
         "relocate": ("maintenance_commands", "Repair a warehouse that was moved or copied, at its new location."),
     },

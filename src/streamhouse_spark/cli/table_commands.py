@@ -12,6 +12,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from streamhouse_spark.cli.output import rich_table
+from streamhouse_spark.cli.overview_commands import parse_prices, render_costs
 from streamhouse_spark.cli.session import (
     TABLE,
     YES,
@@ -23,7 +24,6 @@ from streamhouse_spark.cli.session import (
     take_names,
     take_pairs,
 )
-from streamhouse_spark.cli.status_commands import parse_prices, render_costs
 from streamhouse_spark.config.table_properties import view_facts
 from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.errors import count_of

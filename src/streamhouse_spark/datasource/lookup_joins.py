@@ -25,8 +25,8 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.lookup.delta_join import KIND_COLUMN, DeltaPlan, Join, Lookups, SideName
-from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.lookup.lookup_join import PREFIX_ROWS_MAX, ROWS_MAX, LookupPlan
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -55,7 +55,7 @@ def join_by_lookup(
     plan = LookupPlan.of(table.state, [field.name for field in fields], on, columns, how, prefix)
     key_types = spark_versions.arrow_schema_of(StructType([fields[place] for place in plan.on_places])).types
     plan.on.require_types(key_types, table.name)
-    Lookup(table.keyed).state(max_staleness_ms)  # validates max_staleness_ms
+    BatchLookup(table.keyed).state(max_staleness_ms)  # validates max_staleness_ms
     schema = StructType([*fields, *spark_versions.spark_schema_of(pa.schema(plan.fields)).fields])
     return df.mapInArrow(_make_lookup_task(connection, table, plan, max_staleness_ms), schema)
 
@@ -64,7 +64,7 @@ def _make_lookup_task(connection: Connection, table: Table, plan: LookupPlan, ma
     name, uuid = table.name, table.uuid
 
     def join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lookup = Lookup(connection.table_by_uuid(name, uuid).keyed)
+        lookup = BatchLookup(connection.table_by_uuid(name, uuid).keyed)
         find = partial(lookup.matches, columns=plan.columns, max_staleness_ms=max_staleness_ms)
         for batch in batches:
             yield from plan.batches(batch, find)
@@ -201,7 +201,7 @@ def _make_lookups(
     columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
     lookup_by_table = {
         name: partial(
-            Lookup(table.keyed).matches,
+            BatchLookup(table.keyed).matches,
             columns=columns[name],
             max_staleness_ms=0,
             at_least=offsets if name == side else None,

@@ -180,12 +180,12 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             ReadVersion.from_text(self.options[rpc_arguments.READ_OPTION])
         )
         if not connection.table(name).state.primary_key:
-            from streamhouse_spark.datasource.dml.rewrite_writer import LogRewriteWriter
+            from streamhouse_spark.datasource.dml.log_rewrite_writer import LogRewriteWriter
 
             return LogRewriteWriter(connection, name, read)
-        from streamhouse_spark.datasource.dml.row_level_writer import RowLevelWriter
+        from streamhouse_spark.datasource.dml.keyed_row_writer import KeyedRowWriter
 
-        return RowLevelWriter(connection, name, read, schema, is_clustered=self._is_clustered())
+        return KeyedRowWriter(connection, name, read, schema, is_clustered=self._is_clustered())
 
     @release_memory_after
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001

@@ -63,7 +63,8 @@ class Filter:
             fields = [find_field(schema, name) for name, _, _ in self.predicates]
             terms = [_bind(field, op, value) for field, (_, op, value) in zip(fields, self.predicates, strict=True)]
             expression = reduce(operator.and_, (term for term, _ in terms))
-            bound = BoundFilter(expression, And(tuple(node for _, node in terms)), tuple(f.name for f in fields))
+            columns = tuple(dict.fromkeys(field.name for field in fields))
+            bound = BoundFilter(expression, And(tuple(node for _, node in terms)), columns)
         elif self.node is None:
             bound = BoundFilter(self.expression, ArrowFilter(self.expression, schema), None)
         else:
@@ -80,7 +81,7 @@ class BoundFilter:
     node: Node
     """Predicate that all matching rows satisfy, for skipping files and segments."""
     columns: tuple[str, ...] | None
-    """The columns that it needs; None if unknown."""
+    """The columns that it needs, each once; None if unknown."""
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """Return which of the rows match."""

@@ -1,7 +1,7 @@
 """Encoding of one key, and decoding of one row, without Arrow.
 
 Building an Arrow table costs more than finding a row. This implements the formats of `keys.key_codec`,
-`log.buckets.iceberg_hash` and `kv.row_codec` for single values; tests compare them. Rare cases (other key types, nested
+`log.bucketing` and `kv.row_codec` for single values; tests compare them. Rare cases (other key types, nested
 columns) are left to Arrow.
 """
 

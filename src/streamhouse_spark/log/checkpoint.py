@@ -42,7 +42,7 @@ from streamhouse_spark.log.actions import NO_ARCHIVE, Archive, Payload
 from streamhouse_spark.log.delete_vectors import NO_DROPPED_ROWS, Deletion, Deletions, DroppedPartitionRows, Truncation
 from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
 from streamhouse_spark.log.history_epochs import ConsumerPosition, HistoryIndex, HistoryPoint
-from streamhouse_spark.log.state import BucketLog, TableState, TaggedVersion, TombstonedFile, with_lake
+from streamhouse_spark.log.state import BucketLog, TableState, TaggedVersion, TombstonedFile, with_latest_lake
 from streamhouse_spark.log.transactions import RequestKeys
 from streamhouse_spark.schema.evolution import SchemaChange
 from streamhouse_spark.schema.partitioning import FormerPartitioning
@@ -172,7 +172,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         buried=data.get("buried", False),
         anchors=HistoryIndex.from_json(data.get("anchors")),
     )
-    return with_lake(state)
+    return with_latest_lake(state)
 
 
 logger = logging.getLogger(__name__)

@@ -457,7 +457,7 @@ def _apply_trim(state: TableState, starts: Mapping[int, int], record: Record) ->
 
 
 def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableState:
-    paired = with_lake(replace(state, lake_history=(*state.lake_history, pair)[-LAKE_HISTORY_MAX:]))
+    paired = with_latest_lake(replace(state, lake_history=(*state.lake_history, pair)[-LAKE_HISTORY_MAX:]))
     if not state.primary_key and state.begins_at(pair.starts):
         dropped = state.dropped_rows.with_pair(*masks.count_newly_dropped(state.deletions, state.lake, pair))
         paired = replace(paired, dropped_rows=dropped)
@@ -513,10 +513,10 @@ def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Recor
         snapshots={},
         archive=NO_ARCHIVE,
     )
-    return with_lake(emptied)
+    return with_latest_lake(emptied)
 
 
-def with_lake(state: TableState) -> TableState:
+def with_latest_lake(state: TableState) -> TableState:
     """Set `TableState.lake` to the latest recorded lake snapshot, unless it holds rows from before a truncation."""
     return replace(state, lake=next((p for p in reversed(state.lake_history) if state.begins_at(p.starts)), None))
 
@@ -532,7 +532,7 @@ def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) 
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
         deletions = masks.from_offsets(moved.deletions, begins)
         moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins), deletions=deletions)
-    return with_lake(moved)
+    return with_latest_lake(moved)
 
 
 def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:

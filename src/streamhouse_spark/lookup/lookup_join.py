@@ -17,13 +17,13 @@ from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.keys.keyed_batch import Places
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.lookup.lookup import Matches
+from streamhouse_spark.lookup.batch_lookup import Matches
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 
 How = Literal["left", "inner"]
 Find = Callable[[pa.Table], Matches]
-"""Returns the current rows of keys, as `lookup.Lookup.matches` does."""
+"""Returns the current rows of keys, as `batch_lookup.BatchLookup.matches` does."""
 
 ROWS_MAX: Final = 1 << 16
 """Rows per returned batch."""

@@ -23,7 +23,7 @@ from streamhouse_spark.errors import SchemaMismatchError, quote
 from streamhouse_spark.kv.log_replay import catch_up
 from streamhouse_spark.kv.scalar_codec import KeyEncoder, RowDecoder, ValueDecoder
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.lookup.lookup import DAMAGED_MAX, Lookup, column_names, damaged_tablet_error
+from streamhouse_spark.lookup.batch_lookup import DAMAGED_MAX, BatchLookup, column_names, damaged_tablet_error
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 LOOKUPS_MAX: Final = 192
@@ -154,7 +154,7 @@ def _validate_arguments(key: Any, columns: Sequence[str] | None, at_least: Mappi
 class PointLookup:
     """Lookups of single rows. Everything that depends on a schema is prepared once. Thread-safe."""
 
-    def __init__(self, keyed: PrimaryKeyTable, lookup: Lookup) -> None:
+    def __init__(self, keyed: PrimaryKeyTable, lookup: BatchLookup) -> None:
         self._keyed = keyed
         self._table = keyed.table
         self._lookup = lookup

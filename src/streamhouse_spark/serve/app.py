@@ -21,9 +21,9 @@ from streamhouse_spark.serve.acl import Client
 from streamhouse_spark.serve.app_context import AppContext, OpenTables
 from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Admission, Guard, client_of, make_route
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
+from streamhouse_spark.serve.iceberg.served_tables import StaleFallback, VirtualTables
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor
-from streamhouse_spark.serve.iceberg.virtual_tables import StaleFallback, VirtualTables
 from streamhouse_spark.serve.metrics import ServerCounters, server_measures
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.responses import parse_parameters

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from streamhouse_spark.serve.flight.server import FlightServer
-    from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
+    from streamhouse_spark.serve.iceberg.served_tables import VirtualTables
     from streamhouse_spark.serve.options import ServeOptions
     from streamhouse_spark.warehouse.warehouse import Warehouse
 

@@ -34,7 +34,7 @@ from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot
-from streamhouse_spark.read.union_read import read_hot_rows, read_latest
+from streamhouse_spark.read.snapshot_reader import read_hot_rows, read_latest
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
 

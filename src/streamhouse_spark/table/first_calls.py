@@ -36,7 +36,9 @@ def load_first_calls(state: TableState) -> None:
 
     Converting the first Python value also makes Arrow import pandas, if it is installed.
     """
-    import streamhouse_spark.read.union_read
+    import streamhouse_spark.expressions.where
+    import streamhouse_spark.read.snapshot_reader
+    import streamhouse_spark.read.time_travel
     import streamhouse_spark.write.log_writer
 
     pa.array([0])

@@ -276,7 +276,7 @@ class TableSource(RowSource):
         return projection.schema, map(projection.finish, self._with_fallback(table, snapshot, projection, read))
 
     def read(self, scan: Scan) -> pa.Table:
-        from streamhouse_spark.read.union_read import read_snapshot_rows
+        from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
 
         table, snapshot = self._snapshot()
         projection = _project(scan, snapshot.state.schema)

@@ -21,7 +21,7 @@ from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.staging import RowStager, StagedRows
-    from streamhouse_spark.lookup.lookup import Lookup
+    from streamhouse_spark.lookup.batch_lookup import BatchLookup
     from streamhouse_spark.lookup.point_lookup import PointLookup
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
@@ -91,10 +91,10 @@ class Table(TableHandle, Scannable):
         return LogTableWriter(self)
 
     @cached_property
-    def _lookup(self) -> Lookup:
-        from streamhouse_spark.lookup.lookup import Lookup
+    def _lookup(self) -> BatchLookup:
+        from streamhouse_spark.lookup.batch_lookup import BatchLookup
 
-        return Lookup(self.keyed)
+        return BatchLookup(self.keyed)
 
     @cached_property
     def _lookup_one(self) -> PointLookup:

@@ -25,7 +25,7 @@ from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import SourceVersion
-from streamhouse_spark.lookup.lookup import Lookup
+from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.table.refresh_commit import RefreshStep
@@ -176,7 +176,7 @@ def lookup_joined_rows(
         empty = state.schema.select(columns).arrow.empty_table()
         return JoinedRows(empty, empty)
     try:
-        rows = Lookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0).rows
+        rows = BatchLookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0).rows
     except (SchemaMismatchError, InvalidOptionError):  # the table was altered concurrently
         return None
     now = table.refresh()  # at least as new as the rows that were found
@@ -190,14 +190,14 @@ def lookup_joined_rows(
 
 def lookup_view_rows(view: Table, keys: pa.Table) -> pa.Table:
     """Return the view's rows with these keys, null where missing; the last column says whether the row exists."""
-    return Lookup(view.keyed).rows(keys, max_staleness_ms=0)
+    return BatchLookup(view.keyed).rows(keys, max_staleness_ms=0)
 
 
 def count_equal_rows(view: Table, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Return how many equal rows the view has for each `KEY`, by binary search over their ordinals, which start
     at 1.
     """
-    lookup = Lookup(view.keyed)
+    lookup = BatchLookup(view.keyed)
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     low = np.zeros(len(keys), np.int64)
     high = np.ones(len(keys), np.int64)
@@ -216,7 +216,7 @@ def count_equal_rows(view: Table, keys: pa.Array | pa.ChunkedArray) -> npt.NDArr
 
 
 def _have_ordinals(
-    lookup: Lookup, keys: pa.Array, places: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int64]
+    lookup: BatchLookup, keys: pa.Array, places: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
     lookup_keys = pa.table({KEY: keys.take(pa.array(places)), ORDINAL: pa.array(ordinals)})
     rows = lookup.rows(lookup_keys, columns=[KEY], max_staleness_ms=_STALENESS_MS)

@@ -1,7 +1,7 @@
 """Adoption of an existing lake table: its rows become the history of a new table without being rewritten.
 
 The new table's log starts at offset 0 after that history. The steps are: write the first record of an unnamed log; for
-a primary-key table stage key-value snapshots (`kv.adoption_snapshot`); claim the lake (`lake.iceberg.adoption`,
+a primary-key table stage key-value snapshots (`kv.kv_snapshots`); claim the lake (`lake.iceberg.adoption`,
 `lake.paimon.adoption`); record the tiered snapshot; write the name's pointer. **Commit point:** the pointer, as for any
 created table. A crash before it leaves a lake claimed by an unnamed table. The next adoption drops that table by a
 record in its log, which also stops a stalled adopter, and takes over the lake.

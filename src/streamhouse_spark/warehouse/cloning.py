@@ -5,7 +5,7 @@
 1. The clone's log starts with a record after the version, and with the version's state as its checkpoint. It is an
    unnamed table, which cleaning drops and a grace period later buries, unless it gets a name.
 2. The source table retains the version by a tag with the clone's uuid, until the clone is buried
-   (`log.lifecycle.clones`).
+   (`log.catalog.branches`).
 3. Rows of the hot log are copied; they are few compared to those of the lake.
 4. The clone's lake table starts from the version's snapshot and refers to the files in place.
 5. Inline rows are moved to a segment, and a floor voids the copied records, which are deleted: the clone's history

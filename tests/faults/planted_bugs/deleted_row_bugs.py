@@ -27,8 +27,8 @@ from streamhouse_spark.dml import delete
 from streamhouse_spark.lake import row_deletes as lake_row_deletes
 from streamhouse_spark.lake.iceberg import compaction as iceberg_compaction
 from streamhouse_spark.lake.iceberg import row_deletes as iceberg_row_deletes
-from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon import row_deletes
+from streamhouse_spark.lake.paimon import snapshot_commit as paimon_commit
 from streamhouse_spark.lake.paimon import tiering_commit as paimon_round
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet import copy_on_write, row_positions

@@ -38,10 +38,10 @@ from streamhouse_spark.lake.iceberg import expiry as iceberg_expiry
 from streamhouse_spark.lake.iceberg import relocation as iceberg_relocate
 from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.commit import SnapshotBuilder
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.paimon import commit as paimon_commit
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotBuilder
 from streamhouse_spark.lake.paimon import compaction as paimon_maintain
+from streamhouse_spark.lake.paimon import snapshot_commit as paimon_commit
 from streamhouse_spark.lake.paimon.expiry import ReachableFiles
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
 from streamhouse_spark.lake.parquet import footer_checksum
@@ -59,7 +59,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.gc import retention
 from streamhouse_spark.log.segments import scan as segment_scan
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.read import read_snapshot, scan_planning, snapshot_fallback, union_read
+from streamhouse_spark.read import read_snapshot, scan_planning, snapshot_fallback, snapshot_reader
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import relocation
@@ -143,7 +143,7 @@ def a_read_while_columns_swap_their_names() -> None:
     pinned = take_latest_snapshot(table.refresh())
     run.warehouse.table("sales.pairs").alter(rename_columns={"a": "b", "b": "a"})
     table.refresh()
-    rows = union_read.read_snapshot_rows(table, pinned, Projection.of(pinned.state.schema, None, None)).to_pylist()
+    rows = snapshot_reader.read_snapshot_rows(table, pinned, Projection.of(pinned.state.schema, None, None)).to_pylist()
     assert rows == [{"id": 1, "a": 1, "b": 10}, {"id": 2, "a": 2, "b": 20}]
 
 
@@ -410,7 +410,7 @@ LAKE_BUGS = (
     # truncation and overwrite
     PlantedBug(
         "a lake snapshot that ends after a truncation counts as newer than it",
-        Patch(state_module, "with_lake", lake_that_ends_after_the_truncation),
+        Patch(state_module, "with_latest_lake", lake_that_ends_after_the_truncation),
     ).found_by(truncate_and_tier, NOT_THE_TABLE),
     PlantedBug(
         "a tiering round does not notice a truncation",

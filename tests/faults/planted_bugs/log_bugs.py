@@ -63,7 +63,7 @@ from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.read import tail
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.read.union_read import read_hot_rows
+from streamhouse_spark.read.snapshot_reader import read_hot_rows
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, Slot
 from streamhouse_spark.write import auto_compaction

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.cli.status_commands import compute_rates, draw_screen, watch
+from streamhouse_spark.cli.overview_commands import compute_rates, draw_screen, watch
 from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
 from streamhouse_spark.table.status import TableOverview
 

@@ -11,7 +11,7 @@ from kit.rows import rows_by_id
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.core import arrow_rows
-from streamhouse_spark.lookup.lookup import Lookup
+from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.lookup.lookup_join import LookupPlan
 from streamhouse_spark.schema.conversion import Conversion
 
@@ -133,7 +133,7 @@ def test_every_verb_of_a_table_with_a_primary_key(wh, other_process, monkeypatch
     assert rows_by_id(found_by_prefix) == [rows[6]]
     plan = LookupPlan.of(table.state, ["k"], {"k": "id"}, None, "left", "")
     asked = pa.record_batch({"k": pa.array([*range(ROWS), 10**6])})
-    joined = pa.Table.from_batches(plan.batches(asked, Lookup(table.keyed).matches)).to_pylist()
+    joined = pa.Table.from_batches(plan.batches(asked, BatchLookup(table.keyed).matches)).to_pylist()
     assert [r["k"] for r in joined] == [*range(ROWS), 10**6]
     assert [r["text"] for r in joined] == [rows.get(r["k"], {}).get("text") for r in joined]
 

@@ -11,7 +11,7 @@ import pytest
 
 from golden.follow import FOLDER, case, planned
 from streamhouse_spark.core.paths import parse_number
-from streamhouse_spark.datasource.realtime.log_following import IGNORED_ACTIONS
+from streamhouse_spark.datasource.realtime.planning import IGNORED_ACTIONS
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.record import GROUP_VERSION
 

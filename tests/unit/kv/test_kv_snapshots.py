@@ -13,7 +13,7 @@ from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.object_existence import list_referenced_keys
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
-from streamhouse_spark.lookup.lookup import FOUND
+from streamhouse_spark.lookup.batch_lookup import FOUND
 
 HOUR_MS = 3600 * 1000
 

@@ -83,7 +83,7 @@ class IcebergCommits:
     added_ids = (100, 101)
     """Ids of the rows that each foreign commit appends."""
 
-    attempts_max = "streamhouse_spark.lake.iceberg.commit.ATTEMPTS_MAX"
+    attempts_max = "streamhouse_spark.lake.iceberg.snapshot_commit.ATTEMPTS_MAX"
     lost_answers = (CommitFailedException("409"), CommitStateUnknownException("500"), ConnectionError("reset"))
 
     def commit(self, lake: Any, properties: Mapping[str, str] | None = None) -> None:
@@ -108,11 +108,11 @@ class PaimonCommits:
     format = "paimon"
     race = RacingPuts
     added_ids = ()
-    attempts_max = "streamhouse_spark.lake.paimon.commit.ATTEMPTS_MAX"
+    attempts_max = "streamhouse_spark.lake.paimon.snapshot_commit.ATTEMPTS_MAX"
     lost_answers = (StorageError("500"), StorageError("timeout"))
 
     def commit(self, lake: Any, properties: Mapping[str, str] | None = None) -> None:
-        from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+        from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
 
         commit_snapshot(lake.place, lambda _: Change(properties=dict(properties or {})))
 

@@ -14,8 +14,8 @@ from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, 
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, LakeMismatchError, LakeRolledBackError, OffsetRange
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
-from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
+from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot
 from streamhouse_spark.lake.parquet import copy_on_write as partition_drop
 from streamhouse_spark.lake.types import DeletedRows, LakeFile
 

@@ -10,8 +10,8 @@ import pytest
 
 from kit.keyed_writes import change
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Transaction
+from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
-from streamhouse_spark.lookup.lookup import Lookup
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -30,7 +30,8 @@ class Joined:
             "left": self.plan.columns_of("left"), "right": self.plan.columns_of("right"), "into": self.plan.target_key
         }  # fmt: skip
         find = [
-            partial(Lookup(t.keyed).matches, columns=columns[n], max_staleness_ms=0) for n, t in self.tables.items()
+            partial(BatchLookup(t.keyed).matches, columns=columns[n], max_staleness_ms=0)
+            for n, t in self.tables.items()
         ]
         key = self.plan.left_key if side == "left" else self.plan.right_key
         schema = pa.schema([self.tables[side].schema.field(name) for name in key])

@@ -11,7 +11,7 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError, OffsetRange, SchemaMismatchError, TableNotFoundError
 from streamhouse_spark.kv.tablet import close_tablets
-from streamhouse_spark.lookup.lookup import Lookup
+from streamhouse_spark.lookup.batch_lookup import BatchLookup
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -134,30 +134,30 @@ class TestMatches:
         return table
 
     def test_of_prefixes(self, pairs):
-        found = Lookup(pairs.keyed).matches(pa.table({"a": ["xy", "nope", "z" * 600, "xy", "x"]}))
+        found = BatchLookup(pairs.keyed).matches(pa.table({"a": ["xy", "nope", "z" * 600, "xy", "x"]}))
         assert found.places.tolist() == [0, 0, 2, 2, 3, 3, 4, 4]
         assert found.rows["a"].to_pylist() == ["xy", "xy", *["z" * 600] * 2, "xy", "xy", "x", "x"]
         assert found.rows["v"].to_pylist() == [-10, 20] * 4
 
     def test_of_prefixes_that_are_longer_than_what_is_stored(self, pairs):
         pairs.upsert([{"a": "z" * 599 + "y", "b": 0, "v": 1}])
-        found = Lookup(pairs.keyed).matches(pa.table({"a": ["z" * 599 + "y", "z" * 599]}))
+        found = BatchLookup(pairs.keyed).matches(pa.table({"a": ["z" * 599 + "y", "z" * 599]}))
         assert found.places.tolist() == [0]
         assert found.rows["v"].to_pylist() == [1]
 
     def test_of_whole_keys(self, pairs):
         keys = pa.table({"b": pa.array([2, 7, -1], pa.int32()), "a": ["x", "x", "xy"]})
-        found = Lookup(pairs.keyed).matches(keys, columns=["v"])
+        found = BatchLookup(pairs.keyed).matches(keys, columns=["v"])
         assert found.places.tolist() == [0, 2]
         assert found.rows.to_pydict() == {"v": [20, -10]}
 
     def test_without_columns_only_places_count(self, pairs):
-        found = Lookup(pairs.keyed).matches(pa.table({"a": ["x", "nope"]}), columns=[])
+        found = BatchLookup(pairs.keyed).matches(pa.table({"a": ["x", "nope"]}), columns=[])
         assert found.places.tolist() == [0, 0]
         assert found.rows.num_columns == 0
 
     def test_of_nothing(self, pairs):
-        found = Lookup(pairs.keyed).matches(pairs.schema.empty_table().select(["a"]))
+        found = BatchLookup(pairs.keyed).matches(pairs.schema.empty_table().select(["a"]))
         assert len(found.places) == found.rows.num_rows == 0
         assert found.rows.schema.names == ["a", "b", "v"]
 
@@ -166,6 +166,6 @@ class TestMatches:
             "t", "a STRING, b INT", primary_key=["a", "b"], buckets=4, properties={"bucket.key": "b"}
         )
         table.upsert([{"a": a, "b": b} for a in "xy" for b in range(20)])
-        found = Lookup(table.keyed).matches(pa.table({"a": ["y", "x"]}))
+        found = BatchLookup(table.keyed).matches(pa.table({"a": ["y", "x"]}))
         assert found.places.tolist() == [0] * 20 + [1] * 20
         assert sorted(found.rows["b"].to_pylist()[20:]) == list(range(20))

@@ -19,8 +19,8 @@ from streamhouse_spark.read import scan_executor
 from streamhouse_spark.read import split_planning as pieces
 from streamhouse_spark.read.scan_executor import ChangelogCache
 from streamhouse_spark.read.scan_tasks import KeyedScanTask
+from streamhouse_spark.read.snapshot_reader import plan_union
 from streamhouse_spark.read.split_planning import align_to_changes
-from streamhouse_spark.read.union_read import plan_union
 from streamhouse_spark.table.maintenance.tiering import tier_table
 
 FILES = 6

@@ -16,7 +16,7 @@ from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
 from streamhouse_spark.datasource.scan.arrow_reader import make_partitions
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
-from streamhouse_spark.read.union_read import plan_union
+from streamhouse_spark.read.snapshot_reader import plan_union
 
 NAME = "sales.gone"
 COLUMNS = ("id", "day", "n")

@@ -9,8 +9,8 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import SchemaMismatchError, Table
+from streamhouse_spark.datasource.dml.keyed_row_writer import set_key_columns
 from streamhouse_spark.datasource.dml.row_delta import KIND, make_row_delta_schema
-from streamhouse_spark.datasource.dml.row_level_writer import set_key_columns
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS
 from streamhouse_spark.schema import evolution as schema_evolution

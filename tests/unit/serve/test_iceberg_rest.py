@@ -125,7 +125,7 @@ def test_metrics_of_engines_are_taken(client):
 
 def test_an_error_of_the_store_is_one_that_clients_try_again(client, warehouse, monkeypatch):
     from streamhouse_spark.errors import StorageError
-    from streamhouse_spark.serve.iceberg.virtual_tables import ServedTable
+    from streamhouse_spark.serve.iceberg.served_tables import ServedTable
 
     def failing(_):
         raise StorageError("the store is away")

@@ -13,7 +13,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.iceberg.rest import is_current
-from streamhouse_spark.serve.iceberg.virtual_tables import Document
+from streamhouse_spark.serve.iceberg.served_tables import Document
 from streamhouse_spark.serve.options import ServeOptions
 
 NO_NAMESPACE, NO_TABLE, NO_VIEW = "NoSuchNamespaceException", "NoSuchTableException", "NoSuchViewException"

@@ -7,7 +7,7 @@ import pytest
 from kit.round_trips import RemoteStorage
 from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
-from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
+from streamhouse_spark.serve.iceberg.served_tables import VirtualTables
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.iceberg.rest import _format_warning
-from streamhouse_spark.serve.iceberg.virtual_tables import ServedTable, StaleFallback, VirtualTables
+from streamhouse_spark.serve.iceberg.served_tables import ServedTable, StaleFallback, VirtualTables
 from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.options import ServeOptions
 

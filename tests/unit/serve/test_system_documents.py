@@ -11,8 +11,8 @@ from kit.serving import http_client, served
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.iceberg import system_metadata
+from streamhouse_spark.serve.iceberg.served_tables import VirtualTables
 from streamhouse_spark.serve.iceberg.system_metadata import PAUSE_MS, SYSTEM_SUFFIXES, SystemDocuments
-from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
 
 GRACE_MS = 600_000

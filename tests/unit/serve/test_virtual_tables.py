@@ -18,8 +18,8 @@ from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.lake.iceberg import virtual_table
 from streamhouse_spark.lake.tiering.job import TieringJob
-from streamhouse_spark.serve.iceberg import virtual_tables
-from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
+from streamhouse_spark.serve.iceberg import served_tables
+from streamhouse_spark.serve.iceberg.served_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
 
 GRACE_MS = 600_000
@@ -238,7 +238,7 @@ def test_a_lake_that_moved_on_while_a_document_was_made(storage, clock, warehous
     """The log is trimmed up to the newest lake snapshot between the two looks: the second try begins there."""
     table = warehouse.create_table("s.t", COLUMNS, properties={"table.log.ttl": "1ms"})
     table.append(rows(1, 2))
-    original, calls = virtual_tables.tier_to_virtual_table, []
+    original, calls = served_tables.tier_to_virtual_table, []
 
     def tiered_meanwhile(*args):
         calls.append(1)
@@ -249,7 +249,7 @@ def test_a_lake_that_moved_on_while_a_document_was_made(storage, clock, warehous
             assert table.refresh().buckets[0].start == 2, "the log was trimmed"
         return original(*args)
 
-    monkeypatch.setattr(virtual_tables, "tier_to_virtual_table", tiered_meanwhile)
+    monkeypatch.setattr(served_tables, "tier_to_virtual_table", tiered_meanwhile)
     assert shown(storage, served) == [1, 2]
     assert len(calls) == 2
 
@@ -281,7 +281,7 @@ def test_rows_that_went_from_the_lake_while_it_was_looked_at_do_not_come_back(
     tier(table)
     clock.advance(100 * GRACE_MS)
     table.maintain(grace_ms=GRACE_MS)
-    original, looks = virtual_tables.read_latest_metadata, []
+    original, looks = served_tables.read_latest_metadata, []
 
     def looked_at(lake):
         found = original(lake)
@@ -293,7 +293,7 @@ def test_rows_that_went_from_the_lake_while_it_was_looked_at_do_not_come_back(
             assert not any(one.rows for one in table.refresh().deletions), "the log knows them no more"
         return found
 
-    monkeypatch.setattr(virtual_tables, "read_latest_metadata", looked_at)
+    monkeypatch.setattr(served_tables, "read_latest_metadata", looked_at)
     assert shown(storage, served) == [3, 4]
     assert len(looks) >= 2
 

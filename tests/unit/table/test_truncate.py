@@ -10,7 +10,7 @@ from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, S
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.read.union_read import read_snapshot_rows
+from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
 
 TABLE = TableCase("t", "id BIGINT NOT NULL", properties={"table.datalake.enabled": "false"})
 

@@ -36,7 +36,7 @@ _OPERATIONS_BY_MODULE: Final = {
     "catalog.ddl.views": "views load_view create_view replace_view rename_view drop_view",
     "scan.scan": "begin load load_source plan",
     "scan.changes_scan": "load_changes end_of_changes plan_batch_of_changes",
-    "realtime.log_following": "begin_real_time follow_log finish_real_time",
+    "realtime.planning": "begin_real_time follow_log finish_real_time",
     "realtime.sink_progress": "begin_real_time_write end_real_time_write",
     "scan.aggregates": "aggregate",
     "dml.row_level_operation": "row_level_operation",

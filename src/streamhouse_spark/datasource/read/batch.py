@@ -19,7 +19,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.offset_scan import has_lost_rows, plan_binlog_tasks, plan_ranges
 from streamhouse_spark.read.scan_planning import plan_lake
 from streamhouse_spark.read.scan_tasks import ScanPlan, ViewScanTask
-from streamhouse_spark.read.union_read import plan_union
+from streamhouse_spark.read.snapshot_reader import plan_union
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.system_views import BINLOG

@@ -25,7 +25,6 @@ from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate, LakeAdoption
 from streamhouse_spark.lake.column_mapping import map_by_name
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.evolution import add_external_nested_ids
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, commit_answers
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, scan_files, snapshot_schema
@@ -37,6 +36,7 @@ from streamhouse_spark.lake.iceberg.schema import (
     plain_type,
     to_own_field,
 )
+from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_split

@@ -5,7 +5,7 @@ the log offsets as the clone's own. Rounds, compaction and relocation write belo
 
 Each table deletes only files below its own location. A clone names the other locations in a property and sets Iceberg's
 ``gc.enabled=false``, so that other engines delete none of its files. The files stay while their owner retains the
-snapshot, which its log ensures (`log.lifecycle.clones`).
+snapshot, which its log ensures (`log.catalog.branches`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from streamhouse_spark.core.paths import plain_location
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.file_io import commit_answers
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, require_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.snapshots import offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles

@@ -23,13 +23,13 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
-from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot, manifest_groups
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import describe_live_file
 from streamhouse_spark.lake.iceberg.scan import is_only_of, own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
+from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, manifest_groups
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import (

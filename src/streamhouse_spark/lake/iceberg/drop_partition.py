@@ -21,12 +21,12 @@ from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
-from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.compaction import find_current
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import row_deletes_of
 from streamhouse_spark.lake.iceberg.scan import own_projection
+from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import (

@@ -37,11 +37,11 @@ from pyiceberg.table.update import (
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.clone import select_own_files
-from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot
-from streamhouse_spark.lake.iceberg.commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, commit_answers, expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
+from streamhouse_spark.lake.iceberg.snapshot_commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.snapshots import iter_ancestor_snapshots, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles

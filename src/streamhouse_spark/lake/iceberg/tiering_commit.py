@@ -9,10 +9,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.iceberg.commit import Change, commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import find_live_files
+from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, WriteContext, same_offsets

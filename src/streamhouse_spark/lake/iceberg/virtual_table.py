@@ -24,9 +24,9 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
 from streamhouse_spark.lake.file_access import CATALOG_SETTINGS
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.file_io import commit_answers
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
+from streamhouse_spark.lake.iceberg.snapshot_commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -92,7 +92,7 @@ class VirtualTable(IcebergLake):
         """Return its latest version."""
         table = self.place.require()
         since = int(table.metadata.properties.get(VIRTUAL_PROPERTY, "0"))
-        return _read_document(table, _sequence_number(table.metadata) - since)
+        return _wrap_metadata(table, _sequence_number(table.metadata) - since)
 
 
 def virtual_key(state: TableState, real: IcebergMetadata | None, epoch: int, generation: int) -> str:
@@ -114,10 +114,10 @@ def read_latest_metadata(lake: IcebergLake) -> IcebergMetadata | None:
     if table is None:
         return None
     lake.place.require_owner(table.metadata)
-    return _read_document(table, 0)
+    return _wrap_metadata(table, 0)
 
 
-def _read_document(table: Table, num_rounds: int) -> IcebergMetadata:
+def _wrap_metadata(table: Table, num_rounds: int) -> IcebergMetadata:
     return IcebergMetadata(table.metadata_location, table.metadata, num_rounds)
 
 

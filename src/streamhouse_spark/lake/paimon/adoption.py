@@ -7,7 +7,7 @@ the owner. An empty snapshot above it keeps writers that rename from replacing i
 claimed by a table without a name.
 
 Sequence numbers of the rows need no stored state: each round starts after the largest live one
-(`merge_changes.sequence_shifts`).
+(`merge_tree.sequence_shifts`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, count_of
 from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate, LakeAdoption
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, map_by_name
-from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.evolution import add_external_nested_ids
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
@@ -40,6 +39,7 @@ from streamhouse_spark.lake.paimon.schema import (
     find_differences,
     lake_schema,
 )
+from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.snapshots import TAG_PREFIX, consumer_text
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import seal_snapshot

@@ -21,7 +21,6 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
-from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, encode_field
@@ -35,6 +34,7 @@ from streamhouse_spark.lake.paimon.merge_tree import (
     write_key_values,
 )
 from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, own_projection, projection
+from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import (
     carry_offsets,

@@ -17,12 +17,12 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import to_plan_value
-from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.compaction import find_current
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import own_projection
+from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import (
     describe_snapshot,

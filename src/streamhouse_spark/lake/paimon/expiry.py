@@ -36,9 +36,14 @@ from streamhouse_spark.errors import (
     ObjectNotFoundError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
+from streamhouse_spark.lake.paimon.snapshot_commit import (
+    NOT_BEFORE_PROPERTY,
+    Change,
+    commit_snapshot,
+    files_not_before_ms,
+)
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, own_time_ms
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, round_cache
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets

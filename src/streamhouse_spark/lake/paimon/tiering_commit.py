@@ -24,12 +24,12 @@ from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon.evolution import require_brought_up
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 from streamhouse_spark.lake.paimon.manifests import ADD, MetadataReader, live_entries
 from streamhouse_spark.lake.paimon.merge_tree import require_newest, sequence_shifts
+from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.file_writer import parse_file_end

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.lazy_dataclass import dataclass
@@ -20,6 +19,9 @@ from streamhouse_spark.lake.parquet.parquet_io import CountingWriter, FileAccess
 from streamhouse_spark.lake.parquet.reader import BUCKET_KEY, OFFSETS_KEY, SORTED_BY_KEY
 from streamhouse_spark.lake.types import LakeFile, WriteContext
 from streamhouse_spark.schema.variant import without_null_parts
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_BYTES_MAX = 192 << 20
@@ -282,6 +284,8 @@ class PartitionFile:
         self._stack.__exit__(type(failure), failure, failure.__traceback__)
 
     def _open_writer(self) -> pq.ParquetWriter:
+        import pyarrow.parquet as pq  # readers need this module too, but not the library
+
         if self._writer is None:
             first = [f"{runs.range.start:020d}" for runs in self._runs[:1]]
             name = self._spec.file_prefix + "-".join([f"{self._bucket:05d}", *first, f"{self._name_suffix}.parquet"])

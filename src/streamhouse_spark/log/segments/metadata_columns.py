@@ -21,7 +21,7 @@ LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
 COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
 COMMIT_VERSION = pa.field("_commit_version", pa.int64(), nullable=False)
 ROW_ID = pa.field("_row_id", pa.int64(), nullable=False)
-"""The row id, see `log.segments.row_ids`: identifies a row that an UPDATE, DELETE or MERGE read."""
+"""The row id, see `place_row_ids`: identifies a row that an UPDATE, DELETE or MERGE read."""
 
 CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
 """Columns of ``<table>$changelog`` before the table's columns."""

@@ -21,9 +21,9 @@ from starlette.routing import Route
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.serve.acl import Right, database_not_found
 from streamhouse_spark.serve.auth import client_of, make_route
+from streamhouse_spark.serve.iceberg.served_tables import Document, ServedTable, StaleFallback, VirtualTables
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor, VendedCredentials
-from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, StaleFallback, VirtualTables
 from streamhouse_spark.serve.responses import iceberg_error, iceberg_error_response
 from streamhouse_spark.table.system_views import LAKE
 

@@ -24,7 +24,7 @@ from streamhouse_spark.lake.iceberg.virtual_table import IcebergMetadata
 from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, Document, backdate_snapshots
+from streamhouse_spark.serve.iceberg.served_tables import BACKDATED_MS, Document, backdate_snapshots
 from streamhouse_spark.serve.options import GRACE_MS
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.system_views import PARTITIONS, open_view

@@ -220,8 +220,8 @@ def make_expiry_claim(table: TableHandle) -> Claim:
     """Return a function that commits, before an expiry, a record so that no tag can name the expiring snapshots.
 
     Tags are records of the same log. A tag before that record aborts the expiry, which leaves the snapshot to the next
-    run; a tag after it is rejected (`table.tags`). The marks are kept until a later expiry finds the snapshots deleted,
-    because a stalled expiry may resume at any time.
+    run; a tag after it is rejected (`table.versioning.tags`). The marks are kept until a later expiry finds the
+    snapshots deleted, because a stalled expiry may resume at any time.
     """
 
     def claim(doomed: Collection[int], present: Collection[int]) -> None:

@@ -62,9 +62,9 @@ from streamhouse_spark.log.staging import (
     make_truncate_actions,
 )
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.lookup.lookup import Lookup
+from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.read.union_read import read_snapshot_rows
+from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
 from streamhouse_spark.table.versioning.branches import end_log, open_log
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
@@ -293,7 +293,7 @@ def _compute_net_change(
         deleted = np.zeros(rows.num_rows, np.bool_)
         return _NetChange(shape.batches(rows, deleted), rows.num_rows, None)
     keys = _list_changed_keys(table, shape, changes)
-    lookup, parts = Lookup(PrimaryKeyTable(branch)), range(0, keys.num_rows, LOOKUP_ROWS)
+    lookup, parts = BatchLookup(PrimaryKeyTable(branch)), range(0, keys.num_rows, LOOKUP_ROWS)
     looked_up_rows = [lookup.rows(keys.slice(start, LOOKUP_ROWS), max_staleness_ms=0) for start in parts]
     if not looked_up_rows:
         return _NetChange({}, 0, 0)

@@ -63,7 +63,7 @@ from streamhouse_spark.read.lake_row_ids import lake_has_offsets, read_lake_file
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
-from streamhouse_spark.read.union_read import read_snapshot_rows
+from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
 from streamhouse_spark.schema.variant import cast_rows
 from streamhouse_spark.table.versioning.tags import list_pinned_segments, resolve_version
 from streamhouse_spark.table_handle import TableHandle

@@ -180,7 +180,7 @@ def _require_live(state: TableState, target: TableState, segments: Iterable[Segm
 
 
 def _require_not_expiring(state: TableState, target: TableState, lake_snapshot: int | None) -> None:
-    """Raise if an expiry is about to remove the lake snapshot; see `table.lake_maintenance.make_expiry_claim`."""
+    """Raise if an expiry is about to remove the lake snapshot; see `table.maintenance.lake.make_expiry_claim`."""
     if lake_snapshot in state.expiring:
         raise _expired_error(state.name, target.version, lake_snapshot)
 

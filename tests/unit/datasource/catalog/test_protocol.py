@@ -19,7 +19,7 @@ from streamhouse_spark.datasource import rpc_arguments
 from streamhouse_spark.datasource.catalog.ddl import alter
 from streamhouse_spark.datasource.catalog.procedures.spark_jobs import run_encoded_task
 from streamhouse_spark.datasource.catalog.rpc import OPERATIONS, answer, operation_of
-from streamhouse_spark.datasource.dml import row_level_writer
+from streamhouse_spark.datasource.dml import keyed_row_writer
 from streamhouse_spark.datasource.scan import catalog_options as scan_options
 from streamhouse_spark.datasource.scan.arrow_reader import COUNTS_KEY
 from streamhouse_spark.datasource.scan.file_systems import s3a_settings
@@ -209,7 +209,7 @@ def test_options_are_those_that_are_listed():
     found = {
         name.removesuffix("_OPTION"): value for name, value in vars(rpc_arguments).items() if name.endswith("_OPTION")
     }
-    assert {**found, "PART_PROPERTY": row_level_writer._PART_PROPERTY} == PROTOCOL["options"]
+    assert {**found, "PART_PROPERTY": keyed_row_writer._PART_PROPERTY} == PROTOCOL["options"]
     listed = [name for name in PROTOCOL["options"].values() if name.startswith("__")]
     assert all(rpc_arguments.is_internal(name) for name in listed)
 

@@ -7,7 +7,7 @@ from kit.tables import tier
 from property.stream_driver import Query
 from streamhouse_spark import OffsetsTrimmedError
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.datasource.realtime.log_following import plan_backlog
+from streamhouse_spark.datasource.realtime.planning import plan_backlog
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
 from streamhouse_spark.log.actions import Trim
 

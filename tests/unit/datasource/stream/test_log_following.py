@@ -12,8 +12,8 @@ import pytest
 from kit.tables import TableCase, tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.realtime import log_following
-from streamhouse_spark.datasource.realtime.log_following import begin_real_time, finish_real_time, follow_log
+from streamhouse_spark.datasource.realtime import planning
+from streamhouse_spark.datasource.realtime.planning import begin_real_time, finish_real_time, follow_log
 from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.errors import (
@@ -127,7 +127,7 @@ def test_queries_that_run_already_take_cores_too(wh, table):
 
 
 def test_a_batch_is_told_of_so_many_segments_at_most_and_ends_behind_them(wh, table, monkeypatch):
-    monkeypatch.setattr(log_following, "SEGMENTS_MAX", 6)
+    monkeypatch.setattr(planning, "SEGMENTS_MAX", 6)
     for number in range(4):
         table.append([{"id": i, "name": str(number)} for i in range(10)])
     query = Query(wh, "db.t")

@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from streamhouse_spark import CommitConflictError, DifferentHistoryError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
-from streamhouse_spark.datasource.dml.row_level_writer import RowLevelWriter
+from streamhouse_spark.datasource.dml.keyed_row_writer import KeyedRowWriter
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log.read_version import ReadVersion
@@ -26,7 +26,7 @@ FRAME = StructType([StructField("id", LongType(), nullable=False), StructField("
 def writer_of(kind, wh, table, *, is_clustered):
     opened = Connection.of(wh.url, {})
     if kind == "statement":
-        return RowLevelWriter(opened, NAME, ReadVersion.of(table.refresh()), FRAME, is_clustered=is_clustered)
+        return KeyedRowWriter(opened, NAME, ReadVersion.of(table.refresh()), FRAME, is_clustered=is_clustered)
     if kind == "stream":
         options = parse_stream_write_options({"path": NAME, "txnAppId": "app"})
         return StreamhouseStreamWriter(opened, NAME, options, None, FRAME, is_clustered=is_clustered)

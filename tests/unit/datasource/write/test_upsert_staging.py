@@ -12,8 +12,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from kit.tables import TableCase
 from streamhouse_spark import CommitConflictError, InvalidOptionError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
-from streamhouse_spark.datasource.dml import row_level_writer
-from streamhouse_spark.datasource.dml.row_level_writer import RowLevelWriter
+from streamhouse_spark.datasource.dml import keyed_row_writer
+from streamhouse_spark.datasource.dml.keyed_row_writer import KeyedRowWriter
 from streamhouse_spark.datasource.write import staging_writer
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.kv import change_staging
@@ -288,7 +288,7 @@ class TestRowLevel:
     def writer(self, wh, table):
         key = StructField("__streamhouse_read_id", LongType())
         frame = StructType([StructField("__streamhouse_kind", StringType(), nullable=False), key, *FRAME.fields])
-        return RowLevelWriter(connection(wh), NAME, ReadVersion.of(table.refresh()), frame, is_clustered=True)
+        return KeyedRowWriter(connection(wh), NAME, ReadVersion.of(table.refresh()), frame, is_clustered=True)
 
     def rows(self, keys, kind="update", n=2):
         rows = batch(keys, n)
@@ -341,7 +341,7 @@ class TestRowLevel:
             def getLocalProperty(name):  # noqa: N802 - Spark's name
                 return {"streamhouse.part": "true"}.get(name)
 
-        monkeypatch.setattr(row_level_writer.TaskContext, "get", lambda: Context)
+        monkeypatch.setattr(keyed_row_writer.TaskContext, "get", lambda: Context)
         task = self.writer(wh, table)
         messages = run(task, [self.rows(range(30)), self.rows(range(30, 50), "delete")])
         assert [message.prepared for message in messages] == [(), ()]

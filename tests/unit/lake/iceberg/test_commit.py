@@ -15,7 +15,7 @@ from streamhouse_spark import (
     OffsetRange,
     OffsetsTrimmedError,
 )
-from streamhouse_spark.lake.iceberg.commit import MANIFESTS_MIN_TO_MERGE
+from streamhouse_spark.lake.iceberg.snapshot_commit import MANIFESTS_MIN_TO_MERGE
 from streamhouse_spark.lake.types import COMMIT_USER
 from unit.lake.foreign_commits import IcebergCommits, RacingCatalog, rows_from
 from unit.lake.test_commit import commit_round, ids_of, lake

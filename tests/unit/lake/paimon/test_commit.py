@@ -18,7 +18,7 @@ from streamhouse_spark import (
     SnapshotExpiredError,
     StorageError,
 )
-from streamhouse_spark.lake.paimon import commit as paimon_commit
+from streamhouse_spark.lake.paimon import snapshot_commit as paimon_commit
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally

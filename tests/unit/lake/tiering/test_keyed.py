@@ -20,9 +20,9 @@ from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, Offset
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.iceberg import position_deletes
 from streamhouse_spark.lake.iceberg import position_deletes as iceberg_keyed
-from streamhouse_spark.lake.iceberg.commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.position_deletes import _SCHEMA as DELETES
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
+from streamhouse_spark.lake.iceberg.snapshot_commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
 from streamhouse_spark.lake.parquet import merge_on_read as key_merge
 from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.lake.parquet.parquet_io import parquet_sink

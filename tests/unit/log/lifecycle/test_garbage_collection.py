@@ -11,7 +11,7 @@ from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, TableNot
 from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, manifest_key, segment_key, segments_prefix
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, GRACE_MS_MIN
 from streamhouse_spark.log.segments.scan import plan_range, read_split
-from streamhouse_spark.read import union_read
+from streamhouse_spark.read import snapshot_reader
 
 PLAIN = {"table.datalake.enabled": "false", "table.log.ttl": "0"}
 
@@ -148,14 +148,14 @@ class TestProcessThatSleptPastTheGrace:
     def test_a_read_that_sleeps_half_way_is_planned_anew(self, table, slept, monkeypatch):
         for i in range(5):
             table.append([{"id": i}])
-        read, naps = union_read.read_tables, []
+        read, naps = snapshot_reader.read_tables, []
 
         def sleepy(table, plan, **kwargs):
             if not naps:
                 naps.append(slept())
             return read(table, plan, **kwargs)
 
-        monkeypatch.setattr(union_read, "read_tables", sleepy)
+        monkeypatch.setattr(snapshot_reader, "read_tables", sleepy)
         assert table.to_arrow().num_rows == 215
 
     def test_a_tail_whose_caller_slept_goes_on(self, table, slept):

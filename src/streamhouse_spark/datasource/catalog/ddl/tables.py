@@ -32,7 +32,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_planning import ScanRequest, scan_tiered_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
-from streamhouse_spark.read.union_read import read_hot_rows, read_snapshot_rows
+from streamhouse_spark.read.snapshot_reader import read_hot_rows, read_snapshot_rows
 from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.schema.partitioning import PARTITION_FIELDS
 from streamhouse_spark.schema.table_schema import TableSchema

@@ -11,7 +11,7 @@ import pytest
 from faults.sim import sim_world
 from kit.round_trips import Cost, RemoteStorage
 from streamhouse_spark import StorageError, Table, TableNotFoundError, Warehouse
-from streamhouse_spark.datasource.scan import aggregates, file_systems
+from streamhouse_spark.datasource.scan import aggregates, cache_validators, file_systems
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import process_cache
@@ -93,7 +93,7 @@ def test_the_answer_of_a_lake_on_s3_rests_on_objects_that_are_absent(wh, memory,
     """Where Spark has a file system of S3, it looks for them by itself: the next ones of log and lake."""
     mine = made(wh)
     scans.load("s.orders")
-    monkeypatch.setattr(file_systems, "store_folder", lambda _: file_systems.LogFolder("s3a-1-log://b/wh/"))
+    monkeypatch.setattr(cache_validators, "store_folder", lambda _: file_systems.LogFolder("s3a-1-log://b/wh/"))
     for name, of_lake in (("s.orders", 0), ("s.orders$lake", 2)):
         (ground,) = scans.load(name)["grounds"]
         assert sorted(ground) == sorted(PROTOCOL["answered"]["ground_of_store"])
@@ -108,7 +108,7 @@ def test_the_answer_of_a_lake_on_s3_rests_on_objects_that_are_absent(wh, memory,
 
 def test_a_plan_of_lake_and_log_rests_on_the_lake_alone(wh, memory, remote, scans, monkeypatch):
     """Whoever has the commit has just found it to be the newest; another engine may expire its snapshot."""
-    monkeypatch.setattr(file_systems, "store_folder", lambda _: file_systems.LogFolder("s3a-1-log://b/wh/"))
+    monkeypatch.setattr(cache_validators, "store_folder", lambda _: file_systems.LogFolder("s3a-1-log://b/wh/"))
     mine = made(wh)
     more(mine, 3)
     loaded = scans.load("s.orders")

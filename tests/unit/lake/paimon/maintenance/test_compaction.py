@@ -19,10 +19,10 @@ from streamhouse_spark import (
     SnapshotExpiredError,
     StorageError,
 )
-from streamhouse_spark.lake.paimon import commit as paimon_commit
-from streamhouse_spark.lake.paimon.commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
+from streamhouse_spark.lake.paimon import snapshot_commit as paimon_commit
 from streamhouse_spark.lake.paimon.expiry import list_history, list_tag_and_branch_snapshots
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.snapshot_commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from unit.lake.test_maintenance_contract import rows_from
 

@@ -504,7 +504,7 @@ def _find_committed(catalog: Catalog, identifier: Identifier, commit_uuid: str, 
 def _requirements(metadata: TableMetadata, catalog: Catalog) -> tuple[TableRequirement, ...]:
     """Return the requirements that let the catalog commit only on the validated state."""
     head = metadata.refs.get(MAIN_BRANCH)
-    # Only catalogs that check requirements in this process know ours; for others see `maintenance.orphans`.
+    # Only catalogs that check requirements in this process know ours; for others see `expiry`.
     own = (_AssertNotBefore(not_before_ms=not_before_ms(metadata)),) if isinstance(catalog, MetastoreCatalog) else ()
     requirements: tuple[Any, ...] = (
         *own,

@@ -33,7 +33,7 @@ _PART_PROPERTY: Final = "streamhouse.part"
 """Set by Java for a task whose rows are handed over in several parts."""
 
 
-class RowLevelWriter(DataSourceArrowWriter):
+class KeyedRowWriter(DataSourceArrowWriter):
     """Commits the changes of a statement atomically.
 
     **Commit point:** the one commit record, which conflicts with changes of rows that the statement depends on. A task

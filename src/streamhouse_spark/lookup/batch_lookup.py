@@ -43,7 +43,7 @@ class Matches:
     rows: pa.Table
 
 
-class Lookup:
+class BatchLookup:
     """Lookups in one table; remembers when the log was last refreshed. Thread-safe."""
 
     def __init__(self, keyed: PrimaryKeyTable) -> None:
