@@ -39,8 +39,8 @@ def scan_polars(rows: Scannable) -> pl.LazyFrame:
         scan = fixed.scan if columns is None else fixed.scan.select(*columns)
         if num_rows is not None:  # of these rows polars wants those that match
             scan = scan.limit(num_rows)
-        elif predicate is not None and (conditions := pushed_conditions(predicate, fixed.schema)):
-            scan = scan.filter(conditions)
+        elif predicate is not None and scan.max_rows is None:  # a scan filters before it limits
+            scan = scan.filter(pushed_conditions(predicate, fixed.schema))
         for batch in fixed.open(scan):
             frame = polars.from_arrow(batch) if batch.num_columns else polars.DataFrame(height=batch.num_rows)
             frame = frame if predicate is None else frame.filter(predicate)

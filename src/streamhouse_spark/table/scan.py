@@ -224,7 +224,7 @@ class Scan(Scannable):
         return replace(self, filters=(*self.filters, condition))
 
     def limit(self, rows: int) -> Scan:
-        """Return at most so many rows, in no particular order."""
+        """Return at most so many of the rows that match all filters, in no particular order."""
         if rows < 0:
             raise InvalidOptionError(f"limit is {rows}, expected at least 0")
         return replace(self, max_rows=rows if self.max_rows is None else min(rows, self.max_rows))
