@@ -61,6 +61,7 @@ def test_views_travel(wh, table, suffix):
     view = wh.view(f"t{suffix}")
     assert travelled(view).to_arrow().equals(view.to_arrow())
     assert travelled(view).schema == view.schema
+    assert travelled(view.scan(limit=1)).to_arrow().equals(view.scan(limit=1).to_arrow())
 
 
 def test_handles_travel(table, wh, keyed):

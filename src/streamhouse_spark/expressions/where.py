@@ -29,7 +29,6 @@ from streamhouse_spark.core.python_values import from_text
 from streamhouse_spark.core.sql_parser import DEPTH_MAX, SqlParser
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.expressions.filters import Filter, Predicate, parse_filter
-from streamhouse_spark.expressions.predicates import And
 from streamhouse_spark.expressions.sql import COMPARISONS
 
 _TOKEN: Final = re.compile(
@@ -62,11 +61,9 @@ def combine_filters(values: Sequence[Any], schema: pa.Schema) -> Filter | None:
     filters = [filter_ for filter_ in parsed if filter_ is not None]
     if len(filters) < 2:
         return filters[0] if filters else None
-    bound = [filter_.bound(schema) for filter_ in filters]
-    expression = reduce(operator.and_, (each.expression for each in bound))
-    if any(each.columns is None for each in bound):  # an expression whose columns are unknown
-        return Filter(expression)
-    return Filter(expression, node=And(tuple(each.node for each in bound)))
+    if all(filter_.expression is None for filter_ in filters):
+        return Filter(None, tuple(predicate for filter_ in filters for predicate in filter_.predicates))
+    return Filter(reduce(operator.and_, (filter_.bound(schema).expression for filter_ in filters)))
 
 
 class _Parser(SqlParser):

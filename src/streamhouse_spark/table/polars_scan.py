@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.table.scan import Scannable, require_library
+from streamhouse_spark.errors import InvalidOptionError, quote
+from streamhouse_spark.table.scan import FixedColumns, Scannable, require_library
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,7 +18,7 @@ _OPERATORS: Final = {"Eq": "=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="
 
 
 def scan_polars(rows: Scannable) -> pl.LazyFrame:
-    """Return a table, view or scan as a lazy polars frame. Each collection reads the latest rows, streaming.
+    """Return a table, view or scan as a lazy polars frame. Each collection reads the latest rows of these columns.
 
     The frame's selected columns and row limit are pushed down to the scan, and of its conditions the comparisons of a
     column with a number, text or date that all must hold. Polars applies every condition again. Raises
@@ -26,29 +27,26 @@ def scan_polars(rows: Scannable) -> pl.LazyFrame:
     >>> sh.scan_polars(orders).filter(pl.col("amount") > 5).select("id").collect().rows()
     [(1,)]
     """
+    if not isinstance(rows, Scannable):
+        raise InvalidOptionError(f"rows is {quote(rows)}, expected a table, view or scan")
     polars = require_library("polars")
+    fixed = FixedColumns(rows.scan())
     from polars.io.plugins import register_io_source
 
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, num_rows: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
-        scan = rows.scan()
-        if predicate is not None and (conditions := pushed_conditions(predicate, rows.schema)):
-            scan = scan.filter(conditions)
-        if columns is not None:
-            scan = scan.select(*columns)
-        if num_rows is not None and predicate is None:
+        scan = fixed.scan if columns is None else fixed.scan.select(*columns)
+        if num_rows is not None:  # of these rows polars wants those that match
             scan = scan.limit(num_rows)
-        remaining = num_rows
-        for batch in scan.to_batches():
-            frame = polars.from_arrow(batch)
+        elif predicate is not None and scan.max_rows is None:  # a scan filters before it limits
+            scan = scan.filter(pushed_conditions(predicate, fixed.schema))
+        for batch in fixed.open(scan):
+            frame = polars.from_arrow(batch) if batch.num_columns else polars.DataFrame(height=batch.num_rows)
             frame = frame if predicate is None else frame.filter(predicate)
-            frame = frame if remaining is None else frame.head(remaining)
             yield from frame.iter_slices(batch_size) if batch_size else (frame,)
-            if remaining is not None and (remaining := remaining - frame.height) <= 0:
-                return
 
-    schema = polars.from_arrow(rows.schema.empty_table()).schema
+    schema = polars.from_arrow(fixed.schema.empty_table()).schema
     frame: pl.LazyFrame = register_io_source(read, schema=schema)
     return frame
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, quote
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, SchemaMismatchError, quote
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Scannable(ABC):
     def to_duckdb(self, name: str, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyConnection:
         """Register the rows as a view of a DuckDB connection, by default a new one in memory, and return it.
 
-        Each query of the view reads the latest rows.
+        Each query of the view reads the latest rows of these columns; it fails if one of them was dropped or retyped.
 
         >>> orders.to_duckdb("o").sql("SELECT sum(amount) FROM o").fetchall()
         [(13.5,)]
@@ -91,16 +91,44 @@ class Scannable(ABC):
             raise InvalidOptionError(f"connection is {quote(connection)}, expected a connection of DuckDB")
         to: duckdb.DuckDBPyConnection = library.connect() if connection is None else connection
         try:
-            to.register(name, self)
+            to.register(name, FixedColumns(self.scan()))
         except library.Error as error:
             raise InvalidOptionError(f"name {quote(name)} cannot be a view of DuckDB: {error}; give another") from error
         return to
 
     def __arrow_c_schema__(self) -> object:
-        return self.schema.__arrow_c_schema__()
+        return self.scan().schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.scan().to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
+
+
+class FixedColumns:
+    """A scan with the columns that it has now, for libraries that ask for columns only once.
+
+    DuckDB would take the bytes of a column whose type changed since for values of the old type.
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        self.schema = scan.schema
+        self.scan = scan.select(*self.schema.names)
+
+    def open(self, scan: Scan) -> pa.RecordBatchReader:
+        """Open a scan. Raises `SchemaMismatchError` if a column was dropped or has another type than in the schema."""
+        reader = scan.to_arrow_batch_reader()
+        for field in reader.schema:
+            if field.type != (before := self.schema.field(field.name).type):
+                raise SchemaMismatchError(
+                    f"column '{field.name}' became {field.type}, it was {before} when the query or view was made; "
+                    "make it again"
+                )
+        return reader
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.open(self.scan).__arrow_c_stream__(requested_schema)
 
 
 class RowSource(ABC):
@@ -109,7 +137,7 @@ class RowSource(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """All columns, as of the latest known state."""
+        """All columns, as of the latest state."""
 
     @abstractmethod
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -122,8 +150,7 @@ class RowSource(ABC):
 
     def count(self, scan: Scan) -> int:
         """Count the rows that match the scan's filters."""
-        narrow = replace(scan, columns=tuple(self.schema.names[:1]))
-        return sum(batch.num_rows for batch in self.open(narrow)[1])
+        return sum(batch.num_rows for batch in self.open(replace(scan, columns=()))[1])
 
     def plan(self, scan: Scan) -> ScanSummary:  # noqa: ARG002 - a view's plan does not depend on the filter
         raise InvalidOptionError("a view is not planned: its rows are read, and filtered afterwards; scan the table")
@@ -157,7 +184,7 @@ class ScanSummary:
 
 
 @validates_arguments()
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Scan(Scannable):
     """A lazy read. `select`, `filter` and `limit` return another scan; nothing is read before the rows are asked for.
 
@@ -197,7 +224,7 @@ class Scan(Scannable):
         return replace(self, filters=(*self.filters, condition))
 
     def limit(self, rows: int) -> Scan:
-        """Return at most so many rows, in no particular order."""
+        """Return at most so many of the rows that match all filters, in no particular order."""
         if rows < 0:
             raise InvalidOptionError(f"limit is {rows}, expected at least 0")
         return replace(self, max_rows=rows if self.max_rows is None else min(rows, self.max_rows))
@@ -258,8 +285,7 @@ class TableSource(RowSource):
 
     @property
     def schema(self) -> pa.Schema:
-        is_latest = self._version is None and self._timestamp_ms is None
-        return self._table.state.schema.arrow if is_latest else self._snapshot()[1].state.schema.arrow
+        return self._snapshot()[1].state.schema.arrow
 
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
@@ -348,7 +374,7 @@ class LakeSource(RowSource):
 
     @property
     def schema(self) -> pa.Schema:
-        return self._table.state.schema.arrow
+        return self._table.refresh().schema.arrow
 
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         from streamhouse_spark.read.scan_executor import read_batches
@@ -364,13 +390,13 @@ class LakeSource(RowSource):
 class ViewSource(RowSource):
     """A view, whose rows are filtered after they are read."""
 
-    def __init__(self, open_reader: Callable[[], pa.RecordBatchReader], schema: Callable[[], pa.Schema]) -> None:
+    def __init__(self, view: Scannable, open_reader: Callable[[], pa.RecordBatchReader]) -> None:
+        self._view = view
         self._open_reader = open_reader
-        self._schema = schema
 
     @property
     def schema(self) -> pa.Schema:
-        return self._schema()
+        return self._view.schema
 
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         from streamhouse_spark.expressions.filters import filter_and_project

@@ -159,8 +159,7 @@ class _View(Scannable):
         return self.scan(columns=columns, filter=filter).to_arrow()
 
     def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
-        source = ViewSource(self._open, lambda: self.schema)
-        return Scan(source).scan(columns=columns, filter=filter, limit=limit)
+        return Scan(ViewSource(self, self._open)).scan(columns=columns, filter=filter, limit=limit)
 
 
 class _SystemView(_View):
@@ -183,7 +182,7 @@ class _PartitionsView(_View):
     def schema(self) -> pa.Schema:
         from streamhouse_spark.table.partitions_table import partitions_schema
 
-        return partitions_schema(self._table.state)
+        return partitions_schema(self._table.refresh())
 
     def _open(self) -> pa.RecordBatchReader:
         from streamhouse_spark.table.partitions_table import count_partitions
@@ -196,7 +195,7 @@ class _ChangelogView(_View):
 
     @property
     def schema(self) -> pa.Schema:
-        return with_fields(CHANGELOG_FIELDS, self._table.state.schema.arrow)
+        return with_fields(CHANGELOG_FIELDS, self._table.refresh().schema.arrow)
 
     def _open(self) -> pa.RecordBatchReader:
         state = self._table.refresh()
@@ -209,7 +208,7 @@ class _BinlogView(_View):
 
     @property
     def schema(self) -> pa.Schema:
-        return binlog_schema(self._table.state.schema.arrow)
+        return binlog_schema(self._table.refresh().schema.arrow)
 
     def _open(self) -> pa.RecordBatchReader:
         state = self._table.refresh()
@@ -240,7 +239,7 @@ class _LakeRowsView(Scannable):
 
     @property
     def schema(self) -> pa.Schema:
-        return self._table.state.schema.arrow
+        return self._table.refresh().schema.arrow
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
         from streamhouse_spark.table.lake import LakeView

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.core.paths import DEFAULT_DATABASE
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError
-from streamhouse_spark.table.scan import require_library
+from streamhouse_spark.table.scan import FixedColumns, require_library
 
 if TYPE_CHECKING:
     import duckdb
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 
 def run_sql(open_view: Callable[[str], TableView], query: str) -> duckdb.DuckDBPyRelation:
     """Return a query as a lazy relation, see `Warehouse.sql`. ``open_view`` is `Warehouse.view`."""
-    connection = require_library("duckdb").connect()
+    # without Python's variables: those in sight are of this function
+    connection = require_library("duckdb").connect(config={"python_enable_replacements": False})
+    connection.execute(f"CREATE SCHEMA {_quote(DEFAULT_DATABASE)}")
+    connection.execute("SET search_path = ?", [_quote(DEFAULT_DATABASE)])
     for database, name in dict.fromkeys(_table_names(_parse(connection, query))):
-        full_name = f"{database or DEFAULT_DATABASE}.{name}"
+        full_name = f"{database}.{name}"
         try:
-            connection.register(full_name, open_view(full_name))
+            scan = open_view(full_name).scan()
         except (InvalidNameError, TableNotFoundError):
             continue  # a name that the query defines itself; otherwise DuckDB says that there is no such table
-        if database:
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quote(database)}")
-        place = f"{_quote(database)}.{_quote(name)}" if database else _quote(name)
-        connection.execute(f"CREATE VIEW {place} AS FROM {_quote(full_name)}")
+        connection.register(full_name, FixedColumns(scan))
+        schema = f"memory.{_quote(database)}"  # with the catalog, because a database may have the name of one
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        connection.execute(f"CREATE VIEW {schema}.{_quote(name)} AS FROM {_quote(full_name)}")
     relation: duckdb.DuckDBPyRelation = connection.sql(query)
     return relation
 
@@ -46,10 +49,10 @@ def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
 
 
 def _table_names(node: Any) -> Iterator[tuple[str, str]]:
-    """Return the database (or an empty text) and the name of each table that the tree names."""
+    """Return the database and the name of each table that the tree names, in lower case: DuckDB ignores case."""
     if isinstance(node, dict):
         if node.get("type") == "BASE_TABLE":
-            yield node["schema_name"], node["table_name"]
+            yield (node["schema_name"] or DEFAULT_DATABASE).lower(), node["table_name"].lower()
         for child in node.values():
             yield from _table_names(child)
     elif isinstance(node, list):

@@ -126,6 +126,19 @@ def test_filters_of_every_form_may_be_combined(make, kind, condition):
     assert narrower.count() == len(few)
 
 
+@pytest.mark.parametrize(
+    "condition",
+    ["i32 < 1e300", "i32 <> 1.5", [("f64", "!=", float("nan"))], [("f64", "<", float("inf"))], "NOT (i32 = 1.5)"],
+    ids=str,
+)
+def test_the_columns_of_a_filter_that_excludes_nothing_are_read_too(make, condition):
+    table = make("tiered")
+    expected = {row["id"] for row in table.scan(filter=condition).to_arrow().to_pylist()} - {0, 1, 2}
+    scan = table.scan(filter="id > 2", columns=["id"]).filter(condition)
+    assert set(scan.to_arrow()["id"].to_pylist()) == expected
+    assert scan.count() == len(expected)
+
+
 def test_a_scan_reads_nothing_before_its_rows_are_asked_for(make):
     table = make("hot")
     scan = table.scan(filter="id >= 0")
@@ -134,6 +147,64 @@ def test_a_scan_reads_nothing_before_its_rows_are_asked_for(make):
     view = table.to_duckdb("t")
     add_rows(table, rows(51))
     assert view.sql("SELECT max(id) FROM t").fetchall() == [(51,)]
+
+
+ALTERED = {
+    "added": lambda table: table.add_columns("extra STRING"),
+    "moved": lambda table: table.alter(move_columns={"s": None}),
+    "retyped": lambda table: (table.drop_column("i32"), table.add_columns("i32 STRING")),
+    "dropped": lambda table: table.drop_column("i32"),
+}
+
+
+def open_polars(table: Table) -> Callable[[], list[Any]]:
+    frame = sh.scan_polars(table).select("i32", "s").sort("s")
+    return lambda: frame.collect().rows()
+
+
+def open_duckdb(table: Table) -> Callable[[], list[Any]]:
+    connection = table.to_duckdb("t")
+    return lambda: connection.sql("SELECT i32, s FROM t ORDER BY s").fetchall()
+
+
+def open_relation(table: Table) -> Callable[[], list[Any]]:
+    relation = table.to_duckdb("t").sql("SELECT i32, s FROM t ORDER BY s")
+    return relation.fetchall
+
+
+@pytest.mark.parametrize("opened", [open_polars, open_duckdb, open_relation])
+@pytest.mark.parametrize("kind", ALTERED)
+def test_columns_that_another_process_alters_are_never_read_as_others(make, other_process, kind, opened):
+    table = make("tiered")
+    read = opened(other_process().table("d.t"))
+    expected = read()
+    ALTERED[kind](table)
+    if kind in ("added", "moved"):
+        assert read() == expected
+    else:
+        with pytest.raises((duckdb.Error, pl.exceptions.ComputeError), match=r"SCHEMA_MISMATCH.*column 'i32'"):
+            read()
+    if kind == "retyped":
+        assert len(opened(table)()) == len(expected)
+
+
+@pytest.mark.parametrize("name", ["d.t", "d.t$lake", "d.t$changelog"])
+def test_a_reader_that_asks_for_columns_gets_those_of_the_rows(make, other_process, name):
+    table = make("tiered")
+    old = other_process().view(name)
+    renamed = table.schema.names[1]
+    table.rename_column(renamed, "renamed")
+    assert "renamed" in pa.schema(old).names
+    assert pa.schema(old) == pa.table(old).schema
+    old = other_process().view(name)
+    table.rename_column("renamed", renamed)
+    assert old.count() == table.scan().count() - (5 if name == "d.t$lake" else 0)
+
+
+def test_scans_of_equal_words_are_compared_without_evaluating_their_filters(make):
+    scan = make("hot").scan()
+    assert scan.filter(pc.field("id") > 1) != scan.filter(pc.field("id") > 2)
+    assert len({scan, scan.filter([("id", ">", 1)])}) == 2
 
 
 @pytest.mark.parametrize("kind", ["hot", "tiered", "empty"])
@@ -226,6 +297,7 @@ def test_the_plan_says_what_is_read_and_what_is_skipped(wh):
         (lambda table: table.scan(filter=3).to_arrow(), InvalidOptionError, "expected a list"),
         (lambda table: table.scan(limit=-1), InvalidOptionError, "limit"),
         (lambda table: table.scan(version=99).to_arrow(), InvalidOptionError, "99"),
+        (lambda _: sh.scan_polars(pl.DataFrame()), InvalidOptionError, "expected a table, view or scan"),
     ],
 )
 def test_what_a_scan_cannot_do_is_an_error(make, ask, error, text):
@@ -270,6 +342,11 @@ def test_a_lazy_polars_frame_has_the_rows_of_the_table(make, kind):
     )
     assert frame.filter(pl.col("id") >= 2).head(3).collect().height == min(3, expected.filter(pl.col("id") >= 2).height)
     assert frame.select(pl.len()).collect().item() == expected.height
+    assert frame.with_row_index().select(pl.col("index").count()).collect().item() == expected.height
+    first = sh.scan_polars(table.scan(limit=3)).collect()
+    expected_of_first = first.filter(pl.col("id") > 1)
+    assert frame.head(3).filter(pl.col("id") > 1).collect().equals(expected_of_first)
+    assert sh.scan_polars(table.scan(limit=3)).filter(pl.col("id") > 1).collect().equals(expected_of_first)
 
 
 @pytest.mark.parametrize(

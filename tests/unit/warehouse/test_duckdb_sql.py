@@ -19,6 +19,8 @@ def shop(wh):
     orders.append([{"id": 9, "person": 1, "amount": 9.0}])
     people = wh.create_table("people", "id BIGINT, name STRING", primary_key=["id"])
     people.upsert([{"id": 0, "name": "Ann"}, {"id": 1, "name": "Bob"}])
+    wh.create_table("main.people", "name STRING").append([{"name": "Cy"}])
+    wh.create_table("temp.people", "name STRING").append([{"name": "Di"}])
     return wh
 
 
@@ -36,6 +38,9 @@ def shop(wh):
         ('SELECT (SELECT max(id) FROM shop.orders) - min(id) FROM "default".people', [(9,)]),
         ("FROM shop.orders SELECT id WHERE id IN (SELECT id FROM people) ORDER BY id", [(0,), (1,)]),
         ("SELECT count(*) FROM range(3)", [(3,)]),
+        ("SELECT count(*) FROM shop.orders JOIN Shop.ORDERS o USING (id)", [(5,)]),
+        ("SELECT p.name, m.name FROM people p, main.people m WHERE p.id = 0", [("Ann", "Cy")]),
+        ("SELECT name FROM memory.temp.people", [("Di",)]),
     ],
 )
 def test_a_query_sees_tables_and_views_by_name(shop, query, rows):
@@ -54,9 +59,10 @@ def test_anything_but_one_select_is_refused(shop, query):
         shop.sql(query)
 
 
-def test_a_table_that_does_not_exist_is_an_error_of_duckdb(shop):
-    with pytest.raises(duckdb.CatalogException, match="nothing"):
-        shop.sql("SELECT * FROM shop.nothing")
+@pytest.mark.parametrize("name", ["shop.nothing", "nothing", "query"])
+def test_a_table_that_does_not_exist_is_an_error_of_duckdb(shop, name):
+    with pytest.raises(duckdb.CatalogException, match=name):
+        shop.sql(f"SELECT * FROM {name}")
 
 
 def test_duckdb_is_named_where_it_is_not_installed(shop, monkeypatch):
