@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from streamhouse_spark.errors import count_of
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.table.status import TableOverview
 from streamhouse_spark.table.system_views import Inspect
@@ -19,15 +20,14 @@ def table_html(table: TableHandle) -> str:
     facts = TableOverview.of(table)
     columns = [(column.name, type_name(column.type), column.comment or "") for column in table.state.schema.columns]
     commits = Inspect(table).history(limit=COMMITS_SHOWN).select(["version", "timestamp", "operation"]).to_pylist()
+    unit = "change" if facts.primary_key else "row"
     kind = f"primary key ({', '.join(facts.primary_key)})" if facts.primary_key else "log table"
     lake = (
         "no lake"
         if facts.lag_rows is None
-        else f"{facts.lake_format} lake, {facts.lag_rows:,} {facts.rows_unit} not tiered yet"
+        else f"{facts.lake_format} lake, {count_of(facts.lag_rows, unit)} not tiered yet"
     )
-    summary = (
-        f"<b>{escape(table.name)}</b>: {kind}, {facts.rows:,} {facts.rows_unit} as of commit {facts.version}; {lake}"
-    )
+    summary = f"<b>{escape(table.name)}</b>: {kind}, {count_of(facts.rows, unit)} as of commit {facts.version}; {lake}"
     latest = [(str(c["version"]), f"{c['timestamp']:%Y-%m-%d %H:%M:%S}", c["operation"]) for c in reversed(commits)]
     return (
         f"<p>{summary}. Read it with <code>to_pandas()</code>, <code>to_polars()</code> or <code>scan()</code>.</p>"

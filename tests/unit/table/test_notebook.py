@@ -38,7 +38,7 @@ def test_a_notebook_shows_columns_rows_lag_and_the_last_commits(wh, is_keyed):
     cells = Cells(table._repr_html_())
     text = "".join(cells.texts)
     assert ("primary key (id), 3 changes" if is_keyed else "log table, 3 rows") in text
-    assert f"iceberg lake, 1 {'changes' if is_keyed else 'rows'} not tiered yet" in text
+    assert f"iceberg lake, 1 {'change' if is_keyed else 'row'} not tiered yet" in text
     assert {"id", "bigint", "a <b> & c", "name", "string", str(table.state.version)} <= set(cells.texts)
 
 

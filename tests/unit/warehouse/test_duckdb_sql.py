@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark import InvalidOptionError, MissingExtraError
+from streamhouse_spark import InvalidNameError, InvalidOptionError, MissingExtraError
 
 
 @pytest.fixture
@@ -63,6 +63,11 @@ def test_anything_but_one_select_is_refused(shop, query):
 def test_a_table_that_does_not_exist_is_an_error_of_duckdb(shop, name):
     with pytest.raises(duckdb.CatalogException, match=name):
         shop.sql(f"SELECT * FROM {name}")
+
+
+def test_a_view_that_does_not_exist_is_an_error_of_ours(shop):
+    with pytest.raises(InvalidNameError, match="unknown suffix"):
+        shop.sql('SELECT * FROM shop."orders$nothing"')
 
 
 def test_duckdb_is_named_where_it_is_not_installed(shop, monkeypatch):
