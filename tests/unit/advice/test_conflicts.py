@@ -200,7 +200,7 @@ def tiering_beside_quick_services(place: Place) -> Case:
 
 def committing_beside_quick_engines(place: Place) -> Case:
     def run() -> None:
-        with mock.patch(f"streamhouse_spark.lake.{place.lake}.commit.ATTEMPTS_MAX", 0):
+        with mock.patch(f"streamhouse_spark.lake.{place.lake}.snapshot_commit.ATTEMPTS_MAX", 0):
             tier(place.table())
 
     yield run
