@@ -277,8 +277,8 @@ def create(
 ) -> None:
     """Create a table, and its database and warehouse if they do not exist.
 
-    Columns match by name when rows are written. Properties of Apache Fluss keep their names; `streamhouse describe`
-    shows the current ones. A table has a lake unless table.datalake.enabled=false.
+    Rows are matched to columns by name. Properties that Apache Fluss also has use its names. `streamhouse describe`
+    shows the properties of a table. Every table has a lake unless table.datalake.enabled=false.
     """
     if (schema is None) == (like is None):
         raise click.UsageError("give the columns with either --schema or --like")

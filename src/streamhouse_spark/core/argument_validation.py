@@ -68,7 +68,10 @@ def validate_arguments(function: _Function, *, names: Collection[str] = ()) -> _
 
 
 def require_part(name: str, value: object, expected: str, attribute: str) -> None:
-    """Raise `InvalidOptionError` for a value without ``attribute``, for types of packages that may be missing."""
+    """Raise `InvalidOptionError` for a value without ``attribute``.
+
+    Checks classes of optional packages, which may not be installed, without importing them.
+    """
     if isinstance(value, type) or not hasattr(value, attribute):
         _refuse(name, value, expected)
 

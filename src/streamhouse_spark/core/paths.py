@@ -133,9 +133,9 @@ def table_prefix(table_uuid: str) -> str:
 
 
 def make_placed_uuid(uuid: str) -> str:
-    """Return the UUID of a table whose log is in another store.
+    """Mark a new UUID as that of a table whose log is in another store.
 
-    Its form, version 8 of RFC 9562, marks it: the UUID alone tells whether to look up a location.
+    The mark is version 8 of RFC 9562. The UUID alone shows whether the location of the log must be looked up.
     """
     return uuid[:_PLACED_AT] + _PLACED + uuid[_PLACED_AT + len(_PLACED) :]
 

@@ -39,7 +39,10 @@ def to_ticks(values: Values) -> Values:
 
 
 def scalar_to_ticks(scalar: pa.Scalar) -> Any:
-    """Return the integer of `to_ticks` for a date or timestamp, which ``pa.scalar`` accepts; else the Python value."""
+    """Return a date or timestamp as the integer of `to_ticks`, and any other scalar as its Python value.
+
+    ``pa.scalar`` converts the integer back if it is given the type.
+    """
     is_time = pa.types.is_date32(scalar.type) or pa.types.is_timestamp(scalar.type)
     return scalar.value if is_time else scalar.as_py()
 

@@ -79,7 +79,7 @@ class BucketOffsets(Mapping[int, OffsetRange]):
         try:
             self._ranges = dict(sorted(ranges.items()))
         except TypeError:
-            raise InvalidOptionError(f"offsets are {quote(ranges)}, expected numbers of buckets") from None
+            raise InvalidOptionError(f"offsets are {quote(ranges)}, expected bucket numbers as keys") from None
 
     def __getitem__(self, bucket: int) -> OffsetRange:
         return self._ranges[bucket]

@@ -382,7 +382,7 @@ class NumberingMerge:
 
 @dataclass(frozen=True, slots=True)
 class FirstRowMerge:
-    """Keeps the first row of a key. There are no deletions."""
+    """Keeps the first row of each key. Tables with this engine ignore or reject deletes."""
 
     replaces: ClassVar[bool] = False
 

@@ -187,10 +187,11 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class TieredSnapshot:
-    """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
+    """A lake snapshot of the rows at offsets ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the truncation that the lake knew; empty without one. ``dropped_rows`` rows of the
-    range are absent, because they were deleted or their partitions were dropped.
+    ``starts`` are the first offsets after the last truncation that is applied to the snapshot; empty if there was none.
+    ``dropped_rows`` counts the rows that are missing from the snapshot, because they were deleted or their partitions
+    were dropped.
     """
 
     snapshot_id: int

@@ -23,7 +23,7 @@ from streamhouse_spark.log.transactions import REFRESHES, TransactionEntry, name
 from streamhouse_spark.schema.partitioning import SetPartitioning
 
 IN_REAL_TIME: Final = " in real-time mode"
-"""Ends the owner of the application id of a query in Spark's real-time mode."""
+"""Suffix of a transaction's owner if the query runs in Spark's real-time mode."""
 _NOT_ON_A_BRANCH: Final = (
     act.TieredSnapshot
     | PartitionDropRows

@@ -292,9 +292,9 @@ Default = Constant | DefaultFunction
 
 
 def parse_default(text: str, data_type: pa.DataType, column: str, time_zone: str | None = None) -> Default | None:
-    """Parse the expression of a ``DEFAULT`` clause: a function of this module, or a constant as in `literals.parse`.
+    """Parse the expression of a ``DEFAULT`` clause: one of this module's functions, or a constant as in `parse`.
 
-    Raises `SchemaMismatchError` for anything else, and for a function with another type than the column.
+    Raises `SchemaMismatchError` for anything else, and for a function whose type differs from the column's.
     """
     require_plain(data_type, column)
     inner = text.strip()

@@ -526,8 +526,9 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
 
     @contextmanager
     def _temporary(self, key: str) -> Iterator[_TemporaryNames]:
-        """Provide temporary names next to the object. Remaining files are deleted, so that a rename in flight does
-        nothing.
+        """Yield temporary names next to the object.
+
+        On exit, delete the files that were not renamed, so that a rename still in flight finds no source.
         """
         if ":" in key:
             raise StorageError(f"{key!r} holds a colon, which HDFS does not take: use another name")

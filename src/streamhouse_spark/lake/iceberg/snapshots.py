@@ -229,8 +229,11 @@ def iter_ancestor_snapshots(metadata: AnySnapshots[SnapshotT], snapshot: Snapsho
 
 
 def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
-    """Return whether a snapshot provably retains each data file of other engines of an ancestor, unchanged: every
-    commit since is the package's, and added files or rewrote only its own.
+    """Return whether snapshot ``newer`` provably retains, unchanged, every data file of other engines in its ancestor
+    ``older``.
+
+    That is so if every commit after ``older`` is this package's, and removed no data file or rewrote only the package's
+    own files.
     """
     newest = metadata.snapshot_by_id(newer)
     for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():

@@ -34,7 +34,10 @@ class PaimonRelocation:
         self._manifests: dict[str, tuple[str, int] | None] = {}
 
     def recorded_root(self) -> str | None:
-        """Return the recorded root from files with their own path; without such files nothing names a location."""
+        """Return the warehouse root in the external path of a data file, if it differs from the opened root; else None.
+
+        Only external paths are absolute: without them, the metadata contains no location.
+        """
         for name in self._place.storage.list_names(f"{self._place.spec.location}/{MANIFEST_FOLDER}/"):
             if "list" in name or not name.startswith("manifest-"):
                 continue

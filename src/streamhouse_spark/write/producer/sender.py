@@ -157,9 +157,9 @@ class BatchSender:
     def _write_with_retries(
         self, write: Write, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
     ) -> tuple[npt.NDArray[np.int64] | None, BucketOffsets]:
-        """Write rows, with a producer as one transaction. Also returns their `_count_rows_of_calls`.
+        """Write rows, and return their `_count_rows_of_calls` and offsets. A producer's rows are one transaction.
 
-        The counts are computed first: after the commit point nothing may fail.
+        The counts are computed before the write, because nothing may fail after the commit point.
         """
         producer = self.producer if sequence is not None else None
         transaction = producer.transaction(sequence) if producer is not None and sequence is not None else None
