@@ -24,7 +24,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema, fit_defau
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """A default as SQL text: a literal, a function, or NULL, see `default_functions.parse_default`."""
+    """A default as SQL text: a literal, a function, or NULL, see `default_values.parse_default`."""
 
     sql: str
     time_zone: str | None = None

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from streamhouse_spark.schema.table_schema import TableSchema
 
 HEAD_ROWS = 10
+_NO_LIMIT = 2**62
+"""More rows than a table has."""
 
 T = TypeVar("T")
 
@@ -91,7 +93,7 @@ class Scannable(ABC):
             raise InvalidOptionError(f"connection is {quote(connection)}, expected a connection of DuckDB")
         to: duckdb.DuckDBPyConnection = library.connect() if connection is None else connection
         try:
-            to.register(name, FixedColumns(self.scan()))
+            create_duckdb_view(to, name, self.scan())
         except library.Error as error:
             raise InvalidOptionError(f"name {quote(name)} cannot be a view of DuckDB: {error}; give another") from error
         return to
@@ -129,6 +131,25 @@ class FixedColumns:
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.open(self.scan).__arrow_c_stream__(requested_schema)
+
+
+def create_duckdb_view(connection: duckdb.DuckDBPyConnection, name: str, scan: Scan) -> None:
+    """Create a temporary view of a scan, which every query of it reads anew. Raises DuckDB's errors for the name.
+
+    DuckDB lets Arrow evaluate filters, and to Arrow NaN is greater than nothing, while DuckDB orders it above all
+    numbers. It pushes no filter through a limit, but columns.
+    """
+    rows = FixedColumns(scan)
+    if any(_has_floats(field.type) for field in rows.schema):
+        connection.from_arrow(rows).limit(_NO_LIMIT).create_view(name, replace=True)
+    else:
+        connection.register(name, rows)
+
+
+def _has_floats(data_type: pa.DataType) -> bool:
+    if pa.types.is_nested(data_type):
+        return any(_has_floats(data_type.field(place).type) for place in range(data_type.num_fields))
+    return bool(pa.types.is_floating(data_type))
 
 
 class RowSource(ABC):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.core.paths import DEFAULT_DATABASE
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError
-from streamhouse_spark.table.scan import FixedColumns, require_library
+from streamhouse_spark.table.scan import create_duckdb_view, require_library
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,7 +30,7 @@ def run_sql(open_view: Callable[[str], TableView], query: str) -> duckdb.DuckDBP
             if "$" in name:
                 raise
             continue  # a name that the query defines itself; otherwise DuckDB says that there is no such table
-        connection.register(full_name, FixedColumns(scan))
+        create_duckdb_view(connection, full_name, scan)
         schema = f"memory.{_quote(database)}"  # with the catalog, because a database may have the name of one
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         connection.execute(f"CREATE VIEW {schema}.{_quote(name)} AS FROM {_quote(full_name)}")

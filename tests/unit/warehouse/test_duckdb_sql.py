@@ -47,6 +47,35 @@ def test_a_query_sees_tables_and_views_by_name(shop, query, rows):
     assert shop.sql(query).fetchall() == rows
 
 
+@pytest.mark.parametrize(
+    ("condition", "ids"),
+    [
+        ("f > 2.5", [1, 2]),
+        ("f >= 2.5", [1, 2]),
+        ("f < 2.5", [3]),
+        ("f <> 3", [1, 3]),
+        ("NOT f <= 2.5", [1, 2]),
+        ("g > 0.5", [1, 2]),
+        ("s.x > 0.5", [1, 2]),
+        ("f = 'nan'::DOUBLE", [1]),
+    ],
+)
+def test_nan_is_greater_than_all_numbers_as_in_duckdb(wh, condition, ids):
+    nan = float("nan")
+    table = wh.create_table("shop.measures", "id BIGINT, f DOUBLE, g FLOAT, s STRUCT<x: DOUBLE>")
+    table.append(
+        [
+            {"id": 1, "f": nan, "g": 1.0, "s": {"x": nan}},
+            {"id": 2, "f": 3.0, "g": nan, "s": {"x": 1.0}},
+            {"id": 3, "f": 1.0, "g": 0.0, "s": None},
+        ]
+    )
+    query = f"SELECT id FROM {{}} WHERE {condition} ORDER BY id"
+    expected = [(number,) for number in ids]
+    assert wh.sql(query.format("shop.measures")).fetchall() == expected
+    assert table.to_duckdb("measures").sql(query.format("measures")).fetchall() == expected
+
+
 def test_the_rows_are_those_of_when_it_is_executed(shop):
     relation = shop.sql("SELECT count(*) FROM shop.orders")
     shop.table("shop.orders").append([{"id": 10}])
