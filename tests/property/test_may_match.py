@@ -39,8 +39,8 @@ from streamhouse_spark.lake.reader import file_may_match
 from streamhouse_spark.lake.types import LakeProjection
 from streamhouse_spark.log.data_skipping import segment_may_match
 from streamhouse_spark.schema.table_schema import TableSchema
-from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal
-from unit.datasource.catalog.scan.test_pushed_filters import STATE, file_of, segment_of
+from unit.datasource.scan.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal
+from unit.datasource.scan.test_pushed_filters import STATE, file_of, segment_of
 
 TABLE = TableSchema.of(SCHEMA)
 COMPARISONS = {

@@ -16,7 +16,7 @@ from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.staging import make_truncate_actions
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot, take_snapshot_as_of
-from unit.log.commits.states import UUID, appended, created, record, segment
+from unit.log.states import UUID, appended, created, record, segment
 
 HOUR_MS = 3_600_000
 

@@ -9,9 +9,9 @@ from interop.keyed_cases import read_by_pypaimon
 from kit.tables import tier
 from streamhouse_spark import LakeMismatchError
 from streamhouse_spark.lake.paimon.schema import nested_field_ids
-from unit.config.test_inner_changes import COLUMNS, NAME, s_of
 from unit.lake.lake_schemas import SCHEMAS
 from unit.lake.paimon.test_evolution import append_by_pypaimon, lake_of
+from unit.table.test_nested_column_changes import COLUMNS, NAME, s_of
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.log.gc.retention import effective_times_ms
-from unit.log.commits.states import segment
+from unit.log.states import segment
 
 
 def times(*commit_times: int) -> list[int]:

@@ -10,7 +10,7 @@ from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
 from streamhouse_spark.log.object_existence import list_referenced_keys
 from streamhouse_spark.log.state import fold
-from unit.log.commits.states import SCHEMA, UUID, appended, created, record, segment
+from unit.log.states import SCHEMA, UUID, appended, created, record, segment
 
 
 def test_segments_go_behind_each_other_in_their_bucket():

@@ -17,7 +17,7 @@ from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
 from streamhouse_spark.log.idempotency import find_stored_transaction
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.log.transactions import KEPT_MIN_MS, KEPT_MS, NO_REQUEST_KEYS, RequestEntry, RequestKeys
-from unit.log.commits.states import appended, record, segment
+from unit.log.states import appended, record, segment
 
 HOUR_MS = 3_600_000
 

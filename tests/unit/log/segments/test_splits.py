@@ -14,7 +14,7 @@ from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.segment import SegmentIndex
 from streamhouse_spark.log.segments.scan import LogSplit, hot_range, plan_range, split_by_size
 from streamhouse_spark.log.state import BucketLog, fold
-from unit.log.commits.states import appended, record, segment
+from unit.log.states import appended, record, segment
 
 
 def with_batches(base: int, batches: list[int], row_bytes: int, uuid: str):

@@ -9,7 +9,7 @@ from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import TableNotFoundError
 from streamhouse_spark.warehouse import process_cache
 from streamhouse_spark.warehouse.process_cache import Connection, OpenTables, _Process
-from unit.datasource.catalog.calls import Catalog
+from unit.datasource.calls import Catalog
 
 
 class Process(_Process):

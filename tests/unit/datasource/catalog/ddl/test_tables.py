@@ -17,7 +17,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.datasource.table_definition import describe_properties, format_partitioning
 from streamhouse_spark.lake.tiering.record_snapshot import record_newest
-from unit.datasource.catalog.calls import bucket, identity, struct
+from unit.datasource.calls import bucket, identity, struct
 
 BAD_NAMES = ["a b", "a`b", "a'b", 'a"b', "a.b", "..", "../x", "größe", "", "x/y", "a\nb", ".", "b.c"]
 ODD_COLUMNS = ["a b", "a`b", "it's", 'a"b', "a$b", "a.b", "größe", "日本", "a,b", "a(b)", "–", "a/b", "a=b", "😀"]

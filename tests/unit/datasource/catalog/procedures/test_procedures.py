@@ -11,7 +11,7 @@ from kit.tables import tier
 from streamhouse_spark import InvalidNameError, InvalidOptionError, LakeMismatchError, TableNotFoundError
 from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.warehouse.process_cache import Connection
-from unit.datasource.catalog.calls import Catalog
+from unit.datasource.calls import Catalog
 from unit.datasource.catalog.ddl.test_tables import BAD_NAMES
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import SchemaMismatchError, SnapshotExpiredError, Warehouse
-from unit.datasource.catalog.filter_trees import literal
-from unit.datasource.catalog.scans import tier
+from unit.datasource.scan.filter_trees import literal
+from unit.datasource.scan.scans import tier
 
 NAME = "sales.orders"
 BIG = 2**40

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.warehouse.process_cache import Connection
-from unit.datasource.catalog.filter_trees import SCHEMA, TREES, is_true
-from unit.datasource.catalog.scans import Scans, tier
+from unit.datasource.scan.filter_trees import SCHEMA, TREES, is_true
+from unit.datasource.scan.scans import Scans, tier
 
 LIMITS = settings(
     max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

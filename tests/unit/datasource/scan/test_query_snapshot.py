@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from streamhouse_spark import SnapshotExpiredError, Warehouse
-from unit.datasource.catalog.scans import Scans, tier
+from unit.datasource.scan.scans import Scans, tier
 
 MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
 

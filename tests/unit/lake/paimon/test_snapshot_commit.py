@@ -24,7 +24,7 @@ from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.types import COMMIT_USER
 from unit.lake.foreign_commits import PaimonCommits, RacingPuts, rows_from
-from unit.lake.test_commit import commit_round, ids_of, lake
+from unit.lake.test_snapshot_commit import commit_round, ids_of, lake
 
 __all__ = ["commit_round", "lake"]
 

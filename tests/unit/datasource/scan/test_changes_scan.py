@@ -13,7 +13,7 @@ from streamhouse_spark import DifferentHistoryError, InvalidOptionError, SchemaM
 from streamhouse_spark.datasource.scan import changes_scan
 from streamhouse_spark.log.actions import SetSchema
 from streamhouse_spark.schema.table_schema import TableSchema
-from unit.datasource.catalog.scans import Planned, Scans
+from unit.datasource.scan.scans import Planned, Scans
 
 FAR_US = 4_000_000_000_000_000
 """A time to which no clock here is set."""

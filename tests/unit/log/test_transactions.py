@@ -18,7 +18,7 @@ from streamhouse_spark.log.gc.retention import find_due_transactions
 from streamhouse_spark.log.idempotency import find_stored_transaction
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.log.transactions import CompactedTransaction, name_sum, past_from_bytes, past_to_bytes
-from unit.log.commits.states import appended, record
+from unit.log.states import appended, record
 
 DAY_MS = 86_400_000
 APPS = 500

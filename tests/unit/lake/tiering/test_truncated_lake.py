@@ -26,7 +26,7 @@ from streamhouse_spark.log.state import fold
 from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
 from streamhouse_spark.table.status import table_health
-from unit.log.commits.states import appended, record, segment
+from unit.log.states import appended, record, segment
 
 HOUR_MS = 3_600_000
 

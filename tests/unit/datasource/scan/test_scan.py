@@ -29,8 +29,8 @@ from streamhouse_spark.datasource.scan.scan import load_source
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.read import split_planning as pieces
 from streamhouse_spark.warehouse.process_cache import Connection
-from unit.datasource.catalog.filter_trees import literal
-from unit.datasource.catalog.scans import Scans, gone, native_rows, tier
+from unit.datasource.scan.filter_trees import literal
+from unit.datasource.scan.scans import Scans, gone, native_rows, tier
 
 SCHEMA = pa.schema([("id", pa.int64()), ("dt", pa.string()), ("v", pa.float64()), ("n", pa.int16())])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.compaction import plan_inline_merge, plan_small_merge
-from unit.log.commits.states import appended, segment
+from unit.log.states import appended, segment
 
 
 def chain(*sizes: int, uuid: bool = True, bucket: int = 0, schema_ids: tuple[int, ...] = ()) -> list:

@@ -19,7 +19,7 @@ from streamhouse_spark.log.record import (
 )
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.storage.memory import MemoryStorage
-from unit.log.commits.states import UUID, created, record, segment
+from unit.log.states import UUID, created, record, segment
 
 FIRST, SECOND, THIRD = Append((segment(0, 3, uuid="a"),)), Append((segment(3, 2, uuid="b"),)), Append(())
 GROUP = Record(

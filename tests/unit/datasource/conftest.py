@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark.warehouse.process_cache import Connection
-from unit.datasource.catalog.calls import Catalog
+from unit.datasource.calls import Catalog
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def connection(warehouse_path: str) -> Connection:
 
 @pytest.fixture
 def scans(connection: Connection):
-    from unit.datasource.catalog.scans import Scans
+    from unit.datasource.scan.scans import Scans
 
     return Scans(connection)
 

@@ -18,7 +18,7 @@ from streamhouse_spark import (
 from streamhouse_spark.lake.iceberg.snapshot_commit import MANIFESTS_MIN_TO_MERGE
 from streamhouse_spark.lake.types import COMMIT_USER
 from unit.lake.foreign_commits import IcebergCommits, RacingCatalog, rows_from
-from unit.lake.test_commit import commit_round, ids_of, lake
+from unit.lake.test_snapshot_commit import commit_round, ids_of, lake
 
 __all__ = ["commit_round", "lake"]
 

@@ -15,7 +15,7 @@ from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.datasource.scan import aggregates
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.warehouse.process_cache import Connection
-from unit.datasource.catalog.scans import Scans, tier
+from unit.datasource.scan.scans import Scans, tier
 
 SCHEMA = pa.schema([("id", pa.int64()), ("dt", pa.string())])
 NAMES = ("sales.orders", "sales.orders$lake")

@@ -14,7 +14,7 @@ from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotF
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog.branches import publication_id
 from streamhouse_spark.table.versioning import publication
-from unit.table.branching.branched import DAY_MS, add, begun, delete, found, new_table, rows
+from unit.table.versioning.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 KINDS = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])

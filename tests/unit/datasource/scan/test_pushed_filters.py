@@ -22,7 +22,7 @@ from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.schema.table_schema import TableSchema
-from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal, wire
+from unit.datasource.scan.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal, wire
 
 TABLE = TableSchema.of(SCHEMA)
 LIMITS = settings(max_examples=150, derandomize=True, deadline=None)

@@ -16,11 +16,11 @@ from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import process_cache
 from streamhouse_spark.warehouse.process_cache import Connection, OpenTables, _Process
-from unit.datasource.catalog.scans import Scans, tier
+from unit.datasource.scan.scans import Scans, tier
 
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 NAMES = ["s.orders", "s.orders$lake"]
-PROTOCOL = json.loads((Path(__file__).parents[5] / "jvm" / "protocol.json").read_text())
+PROTOCOL = json.loads((Path(__file__).parents[4] / "jvm" / "protocol.json").read_text())
 
 
 class Process(_Process):

@@ -8,7 +8,7 @@ import pytest
 
 from streamhouse_spark.datasource.stream.batch_limits import BATCH_BYTES_MIN, BATCH_ROWS_MIN, limit_ends
 from streamhouse_spark.log.state import TableState
-from unit.log.commits.states import appended, segment
+from unit.log.states import appended, segment
 
 KIB = 1 << 10
 

@@ -32,7 +32,7 @@ from streamhouse_spark.read.scan_planning import plan_lake
 from streamhouse_spark.table.drop_partition import drop_partitions
 from streamhouse_spark.table.versioning import branches, publication
 from streamhouse_spark.warehouse.process_cache import Connection
-from unit.table.branching.branched import DAY_MS, add, begun, new_table, rows
+from unit.table.versioning.branched import DAY_MS, add, begun, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 

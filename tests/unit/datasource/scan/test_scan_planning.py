@@ -10,7 +10,7 @@ import pytest
 
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.warehouse.process_cache import Connection
-from unit.datasource.catalog.scans import Scans, tier
+from unit.datasource.scan.scans import Scans, tier
 
 DAYS = [dt.date(2026, 1, day) for day in (1, 2, 3)]
 FORMATS = pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
