@@ -156,7 +156,7 @@ ELSEWHERE = {
         "unit/serve/test_idempotent_requests.py::test_a_gap_or_a_step_back_of_a_producer_writes_nothing"
     ),
     "which has the tiered rows, or tier the table first": (
-        "unit/serve/test_iceberg_rest_spec.py::TestReadOnlyWarehouses::test_hot_rows_are_an_error_that_names_the_lake_and_the_lake_is_served"
+        "unit/serve/iceberg/test_rest_spec.py::TestReadOnlyWarehouses::test_hot_rows_are_an_error_that_names_the_lake_and_the_lake_is_served"
     ),
     "retry later to get its answer": (
         "unit/serve/test_idempotent_requests.py::test_a_request_in_flight_is_409_until_it_is_answered"

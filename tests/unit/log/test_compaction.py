@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.log import compaction
 from streamhouse_spark.log.compaction import plan_inline_merge, plan_small_merge
 from unit.log.states import appended, segment
 
@@ -30,7 +30,7 @@ def test_inline_rows_are_merged_whatever_their_number():
 def test_small_segments_are_merged_where_enough_of_them_are_adjacent():
     assert spans(plan_small_merge(appended(*chain(*[100] * 8)))) == [(0, 0, 8)]
     assert plan_small_merge(appended(*chain(*[100] * 7))) == []
-    split_by_large = [*[100] * 8, merge.SMALL_SEGMENT_BYTES, *[100] * 9]
+    split_by_large = [*[100] * 8, compaction.SMALL_SEGMENT_BYTES, *[100] * 9]
     assert spans(plan_small_merge(appended(*chain(*split_by_large)))) == [(0, 0, 8), (0, 9, 18)]
 
 
@@ -40,12 +40,12 @@ def test_a_run_ends_where_the_schema_changes():
 
 
 def test_merged_segments_are_bounded():
-    size_bytes = merge.SMALL_SEGMENT_BYTES - 1
+    size_bytes = compaction.SMALL_SEGMENT_BYTES - 1
     state = appended(*chain(*[size_bytes] * 40))
     runs = plan_small_merge(state, 2)
     assert sum(r.end - r.start for r in runs) == 40
     for run in runs:
-        assert sum(s.size_bytes for s in run.segments) <= merge.MERGED_BYTES_MAX
+        assert sum(s.size_bytes for s in run.segments) <= compaction.MERGED_BYTES_MAX
 
 
 def test_buckets_do_not_mix():

@@ -15,7 +15,7 @@ from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor
 
 from streamhouse_spark.log import bucketing
 from streamhouse_spark.log.bucketing import buckets_of, paimon_buckets, row_buckets
-from unit.log.buckets.test_paimon_hash import CASES
+from unit.log.test_paimon_bucketing import CASES
 
 
 def columns_of(kinds: list[str], num_rows: int, seed: int, nulls: float) -> list[pa.Array]:

@@ -12,8 +12,8 @@ from streamhouse_spark.log.record import RECORD_BYTES_MAX, Record, encode_record
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.log.staging import BucketRouter, RowStager
 from streamhouse_spark.storage.memory import MemoryStorage
+from unit.log.states import UUID
 
-UUID = "0" * 32
 MANIFEST_UUID = "f" * 32
 
 
