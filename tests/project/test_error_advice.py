@@ -107,7 +107,7 @@ ELSEWHERE = {
         "unit/warehouse/test_adoption.py::test_generated_columns_of_adopted_rows_are_rejected"
     ),
     "set write.parquet.compression-codec": (
-        "unit/lake/iceberg/metadata/test_damaged_lists.py::test_a_compression_that_cannot_be_written"
+        "unit/lake/iceberg/test_file_io.py::test_a_compression_that_cannot_be_written"
     ),
     "restore the file that names it": "unit/storage/test_local.py::test_a_key_leads_nowhere_else",
     "and request none (without": "unit/serve/iceberg/test_vending.py::test_a_lake_that_puts_files_elsewhere_gets_none",

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 
 from spark.session import COLUMNS, rows
 from streamhouse_spark.spark import tier
-from unit.datasource.catalog.scan.test_filters import SCHEMA, row
+from unit.datasource.scan.test_pushed_filters import SCHEMA, row
 
 pytestmark = pytest.mark.spark
 TABLE = "streamhouse.catalog_reads.typed"

@@ -1,15 +1,19 @@
-"""Every command teaches: what it does, its options, and examples that are real."""
+"""Every command has help with real examples, and the shell completes commands, options and tables."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from streamhouse_spark.cli.app import _EXAMPLES, _SECTIONS, streamhouse
+from streamhouse_spark.cli.session import _name_options
 
 NAMES = sorted(streamhouse.commands)
 
@@ -98,3 +102,92 @@ def test_settings_reach_the_warehouse_and_are_not_shown(run):
     run("create", "t", "--schema", "a INT", "--setting", "storage.local.single-host=true")
     failed = run("ls", "--setting", "storage.local.single-host=perhaps", code=1)
     assert failed.stderr.startswith("INVALID_OPTION: storage.local.single-host")
+
+
+def complete(*words: str) -> list[str]:
+    *arguments, incomplete = words
+    completion = ShellComplete(streamhouse, {}, "streamhouse", "_STREAMHOUSE_COMPLETE")
+    return [item.value for item in completion.get_completions(list(arguments), incomplete)]
+
+
+@pytest.fixture
+def tables(warehouse, monkeypatch, warehouse_path):
+    monkeypatch.setenv("STREAMHOUSE_WAREHOUSE", warehouse_path)
+    for name in ("sales.orders", "sales.visits", "air.flights"):
+        warehouse.create_table(name, "a INT")
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["app"], ["append"]),
+        (["--war"], ["--warehouse"]),
+        (["append", "sales."], ["sales.orders", "sales.visits"]),
+        (["append", "--format", "p"], ["parquet"]),
+        (["head", ""], ["air.flights", "sales.orders", "sales.visits"]),
+        (["tier", "air.flights", "s"], ["sales.orders", "sales.visits"]),
+        (["pause", "a"], ["air.flights"]),
+        (["clone", "a"], ["air.flights"]),
+        (["tag", "sales.orders", ""], []),
+        (["describe", "x"], []),
+    ],
+)
+def test_words_are_completed(tables, words, values):
+    assert complete(*words) == values
+
+
+def test_files_are_completed_by_the_shell(tables):
+    completion = ShellComplete(streamhouse, {}, "streamhouse", "_STREAMHOUSE_COMPLETE")
+    (item,) = completion.get_completions(["append", "sales.orders"], "data/o")
+    assert (item.value, item.type) == ("data/o", "file")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_tables_are_those_of_the_named_warehouse(tables, warehouse_path, monkeypatch, before):
+    monkeypatch.delenv("STREAMHOUSE_WAREHOUSE")
+    assert complete("head", "a") == []
+    option = ["--warehouse", warehouse_path]
+    assert complete(*(option if before else []), "head", *([] if before else option), "a") == ["air.flights"]
+
+
+@pytest.mark.parametrize("place", ["absent", "s3://[", ""])
+def test_no_table_is_completed_without_a_warehouse(monkeypatch, place):
+    monkeypatch.setenv("STREAMHOUSE_WAREHOUSE", place)
+    assert complete("head", "") == []
+
+
+def test_the_installed_program_answers_the_shell(tables):
+    program = Path(sys.executable).with_name("streamhouse")
+    environment = {**os.environ, "COMP_WORDS": "streamhouse head air", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [program],
+        env={**environment, "_STREAMHOUSE_COMPLETE": "bash_complete"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["plain,air.flights"]
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "named"),
+    [
+        ("create", "say if_not_exists=True to use it", "say --if-not-exists to use it"),
+        ("create", "created with primary_key=[...]", "created with --primary-key"),
+        ("undrop", "under another name with to=", "under another name with --to"),
+        ("retier", "Allow it with allow_loss=True, then", "Allow it with --allow-loss, then"),
+        ("append", "use format_='json'; now", "use --format json; now"),
+        ("head", "read columns=, or less", "read --columns, or less"),
+        ("head", "say if_not_exists=True", "say if_not_exists=True"),
+        ("alter", "--set comment=TEXT and x.comment='a'", "--set comment=TEXT and x.comment='a'"),
+    ],
+)
+def test_an_argument_is_named_as_the_option(command, text, named):
+    assert _name_options(text, streamhouse.commands[command]) == named
+
+
+def test_errors_of_commands_name_options(run, warehouse):
+    table = warehouse.create_table("t", "a INT")
+    assert "or say --if-not-exists to use it" in run("create", "t", "--schema", "a INT", code=1).stderr
+    assert "under another name with --to" in run("undrop", "t", code=1).stderr
+    table.append([{"a": 1}])

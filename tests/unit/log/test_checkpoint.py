@@ -1,17 +1,28 @@
-"""Checkpoints and hints are help, not truth: damaged, stale or absent ones cost time and nothing else."""
+"""Checkpoints and hints are derived: damaged, stale or missing ones cost time and nothing else."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
-from streamhouse_spark import CorruptDataError, StreamhouseError, Warehouse
+from kit.round_trips import RemoteStorage
+from streamhouse_spark import CorruptDataError, StorageError, StreamhouseError, Warehouse
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, commit_key, floor_key
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.checkpoint import CHECKPOINT_INTERVAL, list_checkpoints, read_checkpoint, write_checkpoint
+from streamhouse_spark.log import checkpoint
+from streamhouse_spark.log.checkpoint import (
+    CHECKPOINT_INTERVAL,
+    HINT_EVERY,
+    list_checkpoints,
+    parse_hint,
+    read_checkpoint,
+    read_hinted_state,
+    write_checkpoint,
+)
 from streamhouse_spark.log.gc.garbage_collection import clean, verify_checkpoints
 
 COMMITS = 3 * CHECKPOINT_INTERVAL + 7
@@ -219,3 +230,140 @@ def test_damage_to_all_checkpoints_names_a_file(cleaned, memory, clock):
         memory.put(key, memory.read(key)[:-1])
     with pytest.raises(CorruptDataError, match=rf"{checkpoint_key(cleaned.uuid, number)} .*; restore"):
         Warehouse("wh", storage=memory, world=sim_world(8, clock)).table("t")
+
+
+NUM_ROWS = CHECKPOINT_INTERVAL + HINT_EVERY + 5
+
+
+@pytest.fixture
+def hinted_table(remote, world):
+    hinted_table = Warehouse("wh", storage=remote, world=world).create_table("t", "id BIGINT")
+    for number in range(NUM_ROWS):
+        hinted_table.append([{"id": number}])
+    return hinted_table
+
+
+_seeds = itertools.count(7)
+
+
+def opened(store):
+    """Open the table in a process of its own, whose identities nobody else has."""
+    return Warehouse("wh", storage=store, world=sim_world(next(_seeds))).table("t")
+
+
+def require_all_rows(store, rows: int = NUM_ROWS) -> None:
+    assert opened(store).to_arrow()["id"].to_pylist() == list(range(rows))
+
+
+def held(store, hinted_table):
+    return read_hinted_state(store.read(checkpoint_hint_key(hinted_table.uuid)), hinted_table.uuid)
+
+
+def test_the_writer_of_each_twentieth_record_puts_its_state_there(hinted_table, remote, world):
+    assert held(remote, hinted_table).state.version == CHECKPOINT_INTERVAL + HINT_EVERY
+    assert held(remote, hinted_table).stored == list_checkpoints(remote, hinted_table.uuid)[-1] == CHECKPOINT_INTERVAL
+    others = [opened(remote) for _ in range(3)]
+    hints = 0
+    for number in range(60):
+        before = remote.read(checkpoint_hint_key(hinted_table.uuid))
+        others[number % 3].append([{"id": NUM_ROWS + number}])
+        hints += remote.read(checkpoint_hint_key(hinted_table.uuid)) != before
+    assert hints <= 3 + 2 * len(others), "each twentieth record once, and checkpoints of all that saw forty records"
+    require_all_rows(remote, NUM_ROWS + 60)
+
+
+def test_a_process_that_began_at_such_a_state_still_makes_checkpoints(hinted_table, remote):
+    for number in range(60):
+        opened(remote).append([{"id": NUM_ROWS + number}])
+    assert list_checkpoints(remote, hinted_table.uuid)[-1] >= NUM_ROWS + 60 - CHECKPOINT_INTERVAL
+    require_all_rows(remote, NUM_ROWS + 60)
+
+
+def test_a_store_without_requests_has_the_number_alone(memory, world):
+    hinted_table = Warehouse("wh", storage=memory, world=world).create_table("t", "id BIGINT")
+    for number in range(NUM_ROWS):
+        hinted_table.append([{"id": number}])
+    assert memory.read(checkpoint_hint_key(hinted_table.uuid)) == str(CHECKPOINT_INTERVAL).encode()
+    require_all_rows(RemoteStorage(memory))
+
+
+def test_a_large_state_is_left_out(remote, world, monkeypatch):
+    monkeypatch.setattr(checkpoint, "HINT_BYTES_MAX", 100)
+    hinted_table = Warehouse("wh", storage=remote, world=world).create_table("t", "id BIGINT")
+    for number in range(NUM_ROWS):
+        hinted_table.append([{"id": number}])
+    assert remote.read(checkpoint_hint_key(hinted_table.uuid)) == str(CHECKPOINT_INTERVAL).encode()
+    require_all_rows(remote)
+
+
+def test_any_damage_of_it_costs_time_and_nothing_else(hinted_table, remote, memory):
+    hint = remote.read(checkpoint_hint_key(hinted_table.uuid))
+    assert parse_hint(hint) == CHECKPOINT_INTERVAL
+    shortened = [hint[:length] for length in range(0, len(hint), 97)]
+    flipped = [hint[:at] + bytes([hint[at] ^ 4]) + hint[at + 1 :] for at in range(0, len(hint), 61)]
+    for damaged in [*shortened, *flipped, b"0" + hint[2:], b"\n" + hint.partition(b"\n")[2]]:
+        memory.put(checkpoint_hint_key(hinted_table.uuid), damaged)
+        assert opened(remote).state.version == hinted_table.state.version
+    require_all_rows(remote)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_hint_that_a_restore_left_behind_is_passed_over(memory, world, is_gone):
+    """The log was restored to an earlier record, and others follow it; the hint is of the history before."""
+    remote = RemoteStorage(memory)
+    hinted_table = Warehouse("wh", storage=remote, world=world).create_table("t", "id BIGINT")
+    for number in range(HINT_EVERY + 2):
+        hinted_table.append([{"id": number}])
+    hint = remote.read(checkpoint_hint_key(hinted_table.uuid))
+    assert held(remote, hinted_table).state.version == HINT_EVERY
+    for number in range(11, HINT_EVERY + 4):
+        memory.delete(commit_key(hinted_table.uuid, number))
+    restored = opened(RemoteStorage(memory))
+    assert restored.state.version == 10
+    kept = 9
+    if not is_gone:
+        for number in range(20):
+            restored.append([{"id": 100 + number}])
+        kept += 20
+    memory.put(checkpoint_hint_key(hinted_table.uuid), hint)
+    found = opened(RemoteStorage(memory))
+    assert found.to_arrow().num_rows == kept
+    assert found.state.attempt == restored.state.attempt
+
+
+def test_a_failure_of_its_put_fails_no_commit(memory, world):
+    class Refusing(RemoteStorage):
+        def put(self, key: str, data: bytes) -> None:
+            raise StorageError("refused")
+
+    hinted_table = Warehouse("wh", storage=Refusing(memory), world=world).create_table("t", "id BIGINT")
+    for number in range(HINT_EVERY + 1):
+        hinted_table.append([{"id": number}])
+    with pytest.raises(ObjectNotFoundError):
+        memory.read(checkpoint_hint_key(hinted_table.uuid))
+    require_all_rows(RemoteStorage(memory), HINT_EVERY + 1)
+
+
+def test_a_process_far_behind_goes_on_from_it(hinted_table, remote):
+    behind = opened(remote)
+    for number in range(300):
+        hinted_table.append([{"id": NUM_ROWS + number}])
+    remote.delete(checkpoint_key(hinted_table.uuid, list_checkpoints(remote, hinted_table.uuid)[-1]))
+    with remote.measured() as cost:
+        assert behind.refresh().version == hinted_table.state.version
+    assert cost.depth <= 4, cost
+
+
+def test_after_cleaning_it_is_of_no_use_and_harms_nobody(hinted_table, remote, memory, clock):
+    """Records up to the one that the state ends with were voided and deleted since."""
+    hint = memory.read(checkpoint_hint_key(hinted_table.uuid))
+    for number in range(2 * CHECKPOINT_INTERVAL):
+        hinted_table.append([{"id": NUM_ROWS + number}])
+    for _ in range(2):
+        hinted_table.maintain()
+        clock.advance(25 * 3_600_000)
+    with pytest.raises(ObjectNotFoundError):
+        memory.read(commit_key(hinted_table.uuid, CHECKPOINT_INTERVAL + HINT_EVERY))
+    memory.put(checkpoint_hint_key(hinted_table.uuid), hint)
+    found = Warehouse("wh", storage=remote, world=sim_world(7, clock)).table("t")
+    assert found.to_arrow()["id"].to_pylist() == list(range(NUM_ROWS + 2 * CHECKPOINT_INTERVAL))

@@ -1,5 +1,8 @@
-"""Appends of several threads that wait for one log go into one record, and each has its own answer."""
+"""Appends of several threads that wait for one log share a record, and the counts of commits say so."""
 
+from __future__ import annotations
+
+import multiprocessing
 import threading
 import time
 
@@ -7,15 +10,14 @@ import pyarrow as pa
 import pytest
 
 from faults.turns import in_turns
-from streamhouse_spark import OffsetRange, Transaction, Warehouse
+from streamhouse_spark import OffsetRange, StorageError, Transaction, Warehouse
 from streamhouse_spark.errors import (
     CommitStateUnknownError,
-    StorageError,
     StorageRefusedError,
     TransactionConflictError,
 )
 from streamhouse_spark.log import checkpoint, commit_log, group_commit
-from streamhouse_spark.log.group_commit import CommitQueue, PendingCommit
+from streamhouse_spark.log.group_commit import COMMITS, CommitQueue, PendingCommit
 from streamhouse_spark.log.record import RecordBody, read_record
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.put_if_absent import Slot
@@ -401,3 +403,67 @@ def test_where_nobody_comes_back_only_the_first_waits(table):
         table.append(rows_of([n]))
     assert moment.num_waits == waits + 1
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3, 4, 5]
+
+
+@pytest.fixture
+def counted_table(tmp_path):
+    return Warehouse(str(tmp_path)).create_table("s.t", "id BIGINT")
+
+
+def since(before):
+    now = COMMITS.now()
+    return now.commits - before.commits, now.conflicts - before.conflicts, now.failures - before.failures
+
+
+def test_what_is_written(counted_table):
+    before = COMMITS.now()
+    counted_table.append([{"id": 1}])
+    counted_table.append([])
+    assert since(before) == (1, 0, 0)
+    assert COMMITS.now().busy_ms >= before.busy_ms
+
+
+def test_a_lost_race(counted_table, tmp_path, monkeypatch):
+    other = Warehouse(str(tmp_path)).table("s.t")
+    other.refresh()
+    put = type(counted_table.storage.home).put_if_absent
+    raced = []
+
+    def racing(storage, key, body, *more):
+        if "/commits/" in key and not raced:
+            raced.append(key)
+            before = COMMITS.now()
+            other.append([{"id": 2}])
+            assert since(before) == (1, 0, 0)
+        return put(storage, key, body, *more)
+
+    before = COMMITS.now()
+    monkeypatch.setattr(type(counted_table.storage.home), "put_if_absent", racing)
+    counted_table.append([{"id": 1}])
+    assert since(before) == (2, 1, 0)
+
+
+def test_what_fails(counted_table, monkeypatch):
+    def failing(*_):
+        raise StorageError("the store is away")
+
+    before = COMMITS.now()
+    monkeypatch.setattr(type(counted_table.log), "_write_group", failing)
+    with pytest.raises(StorageError):
+        counted_table.append([{"id": 1}])
+    assert since(before) == (0, 0, 1)
+
+
+def _commits(queue):
+    queue.put(COMMITS.now().commits)
+
+
+def test_a_child_process_begins_at_zero(counted_table):
+    counted_table.append([{"id": 1}])
+    assert COMMITS.now().commits > 0
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_commits, args=(queue,))
+    child.start()
+    assert queue.get(timeout=60) == 0
+    child.join()

@@ -1,15 +1,21 @@
-"""A record with several attempts reads back as it was made, and means what a record of each would."""
+"""Records are read as they were written, and forged or newer ones are rejected."""
+
+from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from streamhouse_spark import CorruptDataError, FormatVersionError, OffsetRange, Transaction
-from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.log.actions import Append
+from streamhouse_spark import CorruptDataError, FormatVersionError, OffsetRange, Transaction, Warehouse
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.paths import commit_key, manifest_key
+from streamhouse_spark.log.actions import Append, TieredSnapshot, Trim, action_from_json
 from streamhouse_spark.log.framing import decode_frame, encode_frame
 from streamhouse_spark.log.record import (
     GROUP_VERSION,
+    RECORD_BYTES_MAX,
     CommitAttempt,
     GroupMember,
     Record,
@@ -17,6 +23,8 @@ from streamhouse_spark.log.record import (
     read_attempt,
     read_record,
 )
+from streamhouse_spark.log.segments.writer import SegmentOptions
+from streamhouse_spark.log.staging import BucketRouter, RowStager
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.storage.memory import MemoryStorage
 from unit.log.states import UUID, created, record, segment
@@ -87,3 +95,92 @@ def test_attempts_in_the_format_of_one_are_damage():
     storage.put_if_absent(commit_key(UUID, 2), encode_frame("commit", frame.header, [frame.payload]))
     with pytest.raises(CorruptDataError, match="restore this file"):
         read_record(storage, UUID, 2)
+
+
+MANIFEST_UUID = "f" * 32
+
+
+@pytest.mark.parametrize("repeated", [1, 2000], ids=["in the record", "in a manifest"])
+def test_the_stored_form_is_what_reading_gives(repeated):
+    storage = MemoryStorage()
+    days = pa.array(np.arange(100, dtype=np.int32)).cast(pa.date32())
+    rows = pa.table({"id": np.arange(100), "day": days, "name": ["x"] * 100})
+    shape = SegmentOptions(1, ("name",), ("id", "day", "name"))
+    inline = RowStager(storage, UUID, shape, BucketRouter(4, ("id",)), World()).stage(rows)
+    objects = RowStager(storage, UUID, shape, BucketRouter(4, ("id",)), World(), inline_bytes_max=0).stage(rows)
+    staged = (*inline.segments, *objects.segments) * repeated
+    placed = tuple(s.segment.placed(10 * i, 7, 1234) for i, s in enumerate(staged))
+    record = Record(
+        number=7,
+        table_uuid=UUID,
+        attempt="a",
+        time_ms=1234,
+        actions=(Append(placed, tuple(s.inline_rows for s in staged)), Trim({1: 5}), TieredSnapshot(3, {0: 9}, 8)),
+        transaction=Transaction("app", 3, "owner"),
+    )
+
+    encoded = encode_record(record, MANIFEST_UUID)
+    assert (encoded.manifest is not None) == (len(encoded.data) + len(encoded.manifest or b"") > RECORD_BYTES_MAX)
+    storage.put_if_absent(commit_key(UUID, 7), encoded.data)
+    if encoded.manifest is not None:
+        storage.put_if_absent(manifest_key(UUID, MANIFEST_UUID), encoded.manifest)
+
+    stored, payload = read_record(storage, UUID, 7)
+    assert stored == encoded.stored
+    for stored_segment, piece in zip(stored.actions[0].segments, staged, strict=True):
+        if piece.inline_rows is not None:
+            assert payload[slice(*stored_segment.inline)] == piece.inline_rows
+
+
+@pytest.fixture
+def storage():
+    return MemoryStorage(World())
+
+
+@pytest.fixture
+def first(storage):
+    table = Warehouse("memory://wh", storage=storage).create_table("s.t", "id BIGINT")
+    return f"tables/{table.uuid}/commits/{1:020d}.json"
+
+
+def forge(storage, key, change):
+    frame = decode_frame("commit", storage.read(key), "here", newest=99)
+    header = dict(frame.header)
+    change(header)
+    storage.put(key, encode_frame("commit", header, [bytes(frame.payload)], version=frame.version))
+
+
+def opened(storage):
+    return Warehouse("memory://wh", storage=storage).table("s.t")
+
+
+@pytest.mark.parametrize("buckets", [10**30, 16_385, 0, -1, "2", 1.5, True, None])
+def test_a_table_of_impossibly_many_buckets(storage, first, buckets):
+    """The state has an entry for each bucket, so this would go on for ever."""
+    forge(storage, first, lambda header: header["actions"][0].update(buckets=buckets))
+    with pytest.raises(CorruptDataError, match=r"creates a table with .* buckets"):
+        opened(storage)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.pop("attempt"),
+        lambda header: header.pop("actions"),
+        lambda header: header.update(actions=5),
+        lambda header: header["actions"][0].pop("columns"),
+        lambda header: header["actions"][0].update(columns=[[]]),
+        lambda header: header.update(manifest=7),
+        lambda header: header.update(transaction=[1]),
+        lambda header: header.update(by=[1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_wrong_fields(storage, first, change):
+    forge(storage, first, change)
+    with pytest.raises(CorruptDataError, match="another program wrote it; restore this file"):
+        opened(storage)
+
+
+def test_an_action_of_a_newer_version_says_so():
+    with pytest.raises(FormatVersionError, match=r"'teleport'.*upgrade streamhouse-spark"):
+        action_from_json({"type": "teleport"}, memoryview(b""))

@@ -1,8 +1,9 @@
-"""The memory of a table for writers: bounded by age, and no version is ever stored twice."""
+"""Transactions and idempotency keys in a table's state: bounded by age, and no version is stored twice."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -10,15 +11,32 @@ from hypothesis import strategies as st
 
 from streamhouse_spark import FormatVersionError, Transaction, TransactionConflictError
 from streamhouse_spark.core.paths import checkpoint_key
-from streamhouse_spark.log import checkpoint
-from streamhouse_spark.log.actions import ExpireTransactions, ForgetTransactions, Payload
+from streamhouse_spark.core.types import OffsetRange, StreamBatch
+from streamhouse_spark.errors import IdempotencyKeyReusedError
+from streamhouse_spark.log import checkpoint, transactions
+from streamhouse_spark.log.actions import Append, ExpireTransactions, ForgetTransactions, Payload
 from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.gc.retention import find_due_transactions
+from streamhouse_spark.log.history_epochs import HistoryPoint
 from streamhouse_spark.log.idempotency import find_stored_transaction
 from streamhouse_spark.log.state import fold
-from streamhouse_spark.log.transactions import CompactedTransaction, name_sum, past_from_bytes, past_to_bytes
-from unit.log.states import appended, record
+from streamhouse_spark.log.transactions import (
+    KEPT_MIN_MS,
+    KEPT_MS,
+    NO_REQUEST_KEYS,
+    CompactedTransaction,
+    RequestEntry,
+    RequestKeys,
+    name_sum,
+    past_from_bytes,
+    past_to_bytes,
+    place_id,
+    read_at,
+    record_of,
+    select_progress_ids,
+)
+from unit.log.states import appended, record, segment
 
 DAY_MS = 86_400_000
 APPS = 500
@@ -160,3 +178,99 @@ SUMS = st.integers(1, 2**64 - 1)
 )
 def test_past_writers_are_read_as_they_were_written(past):
     assert past_from_bytes(past_to_bytes(past)) == past
+
+
+HOUR_MS = 3_600_000
+
+
+def digest(number: int) -> str:
+    return f"{number:032x}"
+
+
+def keys_at(times_ms) -> RequestKeys:
+    keys = NO_REQUEST_KEYS
+    for number, time_ms in enumerate(times_ms):
+        keys = keys.with_key(digest(number), RequestEntry(digest(number), number, time_ms, {}))
+    return keys
+
+
+def test_a_request_is_in_the_state_of_its_commit():
+    request = Transaction.of_request(digest(1), digest(2))
+    state = fold(appended(), record(2, Append((segment(0, 3),)), transaction=request, time_ms=7))
+    assert state.transactions == {}
+    assert state.request_keys.get(digest(1)) == RequestEntry(digest(2), 2, 7, {0: OffsetRange(0, 3)})
+    assert find_stored_transaction(state, request).offsets == {0: OffsetRange(0, 3)}
+    assert find_stored_transaction(state, Transaction.of_request(digest(9), digest(2))) is None
+    with pytest.raises(IdempotencyKeyReusedError, match="commit 2"):
+        find_stored_transaction(state, Transaction.of_request(digest(1), digest(3)))
+
+
+def test_checkpoints_hold_the_keys_and_stop_older_versions_of_the_package(monkeypatch):
+    state = appended()
+    for number in range(100):
+        request = Transaction.of_request(digest(number), digest(number))
+        state = fold(state, record(state.version + 1, transaction=request, time_ms=number))
+    payload = Payload()
+    header = state_to_json(state, payload)
+    assert state_from_json(header, memoryview(b"".join(payload.parts))) == state
+    assert payload.size_bytes < 100 * 60
+    assert "request_keys" not in state_to_json(replace(state, request_keys=NO_REQUEST_KEYS), Payload())
+    assert checkpoint.as_stored(state) == state
+    data = checkpoint._encode_checkpoint(state)
+    monkeypatch.setattr(checkpoint, "NEWEST_VERSION", checkpoint.VARIANTS_VERSION)
+    with pytest.raises(FormatVersionError):
+        checkpoint._decode_checkpoint(data, state.table_uuid, state.version, "")
+
+
+def test_a_key_is_kept_for_a_day():
+    times_ms = [number * HOUR_MS // 4 for number in range(4 * 48)]
+    keys = keys_at(times_ms)
+    now_ms = times_ms[-1]
+    ages_ms = {number: now_ms - time_ms for number, time_ms in enumerate(times_ms)}
+    kept = {number for number in ages_ms if keys.get(digest(number)) is not None}
+    assert kept >= {number for number, age_ms in ages_ms.items() if age_ms <= KEPT_MS}
+    assert kept <= {number for number, age_ms in ages_ms.items() if age_ms <= KEPT_MS + HOUR_MS}
+
+
+def test_too_many_keys_are_forgotten_from_the_oldest_but_none_within_an_hour(monkeypatch):
+    monkeypatch.setattr(transactions, "KEYS_MAX", 100)
+    monkeypatch.setattr(transactions, "_BLOCK_KEYS_MAX", 16)
+    keys = keys_at(range(0, 4 * HOUR_MS, HOUR_MS // 500))
+    kept = [number for number in range(2000) if keys.get(digest(number)) is not None]
+    assert kept == list(range(2000 - len(kept), 2000))
+    assert 500 <= len(kept) <= 520
+    keys = keys_at([*range(300), KEPT_MIN_MS + 400])
+    assert 100 <= len(keys) <= 100 + 16
+
+
+def test_many_keys_are_in_few_blocks():
+    keys = keys_at(range(20_000))
+    assert len(keys) == 20_000
+    assert len(keys.blocks) < 20
+    assert all(keys.get(digest(number)).commit == number for number in range(0, 20_000, 97))
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3 * KEPT_MS)), max_size=60))
+def test_keys_are_read_as_they_were_written(added):
+    keys = NO_REQUEST_KEYS
+    for number, (key, time_ms) in enumerate(added):
+        entry = RequestEntry(digest(number), number, time_ms, {number % 3: OffsetRange(number, number + 1)})
+        keys = keys.with_key(digest(key), entry)
+        assert keys.get(digest(key)) == entry
+    assert RequestKeys.from_bytes(keys.to_bytes()) == keys
+
+
+def test_places_are_found_by_their_application_alone():
+    source = uuid4().hex
+    own = [place_id(app, source, bucket) for app in ("a", "a/b\n", "ä") for bucket in (0, 17)]
+    others = ["a", f"a/{source}", f"a/{source}/x", f"a/{source[1:]}/0", f"a/b/c/{source}/0", "a/epoch"]
+    assert select_progress_ids({"a", "a/b\n", "ä"}, [*own, *others]) == tuple(own)
+    assert select_progress_ids({"b"}, own) == ()
+
+
+def test_the_note_of_a_record():
+    record = HistoryPoint(12, "an attempt")
+    assert record_of(read_at(record)) == record
+    assert read_at(None) is None
+    assert record_of(None) is None
+    assert record_of(StreamBatch(None)) is None

@@ -1,4 +1,4 @@
-"""Files of tokens and of rights: each client has what its lines say, and nothing that is wrong is passed over."""
+"""Files of tokens and rights: each client has what its lines say, on tables and their branches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from doc_pages import ROOT
 from faults.sim import SimClock
 from streamhouse_spark import InvalidNameError, InvalidOptionError
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.serve import acl
 from streamhouse_spark.serve.acl import (
     ALL_TABLES,
     ANONYMOUS,
@@ -168,3 +169,14 @@ def test_a_right_that_is_taken_away_ends_without_a_restart(tmp_path, caplog):
     file.write_text(RIGHTS.replace(digest(SHOP), digest("another")))
     assert not is_known(SHOP)
     assert is_known("another")
+
+
+def test_who_may_write_a_table_may_write_its_branches():
+    client = acl.Client("a", writable=(acl.parse_pattern("sales.orders"),))
+    assert client.can("write", parse_table_name("sales.orders$branch_audit").path)
+    assert not client.can("read", parse_table_name("sales.items$branch_audit").path)
+
+
+def test_there_is_no_right_on_a_branch_alone():
+    with pytest.raises(InvalidNameError, match=r"say sales\.orders"):
+        acl.parse_pattern("sales.orders$branch_audit")

@@ -1,4 +1,4 @@
-"""A registry of schemas: its answers, its failures, and how long it may be away."""
+"""A schema registry: its answers, its failures, and the schemas that a query requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from faults.sim import sim_world
 from kit.schema_registry import running_registry
-from streamhouse_spark.datasource.cdc.avro_schemas import RegistrySchema, SchemaRegistry
+from streamhouse_spark.datasource.cdc import avro_schemas
+from streamhouse_spark.datasource.cdc.avro_schemas import AvroSchemas, RegistrySchema, SchemaRegistry
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StorageRefusedError
 
 SCHEMA = '{"type": "string"}'
@@ -114,3 +115,36 @@ def test_what_is_none_is_refused_without_its_secret(url, auth, says):
     with pytest.raises(InvalidOptionError, match=says) as raised:
         SchemaRegistry.of(url, auth, sim_world())
     assert "secret" not in str(raised.value)
+
+
+class JavaPackage:
+    """What py4j gives for a name that is none of a class."""
+
+    def __getattr__(self, _: str) -> JavaPackage:
+        return self
+
+
+class Session:
+    _jvm = JavaPackage()
+
+
+def test_a_session_without_the_jar():
+    with pytest.raises(InvalidOptionError, match=r"make the session with streamhouse_spark\.configure, or"):
+        AvroSchemas.of(Session(), "http://r", None, None, sim_world())
+
+
+def test_ids_are_asked_for_once_and_so_many_at_most(monkeypatch):
+    monkeypatch.setattr(avro_schemas, "_ASKED_MAX", 3)
+    with running_registry() as server:
+        schemas = AvroSchemas(None, SchemaRegistry.of(server.url, None, sim_world()))
+        numbers = [server.register("{}"), server.register("{}")]
+        refused = schemas.fetch({-1, -(2**31), 2**31 - 1, *numbers, 5})
+        assert server.asked == [5, *numbers], "those of a registry are small numbers"
+    assert schemas.by_id == dict.fromkeys(numbers, "{}")
+    assert refused == {
+        5: "its schema 5 is not in the registry",
+        **{
+            number: f"its schema {number} was not asked for: a batch may have 3 new ones"
+            for number in (2**31 - 1, -1, -(2**31))
+        },
+    }

@@ -653,3 +653,71 @@ def test_wide_rows_come_in_streams_of_a_size_that_fits(wh, scans, monkeypatch):
     streams = [t for group in scans.plan(scans.load("sales.wide")).hot() for t in group]
     assert all(t.nbytes <= 1 << 16 for t in streams)
     assert [i for t in streams for i in t["id"].to_pylist()] == list(range(100))
+
+
+NAME = "sales.orders"
+BIG = 2**40
+
+
+@pytest.fixture
+def altered_table(warehouse_path):
+    properties = {"bucket.num": "4", "bucket.key": "k", "table.statistics.columns": "*"}
+    return Warehouse(warehouse_path).create_table(NAME, "k int, v int, s string", properties=properties)
+
+
+def rows_of(planned) -> list[tuple]:
+    return sorted(tuple(row.values()) for row in planned.rows())
+
+
+def equals(column: str, value: int) -> dict:
+    return {"op": "=", "children": [{"column": [column]}, literal("i", value)]}
+
+
+def test_spark_reads_files_itself_only_where_names_and_types_never_moved(altered_table, scans):
+    altered_table.append([{"k": i, "v": i, "s": f"s{i}"} for i in range(20)])
+    tier(altered_table)
+    assert scans.plan(scans.load(NAME)).native
+    altered_table.alter(rename_columns={"v": "w"}, widen_columns={"v": "bigint"}, add_columns="v string")
+    tier(altered_table)
+    for columns, is_native in ((["k", "s"], True), (["w"], False), (["v"], False), (["k", "v"], False)):
+        planned = scans.plan(scans.load(NAME), columns)
+        assert bool(planned.native) == is_native, columns
+        assert len(planned.rows()) == 20
+    assert rows_of(scans.plan(scans.load(NAME), ["k", "w", "v"])) == [(i, i, None) for i in range(20)]
+    altered_table.append([{"k": 99, "w": BIG, "v": "new", "s": "x"}])
+    tier(altered_table)
+    assert rows_of(scans.plan(scans.load(NAME), ["w", "v"]))[-1] == (BIG, "new")
+
+
+def test_an_older_commit_is_read_by_its_own_columns_and_buckets(altered_table, scans):
+    """The bucket key of now is another column of then."""
+    altered_table.append([{"k": i, "v": 100 + i, "s": "x"} for i in range(20)])
+    tier(altered_table)
+    then = altered_table.refresh().version
+    altered_table.alter(rename_columns={"k": "v", "v": "k"}, drop_columns=["s"])
+    altered_table.append([{"v": 50, "k": 150}])
+    tier(altered_table)
+    old = scans.load(NAME, version=str(then))
+    assert old["buckets"]["key"] == ["k"]
+    assert scans.load(NAME)["buckets"]["key"] == ["v"]
+    for schemes in (["file"], []):
+        for i in range(20):
+            planned = scans.plan(old, ["k", "v", "s"], filters=[equals("v", 100 + i)], native_schemes=schemes)
+            assert (i, 100 + i, "x") in rows_of(planned)
+            planned = scans.plan(old, ["k", "v"], filters=[equals("k", i)], native_schemes=schemes)
+            assert (i, 100 + i) in rows_of(planned)
+    assert rows_of(scans.plan(scans.load(NAME), ["v", "k"])) == [*((i, 100 + i) for i in range(20)), (50, 150)]
+
+
+def test_a_snapshot_that_another_engine_expired_while_columns_moved(altered_table, scans):
+    altered_table.append([{"k": 1, "v": 2, "s": "x"}])
+    tier(altered_table)
+    loaded = scans.load(NAME)
+    pinned = altered_table.state.lake.snapshot_id
+    altered_table.alter(rename_columns={"k": "v", "v": "k"})
+    altered_table.append([{"k": 3, "v": 4, "s": "y"}])
+    tier(altered_table)
+    altered_table.open_lake().place.load().maintenance.expire_snapshots().by_id(pinned).commit()
+    with pytest.raises((SchemaMismatchError, SnapshotExpiredError), match="run the query again"):
+        scans.plan(loaded)
+    assert rows_of(scans.plan(scans.load(NAME), ["k", "v"])) == [(2, 1), (3, 4)]

@@ -23,9 +23,9 @@ from streamhouse_spark.datasource.scan.stream_pushdown import PrunedStreamReader
 from streamhouse_spark.lake.parquet import reader as parquet_reader
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask
 from streamhouse_spark.warehouse.process_cache import Connection
-from unit.datasource.catalog.scan.test_filters import LIMITS, row
 from unit.datasource.scan.filter_trees import SCHEMA, TREES, is_true
 from unit.datasource.scan.scans import tier
+from unit.datasource.scan.test_pushed_filters import LIMITS, row
 
 COLUMNS = "id long not null, name string, amount double"
 KEY = COUNTS_KEY.encode()

@@ -1,15 +1,18 @@
-"""Trimming: what the time to live lets go, and what it must not."""
+"""Trimming by time to live: what it deletes, and what it must keep."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit.tables import TableCase
 from streamhouse_spark.log.actions import KvSnapshot, TieredSnapshot
-from streamhouse_spark.log.gc.retention import CONSUMER_LIMIT_MS, plan_trim, trim
+from streamhouse_spark.log.gc.retention import CONSUMER_LIMIT_MS, effective_times_ms, plan_trim, trim
 from streamhouse_spark.table.system_views import open_view
+from unit.log.states import segment
 
 HOUR_MS = 3_600_000
 PLAIN = {"table.log.ttl": "2h", "table.datalake.enabled": "false"}
@@ -158,3 +161,21 @@ def test_of_a_table_with_a_key_only_what_a_snapshot_holds_goes(wh, clock, own_ca
     held = replace(state, snapshots={0: KvSnapshot(0, 0, 2, ())})
     assert plan_trim(held, clock.now_ms(), HOUR_MS, lake_enabled=False) == {0: 2}
     assert plan_trim(held, clock.now_ms(), HOUR_MS, lake_enabled=True) == {}
+
+
+def times(*commit_times: int) -> list[int]:
+    return effective_times_ms([segment(at, 1, time_ms=ms) for at, ms in enumerate(commit_times)])
+
+
+def test_a_clock_that_ran_ahead_is_corrected_by_later_records():
+    assert times(1, 2, 3) == [1, 2, 3]
+    assert times(1, 99, 3) == [1, 3, 3]
+    assert times() == []
+
+
+@given(st.lists(st.integers(0, 100), max_size=30))
+def test_times_never_decrease_and_are_never_later_than_said(commit_times):
+    found = times(*commit_times)
+    assert found == sorted(found)
+    assert all(effective <= said for effective, said in zip(found, commit_times, strict=True))
+    assert not commit_times or found[-1] == commit_times[-1]

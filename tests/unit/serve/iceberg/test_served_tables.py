@@ -1,4 +1,4 @@
-"""Documents with hot rows: each shows one state of the table, and the lake knows nothing of them."""
+"""Iceberg documents that include hot rows: one state of the table each, in few requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 from faults.sim import sim_world
 from interop import foreign_iceberg as foreign_lake
 from kit.iceberg_documents import rows_of
+from kit.round_trips import RemoteStorage
 from kit.tables import tier
+from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.lake.iceberg import virtual_table
@@ -374,3 +376,31 @@ def test_a_lake_in_another_catalog(tmp_path, keyed):
         write([{"id": number, "n": 2}])
     assert table.lake.snapshots() == before
     assert [row["id"] for row in rows_of(table.storage, served.table("s.t").lake())] == [1, 2]
+
+
+@pytest.fixture
+def remote():
+    return RemoteStorage(new_store())
+
+
+def test_an_unchanged_table_and_one_with_new_rows(remote):
+    warehouse = open_warehouse(remote, 1)
+    table = warehouse.create_table("s.t", "id BIGINT", buckets=2)
+    table.append([{"id": n} for n in range(100)])
+    tier(table)
+    table.append([{"id": 100}])
+    served = VirtualTables(warehouse)
+    with remote.measured() as first:
+        served.table("s.t").newest()
+    with remote.measured() as unchanged:
+        served.table("s.t").newest()
+    table.append([{"id": 101}])
+    with remote.measured() as further:
+        served.table("s.t").newest()
+    for name, cost, depth, requests in [
+        ("first", first, 22, 48),
+        ("unchanged", unchanged, 3, 5),
+        ("further", further, 19, 38),
+    ]:
+        assert cost.depth <= depth, (name, cost)
+        assert cost.requests <= requests, (name, cost)
