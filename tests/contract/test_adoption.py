@@ -75,7 +75,7 @@ class TestAAdoption:
         house.agree(table, [])
 
     @pytest.mark.also_on_s3
-    def test_a3_by_key(self, house, made):
+    def test_an_adopted_keyed_table_takes_upserts_and_deletions_of_old_rows(self, house, made):
         made("id")
         house.wh.adopt_table("default.t", primary_key=["id"])
         table = house.wh.table("default.t")

@@ -77,7 +77,7 @@ class TestKWrites:
             house.tier(table)
         house.agree(table, [{"id": 1, "name": "newer", "ts": 2000}])
 
-    def test_k6_aggregates(self, house):
+    def test_k6_aggregations_fold_the_values_of_a_key(self, house):
         table = house.table(
             "t",
             "id INT, total BIGINT, most INT, words STRING, seen BOOLEAN, any_value STRING",

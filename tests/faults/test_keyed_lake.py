@@ -81,7 +81,7 @@ def in_lake(lake_format: LakeFormat, storage: Storage, seed: int) -> list[tuple]
 
 
 @pytest.mark.sampled(18)
-def test_a_round(lake_format, share):
+def test_a_failed_keyed_round_leaves_the_lake_before_or_after_it(lake_format, share):
     _, held, rows = prepared(lake_format)
 
     def check(store: Storage) -> None:
@@ -98,7 +98,7 @@ def test_a_round(lake_format, share):
 
 
 @pytest.mark.sampled(18)
-def test_a_compaction(lake_format, monkeypatch, share):
+def test_a_failed_keyed_compaction_keeps_the_rows_of_the_lake(lake_format, monkeypatch, share):
     monkeypatch.setattr(iceberg_compact_keyed, "SMALL_FILES_MIN", 2)
     _, held, rows = prepared(lake_format)
 

@@ -56,7 +56,7 @@ def check(storage: Storage, numbers: list[int]) -> Table:
 
 
 @pytest.mark.sampled(9)
-def test_the_record(share):
+def test_a_failed_change_of_partitioning_happened_or_did_not(share):
     outcomes: Counter[tuple[str, bool]] = Counter()
     before = list(range(7))
     for attempt in sweep(

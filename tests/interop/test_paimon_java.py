@@ -211,7 +211,7 @@ def test_its_expiry_and_its_cleaning_take_nothing_that_we_need(wh, java):
     assert lake.newest().offsets == table.refresh().lake.offsets
 
 
-def test_deleted_rows(wh, java):
+def test_paimon_java_reads_no_deleted_row_and_expires_its_file(wh, java):
     """Of files in the lake and of rows that were not there yet; its expiry takes the files that went."""
     table = _create(wh, EVENTS.arrow, {"bucket.num": "2", "bucket.key": "id"}, partition_by=["region"])
     rounds, half = [event_rows(20, seed=i) for i in range(3)], 500_000_000
@@ -406,7 +406,7 @@ def _variants(rows: list[list[Any]]) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
-def test_variants_of_ours(wh, java, own_cache, key):
+def test_paimon_java_reads_our_variants(wh, java, own_cache, key):
     """As VARIANT, and parts of it by their paths; of a column that has other ids than places too."""
     table = _create(wh, "id bigint not null, v variant", {}, primary_key=key, buckets=1)
     write = table.upsert if key else table.append
@@ -428,7 +428,7 @@ def test_variants_of_ours(wh, java, own_cache, key):
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
-def test_variants_of_theirs(wh, java, own_cache, key):
+def test_variants_of_paimon_java_are_read(wh, java, own_cache, key):
     """Their files have ids for all columns but this one."""
     table = _create(wh, "id bigint not null, v variant", {}, primary_key=key, buckets=1)
     write = table.upsert if key else table.append

@@ -254,7 +254,7 @@ def _row_of_every_type(number: int) -> dict[str, object]:
     }
 
 
-def test_tokens(trino, warehouse, store):
+def test_trino_reads_what_its_token_may_read(trino, warehouse, store):
     clients = {digest_of("token-of-trino"): Client("trino", readable=(parse_pattern("sales.people"),))}
     with served(warehouse, ServeOptions(access=lambda: Access(clients))) as url:
         its_token = {

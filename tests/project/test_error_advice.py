@@ -210,9 +210,13 @@ ELSEWHERE = {
     "of them are still found by their offsets": (
         "unit/table/versioning/test_rollback.py::TestLogTables::test_rows_without_offsets_cannot_come_back_and_a_later_commit_can"
     ),
-    "write/producer/accumulator.py WRITER_STOPPED: …": "unit/write/producer/test_writer.py::test_closed_means_closed",
-    "write/producer/writer.py WRITER_STOPPED: …": "faults/test_writer_calls.py::test_it_holds",
-    "a newer writer has this id": "faults/test_writer_calls.py::test_it_holds",
+    "write/producer/accumulator.py WRITER_STOPPED: …": (
+        "unit/write/producer/test_writer.py::test_a_closed_writer_accepts_no_rows"
+    ),
+    "write/producer/writer.py WRITER_STOPPED: …": (
+        "faults/test_writer_calls.py::test_every_acknowledged_row_of_a_writer_is_stored_once"
+    ),
+    "a newer writer has this id": "faults/test_writer_calls.py::test_every_acknowledged_row_of_a_writer_is_stored_once",
     "is the application id of a streaming query; choose another": (
         "unit/write/producer/test_writer.py::test_a_streams_application_id_is_refused"
     ),
@@ -246,9 +250,11 @@ ELSEWHERE = {
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_location_of_another_table_is_noticed"
     ),
     "gives it ids of its own": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
-    "go on with it: `streamhouse": "faults/test_relocation_calls.py::test_relocating",
+    "go on with it: `streamhouse": (
+        "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call"
+    ),
     "build the table's lake anew from what the log holds": "contract/test_moved.py::test_a_torn_copy_is_noticed",
-    "run relocate again": "faults/test_relocation_calls.py::test_relocating",
+    "run relocate again": "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call",
     "its rows are as they left them, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
@@ -287,9 +293,9 @@ ELSEWHERE = {
     "is a materialized table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
     "cannot be checked until it answers": "unit/serve/test_auth.py::test_a_provider_that_is_away",
     "ask for a right on it: … =": "unit/serve/test_guard.py::test_rights_by_table_over_http",
-    "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_lives",
+    "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_is_created_read_altered_and_dropped",
     "whose partition keys are fixed when its table is created; create a new table": (
-        "unit/table/test_partition_evolution.py::TestTheRecord::test_tables_that_cannot"
+        "unit/table/test_partition_evolution.py::TestTheRecord::test_tables_with_a_fixed_partitioning_reject_a_change"
     ),
     "older lake files still are; create a new table": (
         "unit/table/test_partition_evolution.py::TestColumns::test_what_lies_by_a_column_keeps_it"

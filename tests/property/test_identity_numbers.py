@@ -57,13 +57,13 @@ def run(seed, steps):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_histories(seed):
+def test_identity_numbers_are_unique_in_random_histories(seed):
     run(seed, 40)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 200))
-def test_more_random_histories(seed):
+def test_identity_numbers_are_unique_in_long_random_histories(seed):
     run(seed, 80)
 
 

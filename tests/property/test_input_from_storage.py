@@ -60,7 +60,7 @@ def read(files):
 
 @pytest.mark.parametrize("examples", [5, pytest.param(MANY // 10, marks=pytest.mark.long)])
 @pytest.mark.parametrize("part", PARTS)
-def test_damage_is_found(files, part, examples):
+def test_damaged_files_of_a_log_are_detected(files, part, examples):
     whole, rows = files
     keys = sorted(key for key in whole if part in key)
     assert keys

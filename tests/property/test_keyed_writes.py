@@ -171,7 +171,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("before_images", [True, False], ids=["full", "wal"])
 @pytest.mark.parametrize("num_examples", [30, pytest.param(100, marks=pytest.mark.long)])
-def test_histories(tmp_path_factory, num_examples, before_images):
+def test_random_writes_of_several_hosts_agree_with_a_dictionary(tmp_path_factory, num_examples, before_images):
     @settings(max_examples=num_examples)
     @given(steps=STEPS)
     def any_history(steps):
@@ -245,7 +245,7 @@ def test_a_lost_race_is_worked_out_again(host, storage):
     assert folded(storage, a.log.state) == a.rows()
 
 
-def test_writers_at_once(host, storage):
+def test_concurrent_writers_sum_every_write_once(host, storage):
     hosts = [host(str(i), seed=i, engine=SUMS) for i in range(3)]
     barrier = threading.Barrier(len(hosts))
 
@@ -384,7 +384,7 @@ def test_a_writer_that_comes_between_plan_and_record_is_seen(host, storage):
     assert a.rows() == {0: (0, "b", 10)} == folded(storage, a.log.refresh())
 
 
-def test_increments_at_once(host, storage):
+def test_concurrent_increments_are_never_lost(host, storage):
     """Nobody's increment is lost, whoever has to run again."""
     hosts = [host(str(i), seed=i) for i in range(3)]
     hosts[0].write([(False, (key, None, 0)) for key in range(3)])

@@ -33,7 +33,7 @@ def run(spark, sides, seeds):
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_as_the_copy(spark, sides, first):
+def test_random_queries_answer_as_a_parquet_copy_does(spark, sides, first):
     assert run(spark, sides, range(first, first + BATCH)) > BATCH
 
 

@@ -29,7 +29,7 @@ def changes(spark, name):
 
 @pytest.mark.always
 @pytest.mark.spark41
-def test_delete(spark, wh, filled):
+def test_delete_is_one_record_of_matching_rows(spark, wh, filled):
     version = opened(wh, filled).state.version
     spark.sql(f"DELETE FROM {filled} WHERE n > 7 OR name = 'n3'")
     assert sorted(rows(spark, filled)) == [0, 1, 2, 4, 5, 6, 7]
@@ -40,7 +40,7 @@ def test_delete(spark, wh, filled):
 
 
 @pytest.mark.spark41
-def test_delete_by_subqueries(spark, filled, make):
+def test_delete_takes_subqueries_of_other_tables(spark, filled, make):
     other = make("_other")
     spark.sql(f"INSERT INTO {other} VALUES (2, 'x', 1), (4, 'x', 9)")
     spark.sql(f"DELETE FROM {filled} WHERE id IN (SELECT id FROM {other})")
@@ -53,7 +53,7 @@ def test_delete_by_subqueries(spark, filled, make):
 
 @pytest.mark.always
 @pytest.mark.spark41
-def test_update(spark, wh, filled):
+def test_update_changes_matching_rows_and_their_changelog(spark, wh, filled):
     spark.sql(f"UPDATE {filled} SET n = n * 10 + id, name = upper(name) WHERE id >= 8")
     spark.sql(f"UPDATE {filled} SET name = NULL, id = id WHERE n = 0")
     spark.sql(f"UPDATE {filled} SET n = (SELECT max(n) FROM {filled}) WHERE id = 1")
@@ -135,7 +135,7 @@ def test_a_cached_table_is_read_anew(spark, filled):
 
 
 @pytest.mark.parametrize("clause", ["n > 3", "id IN (1, 2)", "true"])
-def test_explaining_writes_nothing(spark, wh, filled, clause):
+def test_explaining_an_update_writes_nothing(spark, wh, filled, clause):
     version = opened(wh, filled).state.version
     spark.sql(f"EXPLAIN UPDATE {filled} SET n = 0 WHERE {clause}").collect()
     assert opened(wh, filled).state.version == version
@@ -252,7 +252,7 @@ def test_tables_that_take_no_deletions(spark, make, behavior):
     assert rows(spark, name) == {1: ("A", 5), 2: ("b", 2)}
 
 
-def test_deleting_everything_truncates(spark, wh, filled, make):
+def test_deleting_every_row_truncates_the_table(spark, wh, filled, make):
     log = make("_log", columns="id BIGINT, n INT")
     for name in (filled, log):
         spark.sql(f"INSERT INTO {name} (id) VALUES (100)")

@@ -205,7 +205,7 @@ def test_statements_beside_a_writer_of_other_keys(spark, wh, filled):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.long
-def test_random_statements(spark, make, seed):
+def test_random_statements_agree_with_a_dictionary(spark, make, seed):
     name = make()
     rng, model, said = random.Random(seed), {}, []
     for _ in range(14):

@@ -131,7 +131,7 @@ def random_rows(chance: random.Random) -> pa.Table:
     return pa.Table.from_pylist([row() for _ in range(400)], schema)
 
 
-def test_values_are_sparks(spark: Any) -> None:
+def test_generated_values_equal_those_of_spark(spark: Any) -> None:
     """In the time zone UTC, which is that of generated columns everywhere."""
     given = random_rows(random.Random(7))
     schema = TableSchema.of(given.schema)

@@ -94,7 +94,7 @@ def test_filters_mean_what_spark_means(spark, typed, name, rows_of):
     assert {FILTERS[i]: n for i, n in here.items()} == {FILTERS[i]: n for i, n in expected.items()}
 
 
-def test_hidden_columns(spark, typed):
+def test_hidden_columns_have_the_bucket_offset_and_time(spark, typed):
     found = spark.sql(f"select _bucket, _log_offset, _commit_timestamp, n from {TABLE}").collect()
     ends = typed.refresh().ends
     assert sorted((r[0], r[1]) for r in found) == [(b, o) for b in sorted(ends) for o in range(ends[b])]
@@ -120,7 +120,7 @@ def test_aggregates_of_metadata_and_of_scans_agree(spark, typed):
 
 
 @pytest.mark.always
-def test_time_travel(spark, wh):
+def test_reads_travel_to_versions_times_and_snapshots(spark, wh):
     table = wh.create_table("catalog_reads.history", COLUMNS)
     table.append(rows(10))
     first = table.refresh().version

@@ -47,7 +47,7 @@ def old(*days):
     return [(n, n % 3) for n in range(9) if n % 3 in days]
 
 
-def test_one_named_partition(spark, wh, table):
+def test_insert_overwrite_replaces_one_named_partition(spark, wh, table):
     version = table.refresh().version
     spark.sql(f"INSERT OVERWRITE {name_of(table)} PARTITION (day = 1) VALUES (11L, 'new'), (1L, 'new')")
     assert there(spark, table) == sorted([*old(0, 2), (1, 1), (11, 1)], key=repr)
@@ -80,7 +80,7 @@ def test_the_partitions_of_the_rows(spark, table, dynamic):
     assert len(there(spark, table)) == 105
 
 
-def test_conditions(spark, table):
+def test_rows_that_match_a_condition_are_replaced(spark, table):
     frame = spark.sql("SELECT 50L AS id, 1 AS day, 'new' AS name")
     frame.writeTo(name_of(table)).overwrite(fn.col("day") == 1)
     assert there(spark, table) == sorted([*old(0, 2), (50, 1)], key=repr)
@@ -105,7 +105,7 @@ def test_replace_where_of_the_plain_writer(spark, wh, table):
         wrong.mode("overwrite").save(table.name)
 
 
-def test_truncated_partitions(spark, table):
+def test_truncate_empties_the_named_partition_alone(spark, table):
     spark.sql(f"TRUNCATE TABLE {name_of(table)} PARTITION (day = 1)")
     assert there(spark, table) == sorted(old(0, 2), key=repr)
     spark.sql(f"TRUNCATE TABLE {name_of(table)} PARTITION (day = 77)")
@@ -145,7 +145,7 @@ def test_a_table_without_partitions(spark, wh, dynamic):
     assert plain.to_arrow()["n"].to_pylist() == [9], "without partitions the table is its only one"
 
 
-def test_null_and_dates(spark, wh, dynamic):
+def test_partitions_of_null_and_dates_are_overwritten(spark, wh, dynamic):
     made = wh.create_table("replaces.dates", "id BIGINT, d DATE, s STRING", partition_by=["d", "s"])
     spark.sql(
         f"INSERT INTO {name_of(made)} VALUES (1, DATE'2026-01-01', 'a'), (2, NULL, 'b'), (3, DATE'2026-01-01', NULL)"

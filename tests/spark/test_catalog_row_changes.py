@@ -283,7 +283,7 @@ def test_two_that_insert_a_row(spark, wh, log, meanwhile):
     assert found(spark, f"SELECT count(*) FROM {log} WHERE id = 50") == [(2,)]
 
 
-def test_the_hidden_column(spark, wh, log):
+def test_the_hidden_row_id_stays_when_rows_are_tiered(spark, wh, log):
     ids = found(spark, f"SELECT id, _row_id FROM {log}")
     tiered(spark, wh, log)
     assert sorted(found(spark, f"SELECT id, _row_id FROM {log}")) == sorted(ids)
@@ -354,7 +354,7 @@ def test_increments_of_two_sessions_at_once(spark, log):
     ("seed", "lake"),
     [*((seed, "iceberg") for seed in range(4)), *(pytest.param(n, "paimon", marks=pytest.mark.long) for n in range(4))],
 )
-def test_random_statements(spark, wh, make, seed, lake):
+def test_random_statements_on_log_tables_agree_with_a_dictionary(spark, wh, make, seed, lake):
     name = make(columns=COLUMNS, bucket_key="id", table_datalake_format=lake)
     rng, model, said = random.Random(seed), {}, []
     for _ in range(14):

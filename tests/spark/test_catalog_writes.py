@@ -93,7 +93,7 @@ def test_refused_inserts_leave_nothing(spark, table, name):
 
 
 @pytest.mark.spark41
-def test_frames_append(spark, table, name):
+def test_each_way_of_a_frame_appends_rows(spark, table, name):
     spark.range(0, 10).writeTo(name).append()
     spark.range(10, 20).selectExpr("CAST(id AS INT) AS id", "'x' AS name").write.mode("append").saveAsTable(name)
     whole = spark.range(20, 30).selectExpr("id", "'y'", "1", "DATE'2026-01-01'")

@@ -130,7 +130,7 @@ def test_a_new_column_ends_the_query_until_the_table_has_it(topic, registry, mak
 
 
 @pytest.mark.long
-def test_values(wh, topic, registry, make, run):
+def test_avro_values_of_every_type_are_decoded(wh, topic, registry, make, run):
     columns = {
         "id": "long", "flag": "boolean", "price": avro.DECIMAL, "any": avro.VARIABLE, "day": avro.DATE,
         "day2": avro.CONNECT_DATE, "ms": avro.MILLIS, "ms2": avro.CONNECT_MILLIS, "us": avro.MICROS, "ns": avro.NANOS,
@@ -305,7 +305,7 @@ def test_refused_before_anything_runs(wh, topic, tmp_path, make, options, says):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_history(topic, registry, make, run, wh, seed, tmp_path):
+def test_random_avro_batches_leave_the_rows_of_a_dictionary(topic, registry, make, run, wh, seed, tmp_path):
     """Changes by two schemas with damaged bytes, restarts and batches that are sent again leave the rows of a dict."""
     rng = random.Random(seed)
     table, model, bad = make(buckets=2), {}, 0

@@ -54,7 +54,7 @@ def test_a_stream_of_rows_in_breach(spark: Any, make: Any, checkpoint: str) -> N
 
 
 @pytest.mark.always
-def test_adding_and_dropping(spark: Any, wh: Any, make: Any) -> None:
+def test_a_constraint_is_added_only_if_all_rows_satisfy_it(spark: Any, wh: Any, make: Any) -> None:
     name = make(columns="id BIGINT, n INT", bucket_num="1")
     spark.sql(f"INSERT INTO {name} VALUES (1, -1)")
     with pytest.raises(PySparkException):

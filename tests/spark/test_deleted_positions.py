@@ -77,7 +77,7 @@ NAMES = tuple(f"streamhouse.positions.{name}" for name in ("t", "`t$lake`", "pen
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_type(spark, table, name):
+def test_values_of_every_type_survive_deletions_of_other_rows(spark, table, name):
     rows = spark.table(name).toArrow().sort_by("id")
     expected = pa.Table.from_pylist([row(n) for n in kept()], schema=table.schema)
     assert rows["id"].to_pylist() == kept()

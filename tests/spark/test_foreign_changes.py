@@ -162,7 +162,7 @@ def test_statements_and_a_dropped_partition(spark, wh: Warehouse, adopted, tmp_p
         )
 
 
-def test_going_back(spark, wh: Warehouse, adopted):
+def test_a_rollback_restores_rows_without_offsets(spark, wh: Warehouse, adopted):
     start = newest(adopted)
     began = as_of(spark, adopted, start)
     change(spark, adopted, wh)

@@ -30,12 +30,12 @@ def lived(spark, warehouse, location, checkpoint, settings) -> None:
     assert ids(target) == list(range(600))
 
 
-def test_two_folders(spark, tmp_path, checkpoint):
+def test_a_log_in_another_folder_is_written_and_read(spark, tmp_path, checkpoint):
     lived(spark, Warehouse(tmp_path / "wh"), str(tmp_path / "fast"), checkpoint, {})
     assert not list((tmp_path / "wh" / "tables").rglob("*.arrow"))
 
 
-def test_in_sql(spark, wh, tmp_path):
+def test_a_log_location_is_set_in_sql(spark, wh, tmp_path):
     fast = tmp_path / "fast"
     spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.apart")
     spark.sql(

@@ -93,7 +93,7 @@ def test_a_stream_sees_the_rows_of_the_moment(spark, wh, checkpoint):
     assert run() == [(1, 1, "a"), (1, 2, "A"), (2, 1, None), (2, 2, "b")]
 
 
-def test_what_is_refused(spark, wh, customers, items):
+def test_a_bad_lookup_join_is_refused(spark, wh, customers, items):
     frame = spark.range(1).withColumn("name", f.lit("x"))
 
     def refused(error, match, table=customers.name, **options):

@@ -129,7 +129,7 @@ def test_what_a_view_is_not(spark, wh, orders, keyed):
     assert sh.materialize(spark, "gold.is_it", query, mode="full").describe().mode == "full"
 
 
-def test_lineage_and_description(spark, wh, orders):
+def test_a_description_shows_how_far_a_view_is_behind(spark, wh, orders):
     orders.append([order(1)])
     view, _ = kept(spark, orders, "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust")
     first = orders.refresh().version
@@ -223,7 +223,7 @@ def test_a_large_source_in_steps(spark, orders, keyed):
     require_right(spark, view, query)
 
 
-def test_views_of_views(spark, orders):
+def test_a_view_of_a_view_is_refreshed_from_its_changes(spark, orders):
     """A view is a table: another one is kept from its changes, also behind a computation of the whole query."""
     orders.append([order(1), order(2), order(3, 2)])
     view, query = kept(spark, orders, "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust")
@@ -273,7 +273,7 @@ QUERIES = (
 
 
 @pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.long] if n > 3 else []) for n in range(8)])
-def test_random_histories(spark, orders, keyed, number):
+def test_views_equal_their_query_after_random_changes(spark, orders, keyed, number):
     """After each refresh the view is Spark's own answer, and no refresh needed the whole query."""
     chance = random.Random(number)
     fill(orders, keyed)

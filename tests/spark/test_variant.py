@@ -116,7 +116,7 @@ def test_rows_are_updated_merged_and_deleted(spark, wh: Warehouse, name):
     assert read(spark.table(sql)) == after
 
 
-def test_rows_by_key(spark, wh: Warehouse, name):
+def test_variants_are_upserted_by_key(spark, wh: Warehouse, name):
     spark.sql(f"CREATE TABLE streamhouse.{name} (id BIGINT, v VARIANT, PRIMARY KEY (id)) {PAIMON}")
     sql = f"streamhouse.{name}"
     insert(spark, name, 0, DOCUMENTS)
@@ -267,7 +267,7 @@ LAKE = "'table.datalake.format' = 'paimon'"
     ],
     ids=["iceberg", "inside", "partition", "key", "bucket", "statistics", "check"],
 )
-def test_what_is_refused(spark, name, columns, properties, message):
+def test_tables_that_cannot_hold_variants_are_refused(spark, name, columns, properties, message):
     with pytest.raises(AnalysisException, match=message):
         spark.sql(f"CREATE TABLE streamhouse.{name} {columns} TBLPROPERTIES ({properties})")
     assert not spark.catalog.tableExists(f"streamhouse.{name}")

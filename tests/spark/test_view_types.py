@@ -29,7 +29,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("left", "right"), PAIRS)
-def test_two_types_meet(spark, left, right):
+def test_columns_of_two_types_meet_as_in_spark(spark, left, right):
     history = TypedHistory(spark, 1, types=(left, right), refreshes=2)
     history.run(MEETINGS)
     assert history.checks > len(MEETINGS)

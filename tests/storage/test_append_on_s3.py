@@ -55,7 +55,7 @@ def test_a_fault_at_each_request_of_an_append(proxy, table):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_random_faults(proxy, table, seed):
+def test_acknowledged_rows_survive_random_faults_of_s3(proxy, table, seed):
     rng = random.Random(seed)
     acknowledged, unclear, kinds = [], [], set()
     proxy.plan = lambda _: rng.choice(FAULTS) if rng.random() < 0.25 else None

@@ -61,7 +61,7 @@ def test_the_commits_of_a_process(collected, tmp_path):
     assert {name for name, _ in after} == {one.name for one in process_metrics()}
 
 
-def test_a_service(collected):
+def test_opentelemetry_collects_measures_of_a_service(collected):
     statuses = [TableStatus("s.t", lag_rows=3, rounds=2), TableStatus("s.u", "failed", failures=4)]
     health = ServiceHealth(1_500, 2, None, False)
 
@@ -83,7 +83,7 @@ def test_a_service(collected):
         assert collected()["streamhouse_tiering_rounds", (("table", "s.t"),)] == 3, "a second one after the first"
 
 
-def test_a_server(collected, tmp_path, monkeypatch):
+def test_opentelemetry_collects_measures_of_a_server(collected, tmp_path, monkeypatch):
     monkeypatch.setattr(overview, "REFRESH_MS", 0)
     warehouse = Warehouse(str(tmp_path))
     warehouse.create_table("s.t", "id BIGINT").append([{"id": 1}])
@@ -136,7 +136,7 @@ def test_what_is_no_provider_is_refused(wrong):
         sh.export_metrics(wrong)
 
 
-def test_without_the_extra(monkeypatch, tmp_path):
+def test_exporting_metrics_without_the_extra_names_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
     with pytest.raises(MissingExtraError, match=r"streamhouse-spark\[otel\]"):
         sh.export_metrics(MeterProvider(shutdown_on_exit=False))

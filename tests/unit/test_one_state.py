@@ -188,7 +188,7 @@ def test_one_row_by_key(wh, other_process, moving):
         assert is_of_one_state(table.prefix_lookup(2).to_pylist(), 1)
 
 
-def test_changes_by_key(wh, other_process, moving):
+def test_keyed_changes_show_one_state(wh, other_process, moving):
     keyed_table(wh, "iceberg")
     moving(other_process().table(NAME))
     for _ in range(2):

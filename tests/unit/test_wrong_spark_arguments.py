@@ -132,7 +132,7 @@ PARAMETERS = [(f, p) for f in FUNCTIONS for p in inspect.signature(getattr(sh, f
 
 
 @pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
-def test_wrong_arguments(place, name, parameter, monkeypatch):
+def test_wrong_spark_arguments_fail_before_spark_is_used(place, name, parameter, monkeypatch):
     monkeypatch.setattr("streamhouse_spark.datasource.lake_jobs.tier_table", lambda *_: None)
     before = files(place)
     found = {label: said for label, value in WRONG.items() if (said := _wrong(name, parameter, value, place))}

@@ -132,7 +132,7 @@ def tables(warehouse, monkeypatch, warehouse_path):
         (["describe", "x"], []),
     ],
 )
-def test_words_are_completed(tables, words, values):
+def test_the_shell_completes_commands_and_options(tables, words, values):
     assert complete(*words) == values
 
 

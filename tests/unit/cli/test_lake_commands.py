@@ -29,7 +29,7 @@ def test_it_asks_drops_and_reports(run, table):
     run("verify", "sales.orders")
 
 
-def test_what_cannot_be(run, table):
+def test_bad_partitions_are_rejected_and_nothing_is_dropped(run, table):
     assert run("drop-partition", "sales.orders", code=2).stderr
     assert "no partition column" in run("drop-partition", "sales.orders", "id=1", "--yes", code=1).stderr
     assert "no value of it" in run("drop-partition", "sales.orders", "day=soon", "--yes", code=1).stderr

@@ -32,7 +32,7 @@ def table(run, warehouse):
     return table
 
 
-def test_tier_once(run, table):
+def test_tier_once_reports_the_tiered_rows(run, table):
     (report,) = run("tier", "--once", "-o", "json").lines
     assert (report["table"], report["rows"]) == ("default.t", 50)
     assert len(report["snapshots"]) == 1
@@ -71,7 +71,7 @@ def test_the_service_tiers_until_it_is_told_to_stop(run, table, warehouse_path, 
     assert table.lake.to_arrow().num_rows == 51
 
 
-def test_maintain(run, table):
+def test_maintain_merges_segments_unless_it_is_a_dry_run(run, table):
     (dry,) = run("maintain", "--dry-run", "-o", "json").lines
     assert (dry["dry_run"], dry["segments_merged"]) == (True, 0)
     (done,) = run("maintain", "t", "-o", "json").lines
@@ -222,7 +222,7 @@ def test_verify_finds_missing_files_of_log_and_lake(run, table):
     assert any(".parquet" in problem or "50 offsets were tiered" in problem for problem in problems)
 
 
-def test_verify_finds_gaps():
+def test_verify_describes_gaps_between_segments():
     from streamhouse_spark.cli.fsck import describe_gaps
     from streamhouse_spark.log.segment import Segment
     from streamhouse_spark.log.state import BucketLog

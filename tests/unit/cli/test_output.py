@@ -41,7 +41,7 @@ from streamhouse_spark.schema.json_values import json_text, plain_value
         ([], [], "[]"),
     ],
 )
-def test_values(value, plain, text):
+def test_values_are_formatted_as_json_and_text(value, plain, text):
     assert plain_value(value) == plain
     assert json.loads(json_text(value)) == plain
     assert format_value(value) == text

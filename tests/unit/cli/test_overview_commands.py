@@ -29,7 +29,7 @@ def text_of(drawn):
     return captured.get()
 
 
-def test_once(run, tables):
+def test_top_once_shows_rows_and_lag(run, tables):
     shown = run("top", "--once").stdout
     assert "1,500" in shown
     assert "no lake" in shown

@@ -290,7 +290,7 @@ def test_head_of_a_lake_that_was_never_tiered_is_empty(run, filled):
 # -- tail -----------------------------------------------------------------------------------------------------------
 
 
-def test_tail_without_following(run, filled):
+def test_tail_without_following_ends_with_the_last_row(run, filled):
     found = run("tail", "t", "--from", "earliest", "--no-follow", "-o", "json").lines
     assert sorted(row["id"] for row in found) == list(range(20))
     for bucket in (0, 1):
@@ -316,7 +316,7 @@ def test_tail_follows_until_it_has_enough(run, filled):
 # -- what a table is made of ----------------------------------------------------------------------------------------
 
 
-def test_segments_and_snapshots(run, filled):
+def test_segments_and_snapshots_are_listed_as_json(run, filled):
     assert sum(row["num_rows"] for row in run("segments", "t", "-o", "json").lines) == 20
     assert run("snapshots", "t", "-o", "json").lines == []
     run("tier", "--once")
@@ -327,7 +327,7 @@ def test_segments_and_snapshots(run, filled):
     assert "rows_added" in text
 
 
-def test_history(run, filled):
+def test_history_lists_commits_with_their_engine(run, filled):
     run("tier", "--once")
     first, *others = run("history", "t", "-o", "json").lines
     assert (first["operation"], others[-1]["operation"]) == ("tier", "create")

@@ -264,7 +264,7 @@ def test_a_line_that_is_right(world, name):
 
 
 @pytest.mark.parametrize(("name", "parameter"), [(name, option) for name in LINES for option in taken(name)])
-def test_wrong_texts(world, name, parameter):
+def test_wrong_texts_fail_in_one_line_and_write_nothing(world, name, parameter):
     found = {label: said for label, text in WRONG.items() if (said := _wrong(world, name, parameter, text))}
     assert found == {}
 

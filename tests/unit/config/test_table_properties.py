@@ -26,7 +26,7 @@ def refused(properties, partition_by=()):
     return str(error.value)
 
 
-def test_defaults():
+def test_properties_that_are_left_out_have_defaults():
     assert parse_properties({}, TableSchema.of("a int")) == TableProperties()
     assert TableProperties() == TableProperties(
         bucket_num=1,
@@ -57,7 +57,7 @@ def test_the_lake_is_maintained_unless_it_was_adopted(name):
         assert getattr(parse_properties(properties, SCHEMA), attribute) is expected
 
 
-def test_every_property():
+def test_every_property_is_parsed_in_any_case():
     properties = {
         "bucket.num": "4",
         "bucket.key": "ID",
@@ -94,7 +94,7 @@ def test_every_property():
         ({"table.statistics.columns": ""}, ("day",), ()),
     ],
 )
-def test_statistics_columns(properties, partition_by, columns):
+def test_statistics_columns_are_chosen_by_property_and_default(properties, partition_by, columns):
     assert parse_properties(properties, SCHEMA, partition_by).statistics_columns == columns
 
 
@@ -144,7 +144,7 @@ def test_an_unknown_column_is_named_with_the_nearest():
         parse_properties({"bucket.key": "nam"}, SCHEMA)
 
 
-def test_partition_columns():
+def test_bad_partition_columns_are_rejected():
     assert check_partition_columns(["DAY", "name"], SCHEMA) == ("day", "name")
     assert "partition column 'tags' has type array<int>" in refused({}, ("tags",))
     assert "column 'day' is there twice" in refused({}, ("day", "Day"))

@@ -41,7 +41,7 @@ UUID = "0123456789abcdef" * 2
         ("default.orders", TableName(TablePath("default", "orders"))),
     ],
 )
-def test_names(text, expected):
+def test_table_names_are_parsed_and_printed_alike(text, expected):
     found = paths.parse_table_name(text)
     assert found == expected
     assert paths.parse_table_name(str(found)) == found
@@ -68,7 +68,7 @@ def test_the_grammar_is_taken(text):
         assert str(paths.parse_table_name(text)) == (text if "." in text else f"default.{text}").lower()
 
 
-def test_keys():
+def test_object_keys_have_their_stored_form():
     path = TablePath("sales", "orders")
     assert paths.database_key("sales") == "sales/database.json"
     assert paths.names_prefix(path) == "sales/orders/names/"
@@ -101,7 +101,7 @@ def test_a_table_is_named_by_a_uuid_alone(uuid):
         ("", None),
     ],
 )
-def test_numbers_of_keys(key, number):
+def test_numbers_are_parsed_from_object_keys(key, number):
     assert paths.parse_number(key) == number
 
 
@@ -154,7 +154,7 @@ def test_parts_of_a_path():
         ("gs://b/x", "gs://b/x"),
     ],
 )
-def test_one_spelling(location, plain):
+def test_locations_of_one_place_have_one_spelling(location, plain):
     assert plain_location(location) == plain
     assert plain_root(f"{location}/") == plain
 
@@ -170,7 +170,7 @@ def test_one_spelling(location, plain):
         ("s3://old/wh/lake/f", "s3://old/wh/lake/f"),
     ],
 )
-def test_rebased(location, found):
+def test_locations_are_rebased_below_another_root(location, found):
     assert rebase_uri(location, "/old/wh", "/new") == found
 
 
@@ -194,7 +194,7 @@ def test_directories_are_compared_by_what_they_are(tmp_path):
             files.key_of(f"{tmp_path}/{outside}")
 
 
-def test_home():
+def test_a_warehouse_without_a_url_is_at_home_anywhere():
     storage = MemoryStorage(name="here")
     WarehouseIdentity(storage).require("work")  # there is no warehouse
     storage.put(WAREHOUSE_KEY, WarehouseMetadata("0" * 32).to_bytes())

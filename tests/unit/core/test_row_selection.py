@@ -83,7 +83,7 @@ def test_a_filter_that_is_no_condition_is_told():
 
 
 @pytest.mark.parametrize("low", [0, 7, NUM_ROWS - 1, NUM_ROWS])
-def test_matching(low):
+def test_a_filter_selects_exactly_its_rows(low):
     rows = pa.Table.from_batches([ROWS.slice(0, 10), ROWS.slice(10)])
     found = select_matching_rows(rows, pc.field("id") >= low)
     assert found.schema == ROWS.schema

@@ -199,7 +199,7 @@ class TestConflicts:
 
 
 class TestRefusals:
-    def test_keys_and_conditions(self, wh, table):
+    def test_keys_are_rejected_where_a_condition_is_needed(self, wh, table):
         keyed = wh.create_table("d.k", "id BIGINT", primary_key=["id"])
         with pytest.raises(InvalidOptionError, match=r"delete\(keys\)"):
             keyed.delete(where=[("id", "=", 1)])
@@ -209,7 +209,7 @@ class TestRefusals:
             table.delete([1])
 
 
-def test_the_changelog(table):
+def test_deleted_rows_are_deletions_in_the_changelog(table):
     table.append(rows(*range(4)))
     table.delete(where=[("id", "=", 1)])
     found = [row for batch in changelog_batches(table, table.refresh()) for row in batch.to_pylist()]
@@ -242,7 +242,7 @@ class TestTails:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_lives(wh, other_process, seed, monkeypatch):
+def test_random_lives_with_deletions_agree_with_a_list(wh, other_process, seed, monkeypatch):
     """Appends, deletions, merges, truncations and new processes, against a list."""
     monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 3)
     chance = random.Random(seed)

@@ -200,7 +200,7 @@ def test_a_time_before_and_behind(table, clock: SimClock):
         *(pytest.param(seed, "paimon", marks=pytest.mark.long) for seed in range(3, 16)),
     ],
 )
-def test_random_lives(wh, lake, other_process, seed, monkeypatch):
+def test_random_lives_of_a_lake_with_deletions_agree_with_a_list(wh, lake, other_process, seed, monkeypatch):
     """Appends, deletions, rounds, trimming, merging, truncations and new processes, against a list."""
     if seed % 2:
         monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 3)

@@ -30,7 +30,7 @@ TABLE = TableCase("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"])
 
 
 class TestWhatIsReplaced:
-    def test_a_condition(self, table, other_process):
+    def test_rows_of_a_condition_are_replaced_in_one_record(self, table, other_process):
         table.append(rows(*range(6)))
         before = table.refresh().version
         written = table.overwrite(rows(7, 10), where=DAY_1)
@@ -53,7 +53,7 @@ class TestWhatIsReplaced:
         found = {(r["id"], r["day"]) for r in table.to_arrow().to_pylist()}
         assert found == {(0, 0), (3, 0), (21, 0), (2, 2), (5, 2), (20, 2), (7, 1), (23, None)}
 
-    def test_no_rows(self, table):
+    def test_an_overwrite_without_rows_deletes_the_part(self, table):
         table.append(rows(*range(6)))
         assert dict(table.overwrite([], where=DAY_1)) == {}
         assert ids(table.to_arrow()) == [0, 2, 3, 5]
@@ -62,7 +62,7 @@ class TestWhatIsReplaced:
         assert dict(table.overwrite_partitions([])) == {}
         assert table.refresh().version == version, "nothing to replace leaves no record"
 
-    def test_nothing_there(self, table):
+    def test_an_overwrite_of_an_empty_part_appends(self, table):
         table.overwrite(rows(1), where=DAY_1)
         table.overwrite_partitions(rows(2))
         assert ids(table.to_arrow()) == [1, 2]
@@ -188,7 +188,7 @@ class TestOthers:
         table.overwrite([{"number": 1, "day": 1}], where=DAY_1)
         assert sorted(table.to_arrow()["number"].to_pylist()) == [0, 1, 2, 3, 5]
 
-    def test_a_dropped_table(self, table, other_process):
+    def test_an_overwrite_of_a_dropped_table_fails(self, table, other_process):
         table.append(rows(1))
         other_process().drop_table("d.t")
         with pytest.raises(TableNotFoundError):
@@ -218,7 +218,7 @@ class TestOthers:
 
 
 class TestOnce:
-    def test_a_transaction(self, table, other_process):
+    def test_an_overwrite_of_a_transaction_happens_once(self, table, other_process):
         table.append(rows(*range(6)))
         transaction = Transaction("job", 1)
         written = table.overwrite(rows(1), where=DAY_1, transaction=transaction)
@@ -240,7 +240,7 @@ class TestRefused:
             table.overwrite([{"id": 1, "day": None}], where=pc.field("day") == 1)
         assert ids(table.to_arrow()) == [0, 1, 2, 3, 4, 5]
 
-    def test_conditions(self, table, wh):
+    def test_bad_conditions_of_an_overwrite_are_rejected(self, table, wh):
         with pytest.raises(InvalidOptionError, match="a condition is needed"):
             table.overwrite(rows(1), where=[])
         with pytest.raises(SchemaMismatchError, match="no column 'dy'; did you mean 'day'"):
@@ -256,7 +256,7 @@ class TestRefused:
         assert ids(table.to_arrow()) == [1]
 
 
-def test_many_random_replacements(table, other_process):
+def test_many_random_replacements_agree_with_a_list(table, other_process):
     """Beside a list of rows, with appends, deletions, rounds and trimming between."""
     chance, model, number = random.Random(17), [], 0
     for _ in range(120):

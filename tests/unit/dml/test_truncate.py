@@ -27,7 +27,7 @@ def actions(table) -> list[str]:
     return table.inspect.commits().column("actions").to_pylist()
 
 
-def test_truncated(table, other_process):
+def test_a_truncated_table_is_empty_and_offsets_continue(table, other_process):
     table.append(rows(1, 2, 3))
     table.truncate()
     assert ids(table) == []

@@ -108,7 +108,7 @@ def answer(text: str, **row: object) -> bool | None:
         ("a IS NOT NULL", {"a": []}, True),
     ],
 )
-def test_answers(text: str, row: dict[str, object], expected: bool | None) -> None:
+def test_conditions_follow_three_valued_logic(text: str, row: dict[str, object], expected: bool | None) -> None:
     assert answer(text, **row) is expected
 
 
@@ -221,7 +221,7 @@ ROWS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(CONDITIONS, ROWS)
-def test_as_duckdb_answers(text: str, rows: list[dict[str, object]]) -> None:
+def test_conditions_answer_as_duckdb_does(text: str, rows: list[dict[str, object]]) -> None:
     """It has Spark's three-valued logic, and Spark's order of NaN."""
     (check,) = parse_checks({f"{CONSTRAINT}k": text}, SCHEMA)
     given_rows = pa.Table.from_pylist(rows, schema=pa.schema([SCHEMA.arrow.field(n) for n in "ildfsb"]))

@@ -233,7 +233,7 @@ class TestPruning:
         assert reads(filter=[("k", "=", 99)]) == 0
         assert reads(filter=[("i", "=", 3)]) >= 10, "there are no statistics of i"
 
-    def test_merging_keeps_bounds(self, table, memory):
+    def test_merged_segments_keep_the_bounds_of_columns(self, table, memory):
         for k in (5, 1, 3):
             table.append([{"k": k, "s": None}, {"k": k, "s": f"n{k}"}])
         table.merge_inline()
@@ -243,7 +243,7 @@ class TestPruning:
         memory.delete(table.inspect.segments()["file"][0].as_py())
         assert table.to_arrow(filter=[("k", ">", 5)]).num_rows == 0
 
-    def test_default_statistics(self, wh):
+    def test_statistics_default_to_keys_partitions_and_times(self, wh):
         table = wh.create_table("x", DDL, partition_by=["s"], buckets=2, properties={"bucket.key": "k"})
         assert table.properties.statistics_columns == ("k", "s", "d", "ts", "ntz")
 
@@ -285,18 +285,18 @@ class TestProjection:
         assert table.to_arrow(filter=[("a", "=", 2.0)]).num_rows == 2
         assert table.to_arrow(filter=[("c", "=", decimal.Decimal("0.5"))]).num_rows == 1
 
-    def test_null_matches_nothing(self, table):
+    def test_a_filter_with_null_matches_nothing(self, table):
         assert table.to_arrow(filter=[("a", "=", None)]).num_rows == 0
         assert table.to_arrow(filter=[("a", "in", [])]).num_rows == 0
         assert table.to_arrow(filter=[("a", "in", [None, 2])]).num_rows == 2
         assert table.to_arrow(filter=[("c", "in", [None])]).num_rows == 0
 
     @pytest.mark.parametrize("columns", [["nope"], ["a", "nope"], [""]])
-    def test_unknown_columns(self, table, columns):
+    def test_a_projection_of_unknown_columns_is_rejected(self, table, columns):
         with pytest.raises(SchemaMismatchError, match="there is no column"):
             table.to_arrow(columns=columns)
 
-    def test_a_column_twice(self, table):
+    def test_a_projection_with_a_repeated_column_is_rejected(self, table):
         with pytest.raises(SchemaMismatchError, match="'a' is asked for twice"):
             table.to_arrow(columns=["a", "A"])
 

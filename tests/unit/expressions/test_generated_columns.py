@@ -84,7 +84,7 @@ def value(kind: str, text: str, row=ROW):
         ("TINYINT", "CAST(id AS TINYINT)", 7),
     ],
 )
-def test_values(kind, text, expected):
+def test_expressions_of_generated_columns_have_their_values(kind, text, expected):
     assert value(kind, text) == expected
 
 

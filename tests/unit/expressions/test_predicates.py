@@ -66,7 +66,7 @@ def test_values_that_do_not_compare_with_each_other():
     assert node.outcomes({"c": Bounds(5, 6, may_be_null=False)}) == TRUE | FALSE
 
 
-def test_it_travels():
+def test_a_pickled_predicate_is_an_equal_one():
     node = In("c", (3, 1), has_null=True)
     again = pickle.loads(pickle.dumps(node))
     assert (again, hash(again), again.ascending) == (node, hash(node), (1, 3))

@@ -70,7 +70,7 @@ def rows_where(text: str) -> list[int]:
         ("a = 1 AND b = 'x' AND f = 0.5", [0]),
     ],
 )
-def test_conditions(text, expected):
+def test_a_where_text_selects_its_rows(text, expected):
     assert rows_where(text) == expected
 
 

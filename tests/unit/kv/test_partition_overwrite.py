@@ -135,7 +135,7 @@ def test_what_was_there_is_not_added_to(wh):
     assert there(table.to_arrow()) == [(1, 7), (2, 10)]
 
 
-def test_refused(wh):
+def test_a_keyed_overwrite_by_other_columns_is_rejected(wh):
     table = make(wh)
     table.upsert(rows(1, 2))
     with pytest.raises(InvalidOptionError, match="a condition on its partition columns day"):
@@ -156,7 +156,7 @@ def test_refused(wh):
     assert there(table.to_arrow()) == [(1, 0), (2, 0)]
 
 
-def test_many_random_replacements(table, other_process):
+def test_many_random_keyed_replacements_agree_with_a_dict(table, other_process):
     """Beside a dict of rows, with upserts, deletions and rounds between; the changelog leads to the same rows."""
     chance, model = random.Random(23), {}
     for step in range(60):

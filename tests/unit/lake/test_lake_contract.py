@@ -166,7 +166,7 @@ class LakeContract:
         tier(lake, rows)
         assert sorted_rows(read_rows(lake)) == sorted_rows(pa.concat_tables([rows, rows]))
 
-    def test_null_bucket_keys(self, store):
+    def test_rows_with_null_bucket_keys_are_tiered(self, store):
         lake = self.lake(store, EVENTS, bucket_key="region", num_buckets=3)
         rows = event_rows(60, null_keys=True)
         tier(lake, self.by_bucket(rows, "region", 3))
@@ -380,7 +380,7 @@ class LakeContract:
         tier(self.lake(store), plain_rows(0, 200))
         return store
 
-    def test_metadata_tables(self, store):
+    def test_metadata_tables_of_a_lake_have_rows(self, store):
         lake = self.lake(store, EVERY_TYPE, partition_by=["a_date"])
         tier(lake, every_type_rows(10))
         tier(lake, every_type_rows(10, seed=1))

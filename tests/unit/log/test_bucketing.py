@@ -78,7 +78,7 @@ def _expected(array: pa.Array, iceberg_type: Any, num_buckets: int) -> list[int]
 
 @pytest.mark.parametrize("nulls", [False, True], ids=["no_nulls", "nulls"])
 @pytest.mark.parametrize("name", CASES)
-def test_equals_pyiceberg(name: str, nulls: bool) -> None:
+def test_buckets_equal_those_of_pyiceberg(name: str, nulls: bool) -> None:
     array, iceberg_type = _values(name, nulls=nulls)
     for num_buckets in (1, 4, 7):
         buckets = iceberg_buckets(array, num_buckets)
@@ -133,11 +133,11 @@ def test_vectors_published_with_the_specification() -> None:
     [pa.bool_(), pa.float32(), pa.float64(), pa.list_(pa.int32()), pa.struct([("a", pa.int32())])],
     ids=str,
 )
-def test_not_bucketable(arrow_type: pa.DataType) -> None:
+def test_a_type_without_buckets_is_rejected(arrow_type: pa.DataType) -> None:
     with pytest.raises(TypeError, match="no bucket for type"):
         iceberg_buckets(pa.nulls(1, arrow_type), 4)
 
 
-def test_no_buckets() -> None:
+def test_fewer_than_one_bucket_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         iceberg_buckets(pa.array([1]), 0)

@@ -55,17 +55,17 @@ def test_they_are_written_as_the_log_grows(table, memory):
     "hint",
     [b"", b"x", b"-5", b"0", b"1", b"99999999999999999999999999", b"\xff\xfe", b"101 ", "٣".encode(), b"5" * 5000],
 )
-def test_any_hint(table, memory, hint):
+def test_a_log_opens_whatever_its_hint_holds(table, memory, hint):
     memory.put(checkpoint_hint_key(table.uuid), hint)
     right(reopened(memory))
 
 
-def test_no_hint(table, memory):
+def test_a_log_opens_without_a_hint(table, memory):
     memory.delete(checkpoint_hint_key(table.uuid))
     right(reopened(memory))
 
 
-def test_a_stale_hint(table, memory):
+def test_a_log_opens_from_a_stale_hint(table, memory):
     first = list_checkpoints(memory, table.uuid)[0]
     memory.put(checkpoint_hint_key(table.uuid), str(first).encode())
     right(reopened(memory))
@@ -74,7 +74,7 @@ def test_a_stale_hint(table, memory):
 @pytest.mark.parametrize(
     "damage", [lambda d: b"", lambda d: d[:-1], lambda d: d[:50], lambda d: d[:-9] + b"\x00" + d[-8:]]
 )
-def test_damaged_checkpoints(table, memory, damage):
+def test_a_log_opens_despite_damaged_checkpoints(table, memory, damage):
     for number in list_checkpoints(memory, table.uuid)[1:]:
         key = checkpoint_key(table.uuid, number)
         memory.put(key, damage(memory.read(key)))

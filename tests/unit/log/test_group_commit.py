@@ -415,7 +415,7 @@ def since(before):
     return now.commits - before.commits, now.conflicts - before.conflicts, now.failures - before.failures
 
 
-def test_what_is_written(counted_table):
+def test_commits_and_their_time_are_counted(counted_table):
     before = COMMITS.now()
     counted_table.append([{"id": 1}])
     counted_table.append([])
@@ -423,7 +423,7 @@ def test_what_is_written(counted_table):
     assert COMMITS.now().busy_ms >= before.busy_ms
 
 
-def test_a_lost_race(counted_table, tmp_path, monkeypatch):
+def test_a_lost_race_of_a_commit_is_counted(counted_table, tmp_path, monkeypatch):
     other = Warehouse(str(tmp_path)).table("s.t")
     other.refresh()
     put = type(counted_table.storage.home).put_if_absent
@@ -443,7 +443,7 @@ def test_a_lost_race(counted_table, tmp_path, monkeypatch):
     assert since(before) == (2, 1, 0)
 
 
-def test_what_fails(counted_table, monkeypatch):
+def test_a_failed_commit_is_counted_as_failed(counted_table, monkeypatch):
     def failing(*_):
         raise StorageError("the store is away")
 

@@ -54,7 +54,7 @@ def test_missing_batches_are_noticed_where_every_batch_is_stored():
     assert outcome(9, each, entry=TransactionEntry(8, "q", 9, {})) is None, "as the text advises"
 
 
-def test_of_another_query():
+def test_a_batch_of_another_query_is_a_conflict():
     with pytest.raises(TransactionConflictError):
         outcome(6, StreamBatch(), owner="another")
 
@@ -84,12 +84,12 @@ def test_it_writes_none_when_its_mark_is_forgotten_either():
 
 
 @pytest.mark.parametrize("batch", [None, StreamBatch(), StreamBatch("f"), StreamBatch("f", is_each_recorded=True)])
-def test_it_is_stored(batch):
+def test_a_stream_batch_comes_back_from_json(batch):
     transaction = Transaction("app", 3, "q", batch)
     assert transaction_from_json(transaction_to_json(transaction)) == transaction
 
 
-def test_it_outlives_checkpoints(wh, store):
+def test_a_stream_batch_comes_back_from_a_checkpoint(wh, store):
     from streamhouse_spark.log.checkpoint import read_checkpoint
 
     table = wh.create_table("d.t", "id BIGINT")

@@ -73,7 +73,7 @@ def _paimons(values: pa.Array, paimon_type: str, num_buckets: int) -> list[int]:
 
 @pytest.mark.parametrize("num_buckets", [1, 2, 7, 16, 4096])
 @pytest.mark.parametrize("case", CASES)
-def test_buckets_equal_paimons(case, num_buckets):
+def test_buckets_by_one_column_equal_paimons(case, num_buckets):
     data_type, paimon_type, value = CASES[case]
     rng = random.Random(case)
     values = pa.array([None if rng.random() < 0.1 else value(rng) for _ in range(ROWS)], data_type)
@@ -102,7 +102,7 @@ def test_a_number_hashes_by_its_type():
     assert paimon_buckets([pa.array([-7], pa.int32())], 16) != paimon_buckets([pa.array([-7], pa.int64())], 16)
 
 
-def test_nulls_only():
+def test_buckets_of_nulls_equal_paimons():
     for data_type, paimon_type, _ in CASES.values():
         values = pa.nulls(3, data_type)
         assert paimon_buckets([values], 16).tolist() == _paimons(values, paimon_type, 16)

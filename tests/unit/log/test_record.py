@@ -175,7 +175,7 @@ def test_a_table_of_impossibly_many_buckets(storage, first, buckets):
         lambda header: header.update(by=[1, 2, 3, 4, 5, 6, 7]),
     ],
 )
-def test_wrong_fields(storage, first, change):
+def test_a_forged_record_with_wrong_fields_is_corrupt_data(storage, first, change):
     forge(storage, first, change)
     with pytest.raises(CorruptDataError, match="another program wrote it; restore this file"):
         opened(storage)

@@ -95,7 +95,7 @@ class TestTooLate:
             table.commit(both)
         assert table.commit(new).num_rows == 3
 
-    def test_cleaning_condemned_one(self, table):
+    def test_staged_rows_that_cleaning_marked_are_not_committed(self, table):
         staged = stage(table, 0, 60_000)
         key = segment_key(table.uuid, staged.segments[0].segment.uuid)
         table.log.commit(lambda *_: (MarkOrphans((key,)),))

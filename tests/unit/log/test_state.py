@@ -59,14 +59,14 @@ def appended():
     )
 
 
-def test_create():
+def test_a_create_record_makes_an_empty_table():
     state = folded((CREATE,))
     assert (state.version, state.name, state.num_buckets, state.schema_id) == (1, "a.t", 2, 1)
     assert state.ends == {0: 0, 1: 0}
     assert state.created_ms == state.time_ms == 1000
 
 
-def test_appends_are_dense():
+def test_appends_without_gaps_follow_each_other():
     state = appended()
     assert state.ends == {0: 7, 1: 2}
     assert [s.base_offset for s in state.buckets[0].segments] == [0, 3]
@@ -121,7 +121,7 @@ def test_a_replace_that_does_not_fit_the_segments(start, end):
         folded((Replace(0, start, end, (segment(0, start, end - start, 4, "c" * 32),)),), state=appended())
 
 
-def test_lake_pairs():
+def test_a_bounded_history_of_tiered_snapshots_is_kept():
     pairs = [(TieredSnapshot(i, {0: i % 8}, i),) for i in range(LAKE_HISTORY_MAX + 5)]
     state = folded((CREATE,), *pairs)
     assert state.lake.snapshot_id == LAKE_HISTORY_MAX + 4
@@ -130,7 +130,7 @@ def test_lake_pairs():
     assert state.lake_offset(1) == 0
 
 
-def test_the_rest():
+def test_records_change_properties_schemas_and_consumers():
     changed = TableSchema((Column(1, "id", pa.int64()), Column(2, "b", pa.string())))
     state = folded(
         (CREATE,),
@@ -160,7 +160,7 @@ def test_transactions_remember_their_offsets():
     assert folded((ForgetTransactions(("app", "other")),), state=state).transactions == {}
 
 
-def test_folding_is_pure():
+def test_folding_does_not_change_the_given_state():
     state = appended()
     before = state_to_json(state, Payload())
     folded((Trim({0: 7}),), (Drop(),), state=state)

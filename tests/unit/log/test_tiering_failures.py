@@ -120,7 +120,7 @@ def test_a_long_text_ends_with_its_first_line(memory):
     assert read_failures(memory, UUID)[0].text == f"STORAGE: {'é' * 1_000}"[:TEXT_CHARS_MAX]
 
 
-def test_what_is_over(table, clock):
+def test_a_failure_is_over_after_a_later_success(table, clock):
     state = table.state
     now_ms = table.storage.now_ms()
     failed, upkeep = failure(now_ms=now_ms), failure(now_ms=now_ms, work="maintenance")

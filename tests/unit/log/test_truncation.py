@@ -90,7 +90,7 @@ def test_a_lake_snapshot_counts_again_when_it_begins_at_the_truncation():
     assert folded(state, late).lake == new, "a pair that is recorded late changes nothing"
 
 
-def test_truncated_again():
+def test_a_second_truncation_replaces_the_first():
     state = truncated(filled())
     state = folded(state, act.TieredSnapshot(1, {0: 5, 1: 1}, starts={0: 5, 1: 1}))
     state = folded(state, act.Append((segment(5, 1, commit=7),)))

@@ -112,7 +112,7 @@ def test_what_an_earlier_run_computed_counts_for_nothing_once_its_batch_is_store
     assert pairs.rows() == []
 
 
-def test_what_is_refused(wh):
+def test_delta_joins_that_cannot_be_maintained_are_rejected(wh):
     left = wh.create_table("l", "j INT, a INT, v INT, d DOUBLE NOT NULL", primary_key=["j", "a"]).state
     right = wh.create_table("r", "j INT, b INT, v INT", primary_key=["j", "b"]).state
     big = wh.create_table("big", "j BIGINT, v INT", primary_key=["j"]).state

@@ -111,7 +111,7 @@ def test_keys_of_every_kind(wh):
     assert [texts.lookup_one(key)["v"] for key in keys] == [0, 1, 2, 3]
 
 
-def test_what_is_refused(table, wh):
+def test_keys_that_do_not_fit_are_rejected(table, wh):
     with pytest.raises(SchemaMismatchError, match=r"expected a value of \(id\)"):
         table.lookup_one((1, 2))
     with pytest.raises(SchemaMismatchError, match="no column 'nope'"):
@@ -141,7 +141,7 @@ class TestMatches:
         table.upsert([{"a": a, "b": b, "v": 10 * b} for a in ("x", "xy", "z" * 600) for b in (2, -1)])
         return table
 
-    def test_of_prefixes(self, pairs):
+    def test_a_batch_lookup_finds_rows_of_key_prefixes(self, pairs):
         found = BatchLookup(pairs.keyed).matches(pa.table({"a": ["xy", "nope", "z" * 600, "xy", "x"]}))
         assert found.places.tolist() == [0, 0, 2, 2, 3, 3, 4, 4]
         assert found.rows["a"].to_pylist() == ["xy", "xy", *["z" * 600] * 2, "xy", "xy", "x", "x"]
@@ -153,7 +153,7 @@ class TestMatches:
         assert found.places.tolist() == [0]
         assert found.rows["v"].to_pylist() == [1]
 
-    def test_of_whole_keys(self, pairs):
+    def test_a_batch_lookup_finds_rows_of_whole_keys(self, pairs):
         keys = pa.table({"b": pa.array([2, 7, -1], pa.int32()), "a": ["x", "x", "xy"]})
         found = BatchLookup(pairs.keyed).matches(keys, columns=["v"])
         assert found.places.tolist() == [0, 2]
@@ -164,7 +164,7 @@ class TestMatches:
         assert found.places.tolist() == [0, 0]
         assert found.rows.num_columns == 0
 
-    def test_of_nothing(self, pairs):
+    def test_a_batch_lookup_of_no_keys_finds_nothing(self, pairs):
         found = BatchLookup(pairs.keyed).matches(pairs.schema.empty_table().select(["a"]))
         assert len(found.places) == found.rows.num_rows == 0
         assert found.rows.schema.names == ["a", "b", "v"]

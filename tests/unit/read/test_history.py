@@ -61,7 +61,7 @@ def test_rows_of_files_and_their_merging(table):
     assert rows[-1]["bytes_added"] == 0
 
 
-def test_changes_by_key(wh):
+def test_deletions_by_key_are_upserts_in_the_history(wh):
     table = wh.create_table("k", "id BIGINT, v STRING", primary_key=["id"], buckets=1)
     table.upsert([{"id": 1, "v": "a"}])
     table.delete([{"id": 1}])

@@ -108,7 +108,7 @@ def test_reads_columns_as_spark_writes_them(text):
     ("literal", "comment"),
     [("'it''s'", "it's"), (r"'it\'s'", "it's"), (r"'a\nb'", "a\nb"), ("''", ""), (r"'a\\'", "a\\")],
 )
-def test_comments_are_unescaped(literal, comment):
+def test_comments_in_ddl_are_unescaped(literal, comment):
     assert ddl.parse_columns(f"a int COMMENT {literal}")[0].comment == comment
 
 

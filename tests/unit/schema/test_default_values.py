@@ -70,7 +70,7 @@ def parsed(text, kind, time_zone=None):
         *(("null", kind, None) for kind in ALL_TYPES),
     ],
 )
-def test_literals(text, kind, value):
+def test_literals_are_values_of_their_type(text, kind, value):
     assert parsed(text, kind) == value
 
 

@@ -177,7 +177,7 @@ class TestChanges:
         assert table.refresh().version == before
 
     @pytest.mark.parametrize("lake", [LAKE, PAIMON], ids=["iceberg", "paimon"])
-    def test_a_lake_follows(self, wh, own_cache, lake):
+    def test_changed_defaults_reach_the_lake(self, wh, own_cache, lake):
         table = wh.create_table("sales.a", "id int, a string default 'x'", properties=lake)
         table.append([{"id": 1}])
         tier(table)
@@ -235,7 +235,7 @@ class TestWritersThatLookedEarlier:
         table.refresh()
         assert rows_of(table) == [(1, "x", None)]
 
-    def test_upserts(self, keyed, other_process):
+    def test_a_writer_with_older_defaults_upserts_the_new_ones(self, keyed, other_process):
         table = keyed()
         writer = other_process().table("sales.keyed")
         table.alter(defaults={"a": "y", "n": None, "z": 3})
@@ -357,7 +357,7 @@ def test_records_without_defaults_are_what_they_were():
     assert TableSchema.from_json(schema.to_json()) == schema
 
 
-def test_inspection_shows_them(table):
+def test_system_tables_show_the_defaults(table):
     table.set_default("n", 3)
     shown = [row["columns"] for row in table.inspect.schemas().to_pylist()]
     assert shown[-1] == "id BIGINT NOT NULL, country STRING DEFAULT 'CH', n INT DEFAULT 3"
@@ -405,7 +405,7 @@ def test_records_hold_its_name():
         ("c ARRAY<DATE> DEFAULT current_date()", "only columns of plain types"),
     ],
 )
-def test_others_are_refused(column, says):
+def test_other_functions_as_defaults_are_rejected(column, says):
     with pytest.raises(SchemaMismatchError, match=says):
         TableSchema.of(column)
 

@@ -43,7 +43,7 @@ WIDER = {
 
 
 @pytest.mark.parametrize(("before", "after"), [*itertools.permutations(WIDER, 2)])
-def test_types(before, after):
+def test_exactly_the_widenings_of_a_type_are_allowed(before, after):
     assert is_widening(parse_type(before), parse_type(after)) == (after in WIDER[before])
     assert not is_widening(parse_type(before), parse_type(before))
 

@@ -19,7 +19,7 @@ PAIMON = {"table.datalake.format": "paimon"}
 
 
 @pytest.mark.parametrize("key", ["id", "day", "at", "name", "small"])
-def test_bucket_keys(key):
+def test_bucket_keys_that_paimon_can_hash_are_accepted(key):
     properties = parse_properties({**PAIMON, "bucket.key": key}, SCHEMA)
     assert (properties.datalake_format, properties.bucket_key) == ("paimon", (key,))
 
@@ -53,7 +53,7 @@ def test_a_bucket_key_that_is_a_partition_column():
 
 
 @pytest.mark.parametrize("key", ["id", "day,name", "large", "ok,at"])
-def test_primary_keys(key):
+def test_primary_keys_that_paimon_can_hold_are_accepted(key):
     assert parse_properties({**PAIMON, "primary.key": key}, SCHEMA).primary_key == tuple(key.split(","))
 
 

@@ -95,7 +95,7 @@ class TestTexts:
 
 class TestValues:
     @given(st.lists(st.none() | st.datetimes(dt.datetime(2, 1, 1), dt.datetime(9998, 12, 31)), max_size=8))
-    def test_of_times(self, moments):
+    def test_partition_values_of_times_equal_icebergs(self, moments):
         micros = [None if m is None else (m - EPOCH) // dt.timedelta(microseconds=1) for m in moments]
         for name, theirs in TIMES.items():
             of_one = theirs.transform(types.TimestampType())
@@ -105,7 +105,7 @@ class TestValues:
                 assert found.to_pylist() == [None if m is None else of_one(m) for m in micros]
 
     @given(st.lists(st.none() | st.dates(dt.date(2, 1, 1), dt.date(9998, 12, 31)), max_size=8))
-    def test_of_dates(self, days):
+    def test_partition_values_of_dates_equal_icebergs(self, days):
         numbers = [None if day is None else (day - EPOCH.date()).days for day in days]
         for name in ("years", "months", "days"):
             of_one = TIMES[name].transform(types.DateType())
@@ -113,18 +113,18 @@ class TestValues:
             assert found.to_pylist() == [None if n is None else of_one(n) for n in numbers]
 
     @given(st.lists(st.none() | st.integers(-(2**31) + 1000, 2**31 - 1), max_size=8), st.integers(1, 1000))
-    def test_of_integers(self, numbers, width):
+    def test_truncated_integers_equal_icebergs(self, numbers, width):
         of_one = ice.TruncateTransform(width).transform(types.IntegerType())
         expected = [None if n is None else of_one(n) for n in numbers]
         for kind in (pa.int32(), pa.int64()):
             assert PartitionField("n", "truncate", width).values(pa.array(numbers, kind)).to_pylist() == expected
 
-    def test_of_small_integers(self):
+    def test_truncated_small_integers_do_not_overflow(self):
         found = PartitionField("n", "truncate", 200).values(pa.array([-5, 127, None], pa.int8()))
         assert (found.type, found.to_pylist()) == (pa.int32(), [-200, 0, None])
 
     @given(st.lists(st.none() | st.text(max_size=6), max_size=8), st.integers(1, 4))
-    def test_of_text(self, texts, width):
+    def test_truncated_texts_equal_icebergs(self, texts, width):
         expected = [None if text is None else text[:width] for text in texts]
         field = PartitionField("s", "truncate", width)
         assert field.values(pa.array(texts, pa.string())).to_pylist() == expected
@@ -252,7 +252,7 @@ def test_a_segment_expires_with_all_its_partitions():
     assert not rule.all_expired([], now)
 
 
-def test_defaults_and_spelling():
+def test_properties_of_partition_expiry_have_defaults():
     found = parse_auto_partition(ON, EXPIRING_SCHEMA, ["day"], lake_enabled=True)
     assert found == AutoPartition("day", 0, "DAY", 7, "UTC")
     texts = {

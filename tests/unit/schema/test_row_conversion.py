@@ -107,7 +107,7 @@ def test_every_form_of_rows_gives_the_same_table(form):
     result.validate(full=True)
 
 
-def test_pandas_frames():
+def test_frames_of_pandas_are_converted():
     frame = pd.DataFrame(
         {
             "id": [1, 2, 3],

@@ -68,7 +68,7 @@ def test_each_token_has_its_right(tmp_path):
     assert Access().client_of(None) is ANONYMOUS
 
 
-def test_rights_by_table(tmp_path):
+def test_clients_have_the_rights_of_their_lines(tmp_path):
     (tmp_path / "rights.toml").write_text(RIGHTS)
     access = parse_access(str(tmp_path / "rights.toml"), SimClock())
     shop, board = access.client_of(f"Bearer {SHOP}"), access.client_of(f"Bearer {BOARD}")
@@ -101,7 +101,7 @@ def test_the_file_of_the_guide(tmp_path):
     assert access.issuer.name_claim == "email"
 
 
-def test_patterns():
+def test_patterns_cover_the_tables_that_they_name():
     assert parse_pattern("Sales.Orders").covers(path("sales.orders"))
     assert parse_pattern("events").covers(path("default.events"))
     for wrong in ("", "sales.", ".orders", "sales.or*", "a.b.c", "sales.orders$lake", "**", "*.orders"):

@@ -129,7 +129,7 @@ def fail(table, error, ago_ms=0, work="tiering"):
 
 
 @pytest.mark.long
-def test_rounds_that_fail(warehouse, page):
+def test_the_page_shows_failing_rounds(warehouse, page):
     orders = warehouse.table("sales.orders")
     orders.alter_properties({"table.datalake.freshness": "0s"})
     fail(orders, RuntimeError("a row is 4711"), ago_ms=2 * 3_600_000, work="maintenance")

@@ -127,7 +127,7 @@ def test_events_go_to_a_file(tmp_path, table):
     assert [line["run"]["runId"] for line in lines] == ["0", "1"]
 
 
-def test_events_are_posted(table):
+def test_openlineage_events_are_posted_as_json(table):
     taken = []
 
     class Takes(BaseHTTPRequestHandler):
@@ -169,7 +169,7 @@ def test_targets_that_take_no_events(target, text):
         ("/data/wh", "file", "/data/wh/sales.orders"),
     ],
 )
-def test_a_table(url, namespace, name):
+def test_a_dataset_is_named_by_its_store(url, namespace, name):
     assert dataset_name(url, "sales.orders") == (namespace, name)
 
 

@@ -64,7 +64,7 @@ def test_an_emulator_has_an_authority_of_its_own(authority, url):
         "abfss://box@account.dfs.core.windows.net/a/../b",
     ],
 )
-def test_bad_urls(url):
+def test_bad_azure_urls_are_rejected(url):
     with pytest.raises(InvalidOptionError):
         AzureAddress.parse(url, {})
 
@@ -79,7 +79,7 @@ def test_bad_urls(url):
         ({"adls.request-timeout": "0"}, "expected a number of seconds"),
     ],
 )
-def test_bad_settings(settings, message):
+def test_bad_azure_settings_are_rejected_without_their_value(settings, message):
     with pytest.raises(InvalidOptionError, match=message) as caught:
         AzureAddress.parse(URL, settings)
     assert "secret-4711" not in str(caught.value)
@@ -107,7 +107,7 @@ def test_settings_of_others_and_of_pyiceberg_are_left_alone():
         (OSError("broken"), FailureKind.TRANSIENT),
     ],
 )
-def test_what_failures_mean(error, kind):
+def test_azure_failures_are_classified(error, kind):
     assert blobs().judge(error).kind is kind
 
 
@@ -147,7 +147,7 @@ def test_a_backslash_is_refused():
         (KEY, dict),
     ],
 )
-def test_credentials(given, kind):
+def test_azure_credentials_are_chosen_by_settings(given, kind):
     """Azure's own credentials get a new token before the old one expires."""
     found = storage._credential(AzureAddress.parse(URL, given)[0])
     assert type(found) is kind

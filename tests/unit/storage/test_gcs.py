@@ -47,7 +47,7 @@ def test_a_url_tells_bucket_and_prefix():
 
 
 @pytest.mark.parametrize("url", ["gs://b", "gs://user@bucket/p", "gs://Bucket/p", "gs://bucket/a//b", "gs://bucket/.."])
-def test_bad_urls(url):
+def test_bad_gcs_urls_are_rejected_without_their_user(url):
     with pytest.raises(InvalidOptionError) as caught:
         GcsAddress.parse(url, {})
     assert "user@" not in str(caught.value)
@@ -63,7 +63,7 @@ def test_bad_urls(url):
         ({"gcs.service.host": "storage.example.com"}, "expected a URL"),
     ],
 )
-def test_bad_settings(settings, message):
+def test_bad_gcs_settings_are_rejected_without_their_value(settings, message):
     with pytest.raises(InvalidOptionError, match=message) as caught:
         GcsAddress.parse(URL, settings)
     assert TOKEN not in str(caught.value)
@@ -88,7 +88,7 @@ def test_bad_settings(settings, message):
         (DefaultCredentialsError("none"), FailureKind.FINAL),
     ],
 )
-def test_what_failures_mean(error, kind):
+def test_gcs_failures_are_classified(error, kind):
     assert blobs().judge(error).kind is kind
 
 
@@ -113,7 +113,7 @@ def test_the_text_form_shows_no_secret():
     assert TOKEN not in repr(GcsAddress.parse(URL, {"gcs.oauth2.token": TOKEN})[0])
 
 
-def test_credentials_are_renewed(monkeypatch):
+def test_gcs_credentials_are_renewed_before_requests(monkeypatch):
     """A session asks the credentials before each request, and these get a new token where the old one expires."""
     asked = []
 

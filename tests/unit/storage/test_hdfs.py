@@ -290,7 +290,7 @@ def test_a_right_that_is_missing(hdfs, store):
     assert "\n" not in str(told.value)
 
 
-def test_kerberos_is_told(hdfs, store):
+def test_kerberos_is_rejected_with_a_remedy(hdfs, store):
     hdfs.plan = always(Fault.KERBEROS)
     with pytest.raises(StorageRefusedError, match="asks for Kerberos, which is not supported: get a delegation token"):
         store.read("a/1")
@@ -379,7 +379,7 @@ def test_a_url_tells_the_namenode_and_a_setting_where_it_answers(url, given, nam
 @pytest.mark.parametrize(
     "url", ["hdfs:///path", "hdfs:/path", "hdfs://user@host/p", "hdfs://host/a//b", "hdfs://host/../b", "hdfs://h/a:b"]
 )
-def test_bad_urls(url):
+def test_bad_hdfs_urls_are_rejected_without_their_user(url):
     with pytest.raises(InvalidOptionError) as told:
         HdfsAddress.parse(url, {})
     assert "user@" not in str(told.value)
@@ -398,7 +398,7 @@ def test_bad_urls(url):
         ({"hdfs.delegation-token-file": "/t", "hdfs.delegation-token": TOKEN}, "exclude each other"),
     ],
 )
-def test_bad_settings(given, message):
+def test_bad_hdfs_settings_are_rejected_without_their_value(given, message):
     with pytest.raises(InvalidOptionError, match=message) as told:
         HdfsAddress.parse(URL, given)
     assert TOKEN not in str(told.value)

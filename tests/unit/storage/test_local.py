@@ -110,7 +110,7 @@ class TestDurability:
 
 
 class TestTemporaryFiles:
-    def test_none_is_left(self, store, root):
+    def test_failed_writes_leave_no_temporary_file(self, store, root):
         store.put_if_absent("a", b"1")
         for ask in (lambda: store.put_if_absent("a", b"2"), lambda: enter(store, "a")):
             with pytest.raises(ObjectExistsError):

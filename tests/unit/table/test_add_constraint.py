@@ -48,7 +48,7 @@ class TestWrites:
         table.append([{"id": 3, "amount": 1}, {"id": 4, "amount": 1}])
         assert rows_of(table).keys() == {1, 2, 3, 4}
 
-    def test_overwriting_and_replacing(self, wh):
+    def test_overwrites_must_satisfy_the_constraints(self, wh):
         table = made(wh)
         table.append([{"id": 1, "amount": 1}])
         for where in (None, [("id", "=", 1)]):

@@ -142,7 +142,7 @@ class TestComments:
         table.alter(comments={"id": None}, unset_properties=["comment"])
         assert (table.refresh().schema.columns[0].comment, table.properties.comment) == (None, None)
 
-    def test_what_cannot_be(self, table):
+    def test_bad_comments_of_columns_are_rejected(self, table):
         with pytest.raises(SchemaMismatchError, match="no column 'nope'"):
             table.alter(comments={"nope": "x"})
         with pytest.raises(SchemaMismatchError, match="Unicode"):

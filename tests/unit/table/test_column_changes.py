@@ -245,7 +245,7 @@ class TestWriters:
             writer.append(pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()))
         assert table.to_arrow().num_rows == 0
 
-    def test_by_key(self, keyed, other_process):
+    def test_a_keyed_writer_follows_renamed_and_widened_columns(self, keyed, other_process):
         table = keyed()
         writer = other_process().table("sales.keyed")
         table.upsert([{"id": 1, "a": "x", "n": 1}])

@@ -147,7 +147,7 @@ def test_what_cannot_be_dropped_changes_nothing(wh, table):
         table.drop_partition({"day": MON})
 
 
-def test_an_empty_table(table):
+def test_a_drop_from_an_empty_table_does_nothing(table):
     assert table.drop_partition({"day": MON}) == partition_life.DropPartitionReport(0)
     assert not table.open_lake().exists()
 

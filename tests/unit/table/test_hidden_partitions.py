@@ -63,7 +63,7 @@ class TestCreation:
             (["days(ts)"], {"table.auto-partition.enabled": "true"}, "has no partition columns"),
         ],
     )
-    def test_what_cannot_be(self, wh, fields, given, says):
+    def test_partition_fields_that_cannot_be_are_rejected(self, wh, fields, given, says):
         ddl = DDL.replace("id BIGINT", "id BIGINT NOT NULL")
         with pytest.raises(InvalidOptionError, match=says):
             wh.create_table("d.bad", ddl, partition_by=fields, properties=given)

@@ -64,7 +64,7 @@ def test_keys_are_where_paimon_looks_for_them(table):
     assert set(found["n"].to_pylist()) == {3}
 
 
-def test_lookups(table):
+def test_keys_are_found_in_paimon_buckets(table):
     table.upsert(rows_of(range(60), 1))
     tier(table)
     table.upsert(rows_of(range(10), 2))

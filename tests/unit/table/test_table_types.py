@@ -76,7 +76,7 @@ def read_and_compare(table, expected: pa.Table) -> None:
     assert table.to_arrow(columns=some).equals(expected.select(some))
 
 
-def test_ranges_of_offsets(table):
+def test_rows_between_any_offsets_come_back(table):
     expected = pa.concat_tables([sample(INLINE_ROWS, 1), sample(OBJECT_ROWS, 2)])
     table.append(expected.slice(0, INLINE_ROWS))
     table.append(expected.slice(INLINE_ROWS))
@@ -147,7 +147,7 @@ def test_what_iceberg_cannot_bucket_is_no_key(wh, kind):
         wh.create_table("t", ALL_TYPES_DDL, buckets=3, properties={"bucket.key": key_of(kind)})
 
 
-def test_extremes(wh):
+def test_the_extremes_of_each_type_come_back(wh):
     """The ends of each type, which Python's own dates cannot hold."""
     table = wh.create_table(
         "t",

@@ -90,7 +90,7 @@ def test_texts_that_spark_pads_are_left_to_it(wh):
     assert not may_be_local(state, ["l"])
 
 
-def test_rows_before_changes(keyed):
+def test_rows_before_changes_are_looked_up(keyed):
     keyed.upsert([row(1, 1), row(2, 2), row(3, 3)])
     ends, before = keyed.refresh().ends, sorted_tuples(keyed.to_arrow())
     keyed.delete([1])
@@ -168,7 +168,7 @@ def step_of(table, ends):
     return RefreshStep(2, Lineage((old,)), Lineage((new,))), {"db.s": state}
 
 
-def test_most_rows_changed(wh, keyed, monkeypatch):
+def test_a_step_that_changes_most_rows_is_detected(wh, keyed, monkeypatch):
     monkeypatch.setattr(module, "MOSTLY_CHANGED_ROWS_MIN", 5)
     log = wh.create_table("db.s", "a INT", properties=HOT)
     log.append([{"a": n} for n in range(100)])

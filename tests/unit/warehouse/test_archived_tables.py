@@ -115,7 +115,7 @@ class TestVerify:
         verify_log(table, table.refresh(), result, lambda _: None)
         return result
 
-    def test_all_is_well(self, table):
+    def test_verify_accepts_a_table_with_an_archive(self, table):
         result = self.verified(table)
         assert result.problems == []
         assert result.segments >= 3

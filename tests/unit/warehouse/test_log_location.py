@@ -93,7 +93,7 @@ def test_the_log_lies_there_and_the_lake_and_the_name_here(wh, table, fast, tmp_
     assert again.properties.log_location == str(fast)
 
 
-def test_primary_keys(keyed, fast, tmp_path):
+def test_a_keyed_table_has_its_log_elsewhere(keyed, fast, tmp_path):
     write(keyed, *range(8))
     tier(keyed)
     keyed.delete([{"id": 0}])
@@ -182,7 +182,7 @@ class TestPlaces:
         monkeypatch.setattr(log_locations, "storage_for", lambda *_: hot)
         self.refused(wh, "gs://fast/logs", "ignores If-None-Match", StorageError)
 
-    def test_it_stays(self, table):
+    def test_the_location_of_a_log_is_fixed(self, table):
         with pytest.raises(InvalidOptionError, match=r"table\.log\.location is fixed .* create a new table and copy"):
             table.alter_properties({"table.log.location": "/elsewhere"})
         with pytest.raises(InvalidOptionError, match=r"table\.log\.location is fixed"):
@@ -358,7 +358,7 @@ def test_the_doctor_looks_at_the_other_store(table, fast, wh):
     assert (f"put-if-absent of {fast}", "ok") in found
 
 
-def test_it_is_described(table, fast):
+def test_a_description_has_the_location_of_the_log(table, fast):
     assert build_description(table)["log"] == f"{fast}/tables/{table.uuid}"
     assert log_url(table) == build_description(table)["log"]
 

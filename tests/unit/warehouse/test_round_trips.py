@@ -314,7 +314,7 @@ class TestDepth:
             look(0)
         assert (cost.requests, cost.depth) == (4, 3)
 
-    def test_a_thread(self, remote, look):
+    def test_work_in_a_thread_adds_no_depth(self, remote, look):
         with remote.measured() as cost:
             look(0)
             thread = threading.Thread(target=look, args=(0,))

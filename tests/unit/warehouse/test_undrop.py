@@ -99,7 +99,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("name", "match"), [("sales.order", "did you mean sales.orders"), ("x.y", "dropped tables there: sales.orders")]
     )
-    def test_no_such_table(self, wh, table, name, match):
+    def test_an_undrop_of_an_unknown_table_is_rejected(self, wh, table, name, match):
         wh.drop_table(NAME)
         with pytest.raises(TableNotFoundError, match=match):
             wh.undrop_table(name)
@@ -213,7 +213,7 @@ def test_a_failure_at_every_write(wh, table, lost):
     assert failed or lost == "answer"
 
 
-def test_the_records(wh, table):
+def test_an_undropped_table_has_an_undrop_record(wh, table):
     wh.drop_table(NAME)
     wh.undrop_table(NAME, to="sales.again")
     pointer = names.resolve(wh.storage, TablePath("sales", "again"))

@@ -117,7 +117,7 @@ class TestOpening:
 
 
 class TestDatabases:
-    def test_create_and_list(self, wh):
+    def test_databases_are_created_once_and_listed(self, wh):
         wh.create_database("Sales")
         wh.create_database("sales")
         wh.create_database("air")
@@ -149,7 +149,7 @@ class TestDatabases:
 
 class TestNames:
     @pytest.mark.parametrize("spelling", ["Sales.Orders", "SALES.ORDERS", "sales.orders"])
-    def test_names_ignore_case(self, wh, spelling):
+    def test_names_of_tables_ignore_case(self, wh, spelling):
         table = wh.create_table(spelling, ORDERS)
         assert table.name == "sales.orders"
         assert table.path == TablePath("sales", "orders")
@@ -161,7 +161,7 @@ class TestNames:
         assert wh.create_table("orders", ORDERS).name == "default.orders"
         assert wh.table("default.orders").uuid == wh.table("orders").uuid
 
-    def test_the_longest_name(self, wh):
+    def test_names_may_have_128_characters(self, wh):
         name = "x" * 128
         assert wh.create_table(f"{name}.{name}", ORDERS).name == f"{name}.{name}"
         assert wh.tables() == [f"{name}.{name}"]
@@ -281,7 +281,7 @@ class TestCreating:
 
 
 class TestDropping:
-    def test_drop(self, wh, other_process):
+    def test_a_dropped_table_is_gone_for_every_process(self, wh, other_process):
         wh.create_table("sales.orders", ORDERS)
         assert wh.drop_table("sales.orders") is True
         for each in (wh, other_process()):

@@ -126,7 +126,7 @@ class TestPrepared:
         assert table.refresh().version == version
         assert intents.read == []
 
-    def test_partial_updates(self, table):
+    def test_prepared_partial_updates_read_no_rows_again(self, table):
         table.upsert([row(1, "a", 1)])
         write = IntentWrite(columns=("n",))
         intents = Intents(table, *upserts(row(1, None, 5), row(2, None, 6)))
@@ -213,7 +213,7 @@ class TestMoved:
         assert intents.read == []
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
-    def test_columns_added_meanwhile(self, sums):
+    def test_columns_added_meanwhile_make_prepared_changes_stale(self, sums):
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         sums.add_columns("note STRING")

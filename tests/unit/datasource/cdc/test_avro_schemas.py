@@ -52,7 +52,7 @@ BASIC = "Basic YW5uOnBhOnNz"
 @pytest.mark.parametrize(
     ("auth", "header"), [(("ann", "pa:ss"), BASIC), (["ann", "pa:ss"], BASIC), ("t0k", "Bearer t0k")]
 )
-def test_credentials(server, clock, auth, header):
+def test_credentials_are_sent_to_the_schema_registry(server, clock, auth, header):
     server.wanted = header
     number = server.register(SCHEMA)
     registry = SchemaRegistry.of(server.url, auth, sim_world(0, clock))

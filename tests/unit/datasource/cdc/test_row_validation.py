@@ -51,7 +51,7 @@ def event(*changes, reason=None):
     return {"changes": list(changes), "reason": reason, "event": "e"}
 
 
-def test_each_rule(rules):
+def test_each_violated_rule_is_a_reason(rules):
     found = reasons(
         rules,
         event(change()),

@@ -296,7 +296,7 @@ def test_rows_that_were_deleted_before_they_are_read_are_named(wh, table):
     assert sum(end - first for starts, ends in runs for first, end in zip(starts, ends, strict=True)) == 3
 
 
-def test_another_history(wh, table):
+def test_a_position_of_another_history_is_rejected(wh, table):
     query = Query(wh, "db.t")
     query.follow(query.begin())
     position = {**query.reached(), "history": [2, "0" * 32]}

@@ -349,7 +349,7 @@ def test_the_lake_alone_is_counted(table):
     assert scans.aggregate(scans.load("sales.t"), ("count_star", None), ("count", "n"), **ends) == [3, 3]
 
 
-def test_aggregates_of_nothing(tmp_path):
+def test_aggregates_of_an_empty_table_are_zero_and_null(tmp_path):
     path = str(tmp_path / "w")
     Warehouse(path).create_table("sales.t", SCHEMA)
     scans = Scans(Connection.of(path, {}))

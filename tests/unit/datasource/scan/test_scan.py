@@ -119,7 +119,7 @@ def test_rows_without_columns_are_counted(orders, scans):
     assert sum(t.num_rows for group in planned.hot() for t in group) == 250
 
 
-def test_groups_by_bucket(orders, scans):
+def test_hot_groups_of_a_keyed_scan_hold_one_bucket(orders, scans):
     planned = scans.plan(scans.load("sales.orders"), ["id"])
     assert planned["keyed"]
     for group, tables in zip(planned["hot"], planned.hot(), strict=True):
@@ -219,7 +219,7 @@ def test_a_table_dropped_meanwhile(orders, wh, scans, other_process):
         other_process.plan(loaded)
 
 
-def test_versions_are_commits(orders, scans):
+def test_a_version_is_the_number_of_a_commit(orders, scans):
     (version,) = [c for c in orders.inspect.commits().to_pylist() if c["rows_added"] == 200]
     orders.append(some_rows(250, 260))
     assert ids(scans.plan(scans.load("sales.orders", version=str(version["commit"])))) == list(range(200))
@@ -491,7 +491,7 @@ def test_hidden_columns_of_every_row(orders, scans):
     assert all((r["_commit_timestamp"] is None) == (r["id"] < 200) for r in rows)
 
 
-def test_only_hidden_columns(orders, scans):
+def test_a_scan_of_hidden_columns_alone_has_all_rows(orders, scans):
     rows = scans.rows("sales.orders", ["_bucket"])
     assert len(rows) == 250
 
@@ -523,7 +523,7 @@ def test_a_branch_reads_no_lake_snapshot_of_its_table(plain, scans):
 # -- changelog, views, options ----------------------------------------------------------------------------------------
 
 
-def test_the_changelog(orders, scans):
+def test_a_changelog_scan_has_every_change(orders, scans):
     loaded = scans.load("sales.orders$changelog")
     rows = scans.plan(loaded).rows()
     assert loaded["kind"] == "changelog"
@@ -546,7 +546,7 @@ def test_a_changelog_is_filtered_by_the_kind_of_change(catalog, scans):
 @pytest.mark.parametrize(
     "suffix", ["buckets", "segments", "commits", "schemas", "options", "tiering", "lake$snapshots"]
 )
-def test_views(orders, scans, suffix):
+def test_system_views_are_scanned_without_time_travel(orders, scans, suffix):
     loaded = scans.load(f"sales.orders${suffix}")
     assert loaded["kind"] == "view"
     assert scans.plan(loaded).rows()
@@ -554,7 +554,7 @@ def test_views(orders, scans, suffix):
         scans.load(f"sales.orders${suffix}", version="1")
 
 
-def test_ranges(orders, scans):
+def test_a_scan_between_offsets_has_exactly_their_rows(orders, scans):
     ends = orders.state.ends
     options = {"startingOffsets": '{"0": 3, "1": -1, "2": -1, "3": -1}', "endingOffsets": '{"0": 7}'}
     rows = scans.rows("sales.orders", ["id", "_bucket", "_log_offset"], options=options)
@@ -579,7 +579,7 @@ def test_options_that_cannot_be(orders, scans, name, options, says):
         scans.plan(scans.load(name), options=options)
 
 
-def test_unknown_names(orders, scans):
+def test_unknown_names_and_suffixes_are_rejected(orders, scans):
     with pytest.raises(TableNotFoundError):
         scans.load("sales.nothing")
     with pytest.raises(InvalidNameError, match=r"\$changelog"):

@@ -301,7 +301,7 @@ def _step(query, reader, *, unfinished):
 # -- the option --------------------------------------------------------------------------------------------------------
 
 
-def test_the_option():
+def test_the_option_schema_evolution_mode_is_parsed():
     assert not parse_stream_read_options({}).adds_new_columns
     assert not parse_stream_read_options({"schemaevolutionmode": "none"}).adds_new_columns
     assert parse_stream_read_options({"SchemaEvolutionMode": "ADDNEWCOLUMNS"}).adds_new_columns

@@ -70,7 +70,7 @@ def test_a_stream_adds_them_too(connection, table):
     assert len(table.refresh().schemas) == 2
 
 
-def test_by_key(connection, keyed):
+def test_merged_columns_are_upserted_by_key(connection, keyed):
     write(connection, "d.k", "id INT NOT NULL, op STRING, n INT", [{"id": 1, "op": "c", "n": 5}], rowkindcolumn="OP")
     write(connection, "d.k", "id INT NOT NULL, note STRING", [{"id": 1, "note": "x"}], partialupdate="true")
     assert keyed.refresh().schema.names == ("id", "name", "n", "note")

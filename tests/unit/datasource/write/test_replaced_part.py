@@ -69,7 +69,7 @@ def test_the_partitions_that_any_task_saw(wh, table):
     assert ids(table) == [2, 5, 7, 10, 12]
 
 
-def test_a_condition(wh, table):
+def test_rows_of_a_condition_are_replaced(wh, table):
     part = parse_overwrite_filter(connection(wh), NAME, json.dumps({"filters": [DAY_1]}))
     write(wh, part, (7,), ())
     assert ids(table) == [0, 2, 3, 5, 7]

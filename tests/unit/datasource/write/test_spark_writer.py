@@ -108,7 +108,7 @@ def committed(url, batches):
     return len(read_record(table.storage, table.uuid, table.state.version)[0].attempts)
 
 
-def test_appends(warehouse_path):
+def test_one_record_holds_the_appends_of_several_sinks(warehouse_path):
     table = Warehouse(warehouse_path).create_table(SHARED_NAME, "id BIGINT NOT NULL, n INT")
     assert committed(warehouse_path, [[{"id": i, "n": i}] for i in range(3)]) == 3
     assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 1, 2]

@@ -142,7 +142,7 @@ def test_several_chunks_of_one_task(wh, table, sizes, monkeypatch):
     assert found(table) == {key: 2 if 20 <= key < 40 else 1 for key in range(60)}
 
 
-def test_overwriting(wh, table, on_host):
+def test_staged_overwrites_replace_concurrent_upserts(wh, table, on_host):
     table.upsert([{"id": key, "n": 5} for key in range(30)])
     task = writer(wh, overwrite=True)
     folder = on_host("task")
@@ -155,7 +155,7 @@ def test_overwriting(wh, table, on_host):
     assert found(table) == dict.fromkeys(range(10), 1)
 
 
-def test_kinds_of_rows(wh, table):
+def test_row_kinds_choose_between_upsert_and_delete(wh, table):
     table.upsert([{"id": key, "n": 1} for key in range(5)])
     frame = StructType([*FRAME.fields, StructField("op", StringType())])
     task = writer(wh, frame=frame, rowkindcolumn="op")

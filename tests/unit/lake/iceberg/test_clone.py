@@ -34,12 +34,12 @@ def strays_of(warehouse, *, with_files):
     return find_out_of_place_location(warehouse.table("sales.orders").open_lake().place, with_files=with_files)
 
 
-def test_all_at_home(warehouse, lake):
+def test_a_lake_inside_its_folder_has_no_stray_file(warehouse, lake):
     assert strays_of(warehouse, with_files=True) is None
 
 
 @pytest.mark.parametrize("place", ["elsewhere", "wh/lake/sales/orders_of_others"])
-def test_a_file_elsewhere(warehouse, lake, tmp_path, place):
+def test_a_data_file_outside_the_lake_folder_is_found(warehouse, lake, tmp_path, place):
     (tmp_path / place).mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"id": [2]}), tmp_path / place / "a.parquet")
     lake.add_files([f"{tmp_path}/{place}/a.parquet"])
@@ -73,6 +73,6 @@ def test_a_clone_until_its_files_are_its_own(warehouse, tmp_path):
     assert find_out_of_place_location(table.open_lake().place, with_files=True) is None
 
 
-def test_no_lake_yet(warehouse):
+def test_a_table_without_a_lake_has_no_stray_file(warehouse):
     warehouse.create_table("sales.new", "id BIGINT")
     assert find_out_of_place_location(warehouse.table("sales.new").open_lake().place, with_files=True) is None

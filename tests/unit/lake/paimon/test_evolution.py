@@ -96,7 +96,7 @@ class TestReading:
             ("int", "bigint", -(2**31)), ("float", "double", -1.5), ("decimal(9,2)", "decimal(20,2)", None),
         ],
     )  # fmt: skip
-    def test_every_wider_type(self, wh, before, after, low):
+    def test_files_of_narrower_types_are_read_as_wider_ones(self, wh, before, after, low):
         table = wh.create_table("sales.t", f"id int, v {before}", properties=PAIMON)
         table.append([{"id": 1, "v": low}, {"id": 2, "v": 3}])
         tier(table)

@@ -140,7 +140,7 @@ def test_old_and_new_rows_in_one_snapshot(table):
     require_verified(table)
 
 
-def test_behind_a_truncation(table):
+def test_deletions_before_a_truncation_do_not_reach_the_lake(table):
     table.append(rows(*range(6)))
     tier(table)
     delete(table, 1)

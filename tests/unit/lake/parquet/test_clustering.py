@@ -30,7 +30,7 @@ VALUES = {
 }
 
 
-def test_texts():
+def test_sort_orders_are_parsed_and_printed_alike():
     order = parse_sort_order("A, ZOrder(`b, c`, `zorder(a)`)", SCHEMA)
     assert order == SortOrder((("a",), ("b, c", "zorder(a)")))
     assert parse_sort_order(str(order), SCHEMA) == order
@@ -97,7 +97,7 @@ def test_lanes_have_about_as_many_rows_whatever_the_values():
 
 
 @pytest.mark.parametrize("values", [[], [None, None], [float("nan"), 1.0, None]])
-def test_samples_without_values(values):
+def test_z_orders_need_no_values_in_the_sample(values):
     rows = pa.table({"x": pa.array(values, pa.float64())})
     ranks = ZOrderRanks(SortOrder((("x",),)), rows)
     assert len(ranks.of(rows)) == len(values)

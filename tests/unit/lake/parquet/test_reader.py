@@ -121,7 +121,7 @@ def test_a_column_that_the_file_lacks_is_null():
     assert groups_of(table, And((IsNull("late"), Compare("=", "v", 2))), wanted) == [1]
 
 
-def test_nulls_and_nan():
+def test_row_groups_of_nulls_and_nan_are_pruned_rightly():
     nan = float("nan")
     table = pa.table({"v": pa.array([None] * GROUP_ROWS + [1.0, nan] * 5 + [nan] * GROUP_ROWS + [2.0, None] * 5)})
     assert groups_of(table, IsNull("v")) == [0, 3]

@@ -195,7 +195,7 @@ def test_as_many_are_found_as_are_wanted(seed):
     assert left.num_left == len(wanted) - found.total()
 
 
-def test_nothing_is_wanted():
+def test_an_empty_multiset_matches_no_row():
     left = RowMultiset(pa.table({"a": pa.array([], pa.int64())}))
     assert left.num_left == 0
     assert not left.take_matches(pa.record_batch({"a": pa.array([1, None])})).any()

@@ -87,7 +87,7 @@ class TestThreads:
         assert _lake_rows(events) == sorted_rows(event_rows(30))
 
 
-def test_nothing_to_tier(events):
+def test_a_round_without_rows_creates_no_lake(events):
     report = _tier(events)
     assert (report.rows, report.files, report.snapshots) == (0, 0, ())
     assert not events.open_lake().exists()

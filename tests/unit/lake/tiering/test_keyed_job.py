@@ -381,7 +381,7 @@ def test_after_a_truncation_only_new_rows_are_there(items):
     assert items.lake_rows() == []
 
 
-def test_added_columns(items):
+def test_columns_added_to_a_keyed_table_reach_the_lake(items):
     items.add_column("note string")
     items.change([(1, "b", 1, "noted")])
     items.tier()

@@ -80,7 +80,7 @@ def test_a_lake_ahead_of_the_log():
         _next(_log([5, 5]), 11, 10)
 
 
-def test_progress():
+def test_a_lake_that_went_back_is_an_error():
     require_progress({}, {}, table="t")
     require_progress({0: 3}, {0: 3, 1: 7}, table="t")
     with pytest.raises(LakeRolledBackError, match="bucket 1 up to offset 0, it held it up to 4"):

@@ -56,7 +56,7 @@ def table_of(wh: Warehouse, lake_format: str, *, keyed: bool) -> Table:
         pytest.param("paimon", True, 34, 12, marks=pytest.mark.paimon),
     ],
 )
-def test_a_round(wh, remote, lake_format, keyed, requests_max, depth_max):
+def test_a_round_takes_few_round_trips(wh, remote, lake_format, keyed, requests_max, depth_max):
     """Data files are among the requests; with a key and Iceberg, so are the files of up to five rounds before."""
     table = table_of(wh, lake_format, keyed=keyed)
     for number in range(4):
@@ -93,7 +93,7 @@ def test_buckets_do_not_add_up(wh, remote):
 
 
 @pytest.mark.parametrize(("first", "requests_max", "depth_max"), [(True, 15, 9), (False, 9, 4)])
-def test_creating_a_table(wh, remote, first, requests_max, depth_max):
+def test_creating_a_table_takes_few_round_trips(wh, remote, first, requests_max, depth_max):
     if not first:
         wh.create_table("before", "id BIGINT")
     with remote.measured() as cost:
@@ -111,7 +111,9 @@ def test_creating_a_table(wh, remote, first, requests_max, depth_max):
         pytest.param("paimon", True, 124, 25, marks=pytest.mark.paimon),
     ],
 )
-def test_maintenance(wh, remote, clock, lake_format, keyed, requests_max, depth_max):
+def test_maintenance_of_many_files_takes_few_round_trips(
+    wh, remote, clock, lake_format, keyed, requests_max, depth_max
+):
     """Of 32 files, which become four: footers and files are read, and groups written, at the same time."""
     table = table_of(wh, lake_format, keyed=keyed)
     for number in range(8):
@@ -185,7 +187,7 @@ def newest_object(tiered_table: Table) -> str:
     return head.key
 
 
-def test_nothing_is_new(tiered_table, remote):
+def test_a_round_without_new_rows_takes_one_round_trip(tiered_table, remote):
     for _ in range(3):
         report, cost = measured(tiered_table, remote)
         assert (report.rows, report.snapshots) == (0, ())

@@ -214,7 +214,7 @@ class TestRaces:
         _tier(table)
         assert _ids(table) == []
 
-    def test_compaction_loses(self, table, other_process):
+    def test_a_compaction_loses_against_a_truncation(self, table, other_process):
         for i in range(3):
             table.append(_rows(10 * (i + 1), 4))
             _tier(table)

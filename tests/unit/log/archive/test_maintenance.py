@@ -105,7 +105,7 @@ class TestMaintenance:
         clock.advance(GRACE_MS + 1)
         assert keys <= set(table.maintain().cleaned.deleted)
 
-    def test_truncation_ends_it(self, table, clock):
+    def test_a_truncation_ends_the_change_archive(self, table, clock):
         put(table, 1, 2)
         table.maintain()
         table.truncate()

@@ -30,7 +30,7 @@ def test_they_are_by_bucket_and_offset():
 
 
 @pytest.mark.parametrize("runs", [RUNS, RUNS[:1], []])
-def test_they_read_back(runs):
+def test_runs_of_offsets_come_back_from_bytes(runs):
     assert listed(CommitRows.from_bytes(memoryview(of(runs).to_bytes()), "a page")) == sorted(runs)
 
 
@@ -62,7 +62,7 @@ PAGES = (
 HELD = Archive(PAGES, {0: 2, 1: 4}, 3)
 
 
-def test_it_reads_back():
+def test_an_archive_comes_back_from_json():
     assert Archive.from_json(HELD.to_json()) == HELD
     action = SetArchive(HELD, ("k",))
     assert SetArchive.from_json(action.to_json()) == action

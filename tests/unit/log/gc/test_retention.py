@@ -42,7 +42,7 @@ def test_rows_go_when_their_time_is_over(table, clock):
     assert table.append([{"id": 9}])[0].start == 5
 
 
-def test_zero_keeps_everything(wh, clock):
+def test_a_time_to_live_of_zero_keeps_everything(wh, clock):
     table = wh.create_table("t", "id BIGINT", properties={**PLAIN, "table.log.ttl": "0"})
     hourly(table, clock, 3)
     clock.advance(10**12)

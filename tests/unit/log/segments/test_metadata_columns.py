@@ -46,7 +46,7 @@ def test_rows_of_the_log_and_of_files_are_told_apart():
     }
 
 
-def test_none():
+def test_no_row_ids_give_no_offsets_or_positions():
     assert offsets_by_bucket(array()) == positions_by_file(array()) == {}
     assert offsets_by_bucket(array(NO_PLACE)) == positions_by_file(array(NO_PLACE)) == {}
 

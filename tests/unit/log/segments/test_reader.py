@@ -121,7 +121,7 @@ def test_few_buckets_have_an_object_each(counted, world, buckets):
     assert all(segment.part is None for segment in table.refresh().live_segments())
 
 
-def test_groups_are_bounded(monkeypatch):
+def test_segments_share_objects_of_bounded_size(monkeypatch):
     monkeypatch.setattr(multi_bucket_writer, "SHARED_BYTES_MAX", 100)
     monkeypatch.setattr(multi_bucket_writer, "PART_BYTES_MAX", 10)
     monkeypatch.setattr(multi_bucket_writer, "PARTS_MIN", 3)

@@ -100,7 +100,7 @@ class TestRanges:
         assert table.to_arrow()["id"].to_pylist() == list(range(4, 11))
         assert table.inspect.buckets().to_pylist()[0]["log_start_offset"] == 4
 
-    def test_hot_ranges(self):
+    def test_a_hot_range_starts_at_the_lake_offset(self):
         log = BucketLog(5, 9)
         assert hot_range(log, 7) == OffsetRange(7, 9)
         assert hot_range(log, 9) == OffsetRange(9, 9)
@@ -163,7 +163,7 @@ class TestOlderSchemas:
         late.append([{"a": 2, "b": "x"}])
         assert table.to_arrow().num_rows == 2
 
-    def test_what_fits(self):
+    def test_schemas_have_the_same_meaning_by_column_ids(self):
         def of(*columns):
             return TableSchema(tuple(Column(*c) for c in columns))
 

@@ -50,7 +50,7 @@ def stats_of(values, kind):
     ],
     ids=str,
 )
-def test_what_is_recorded(values, kind, expected):
+def test_statistics_record_bounds_and_null_counts(values, kind, expected):
     assert stats_of(values, kind) == expected
 
 
@@ -85,7 +85,7 @@ class TestPartitions:
         [([b"\x00\xff"], ["00ff"]), ([NAN, INF, 1.5], ["nan", "inf", 1.5]), ([True, None], [True, None])],
         ids=str,
     )
-    def test_values_are_json(self, values, expected):
+    def test_recorded_partition_values_are_json(self, values, expected):
         found = collect_partitions(pa.table({"p": values}), ["p"])
         assert [v for (v,) in found] == expected
         json.dumps(found, allow_nan=False)

@@ -67,7 +67,7 @@ def test_a_commit_has_one_time_wherever_the_range_begins(table, clock):
 # -- ranges -----------------------------------------------------------------------------------------------------------
 
 
-def test_ranges_of_versions(table):
+def test_changes_are_bounded_by_versions_and_tags(table):
     append(table, 1)
     append(table, 2)
     table.create_tag("two", 2)
@@ -83,7 +83,7 @@ def test_ranges_of_versions(table):
             resolve_version_range(state, start, end, includes=both)
 
 
-def test_ranges_of_times(table, clock):
+def test_changes_are_bounded_by_commit_times(table, clock):
     times = [clock.now_ms()]
     for number, later_ms in enumerate([10, 0, 10]):
         clock.advance(later_ms)
@@ -240,7 +240,7 @@ def runs(*parts):
     )
 
 
-def test_runs_of_commits():
+def test_runs_find_the_commit_of_an_offset():
     found = runs((10, 5, 3, True), (0, 4, 2, False))
     assert found.num_rows == 9
     assert found.range == OffsetRange(0, 15)

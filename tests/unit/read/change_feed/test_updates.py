@@ -61,7 +61,7 @@ IN_CHANGELOG = [(*row, WORDS.get(kind, kind)) for *row, kind in MERGED]
 INSERTED = [(number, 0, "insert") for number in range(10)]
 
 
-def test_a_merge(table, inline_bytes_max):
+def test_a_merge_is_updates_deletions_and_insertions(table, inline_bytes_max):
     merge(table, inline_bytes_max)
     assert kinds(changes(table, table.state.version, table.state.version)) == MERGED
     merge(table, inline_bytes_max)
@@ -70,7 +70,7 @@ def test_a_merge(table, inline_bytes_max):
     check_history(table)
 
 
-def test_the_changelog(table, inline_bytes_max):
+def test_the_changelog_has_the_changes_of_a_merge(table, inline_bytes_max):
     merge(table, inline_bytes_max)
     for _ in range(2):
         found = [row for batch in changelog_batches(table, table.refresh()) for row in batch.to_pylist()]

@@ -159,7 +159,7 @@ def test_a_ticket_for_a_part_that_there_is_not(warehouse, client):
     assert client.part(client.info(table="s.t").endpoints[0]).num_rows == 298
 
 
-def test_system_tables(warehouse, client):
+def test_system_tables_are_read_over_flight(warehouse, client):
     table = made(warehouse, keyed=True)
     assert client.read(table="s.t$buckets").num_rows == 3
     history = client.read(table="s.t$history", columns=["version", "operation"], where="version > 1")
@@ -174,7 +174,7 @@ def test_system_tables(warehouse, client):
     assert table.state.primary_key
 
 
-def test_lists_and_schemas(warehouse, client):
+def test_flights_list_tables_with_their_schemas(warehouse, client):
     made(warehouse)
     warehouse.create_table("other.u", "x INT")
     listed = {info.descriptor.path[0].decode(): info for info in client.flight.list_flights()}
@@ -194,7 +194,7 @@ def test_lists_and_schemas(warehouse, client):
     assert client.flight.get_schema(chosen).schema.names == ["n"]
 
 
-def test_an_empty_table(warehouse, client):
+def test_an_empty_table_is_read_with_its_schema(warehouse, client):
     table = warehouse.create_table("s.t", "id BIGINT, l ARRAY<STRUCT<a: INT, b: STRING>>, d DECIMAL(38, 2)")
     assert client.read(table="s.t").equals(table.to_arrow())
     assert client.read(table="s.t$lake").num_rows == 0

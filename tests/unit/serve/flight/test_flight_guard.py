@@ -82,7 +82,7 @@ def test_a_client_without_a_right_gets_no_row_schema_or_name(server, name, table
 
 
 @pytest.mark.parametrize("table", ["ops.events", "sales.absent"])
-def test_schemas_too(server, table):
+def test_a_schema_needs_the_right_to_read(server, table):
     """The library translates no error of Flight here: a client gets the text, and nothing of the machine."""
     for name, text in [("shop", "TABLE_NOT_FOUND: .* the client shop has no right"), (None, "NOT_AUTHENTICATED: ")]:
         client = client_of(server, name)
@@ -193,7 +193,7 @@ def test_a_stream_ends_with_its_token(warehouse):
         client_of(server, "shop").direct(table="sales.orders")
 
 
-def test_the_audit_log(server, tmp_path):
+def test_calls_over_flight_are_audited(server, tmp_path):
     shop = client_of(server, "shop")
     shop.read(table="sales.orders")
     for client, table in [(shop, "ops.events"), (client_of(server, None), "sales.orders")]:
@@ -214,7 +214,7 @@ def test_the_audit_log(server, tmp_path):
     assert "token-of" not in text
 
 
-def test_tls(warehouse, tmp_path):
+def test_flight_is_served_over_tls(warehouse, tmp_path):
     cert, key = own_certificate(tmp_path)
     with flights(warehouse, listening=ListenAddress("127.0.0.1", 0, 0, cert, key)) as server:
         assert server.url.startswith("grpc+tls://")
@@ -257,5 +257,5 @@ def test_a_long_text_of_an_error_still_arrives(server):
     ("peer", "address"),
     [("ipv4:127.0.0.1:40302", "127.0.0.1"), ("ipv6:%5B::1%5D:40302", "::1"), ("ipv6:[fe80::1]:7", "fe80::1"), ("", "")],
 )
-def test_addresses(peer, address):
+def test_the_address_of_a_flight_peer_is_parsed(peer, address):
     assert address_of(peer) == address

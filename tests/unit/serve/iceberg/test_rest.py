@@ -34,7 +34,7 @@ def tier(warehouse):
     job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
-def test_the_catalog(client):
+def test_the_catalog_lists_namespaces_and_tables(client):
     config = client.get("/iceberg/v1/config").json()
     assert config["overrides"] == {}
     assert client.get("/iceberg/v1/config?warehouse=lake").json()["overrides"] == {"prefix": "lake"}
@@ -67,7 +67,7 @@ def test_a_table_is_loaded(client, warehouse):
     assert [s["snapshot-id"] for s in named["metadata"]["snapshots"]] == [every["metadata"]["current-snapshot-id"]]
 
 
-def test_the_lake_alone(client, warehouse):
+def test_the_lake_alone_is_served_under_two_names(client, warehouse):
     assert client.get(f"{TABLES}/orders$lake").json()["error"]["type"] == "NoSuchTableException"
     tier(warehouse)
     warehouse.table("sales.orders").append([{"id": 2, "name": "b"}])

@@ -85,7 +85,7 @@ def test_a_log_table_through_its_life(storage, warehouse, served, partitioned):
     assert shown(storage, served) == [7]
 
 
-def test_partitions_that_change(storage, warehouse, served):
+def test_a_document_is_whole_while_the_partitioning_changes(storage, warehouse, served):
     table = warehouse.create_table("s.t", COLUMNS, buckets=2, partition_by=["name"])
     table.append(rows(1, 2))
     tier(table)
@@ -214,7 +214,7 @@ def test_a_state_is_given_up_and_its_files_go_after_the_grace(storage, clock, wa
         rows_of(storage, first)
 
 
-def test_other_names(warehouse, served):
+def test_a_renamed_table_is_served_under_its_new_name(warehouse, served):
     warehouse.create_table("s.t", COLUMNS).append(rows(1))
     with pytest.raises(TableNotFoundError):
         served.table("s.absent")

@@ -91,7 +91,7 @@ def test_partitions_of_a_table_without_any(warehouse):
         SystemDocuments().newest(warehouse.create_table("s.u", "id BIGINT"), "partitions")
 
 
-def test_over_the_protocol(warehouse, table):
+def test_system_tables_are_served_over_iceberg_rest(warehouse, table):
     client = http_client(make_app(warehouse))
     at = "/iceberg/v1/namespaces/s/tables"
     answer = client.get(f"{at}/t$history")
@@ -106,7 +106,7 @@ def test_over_the_protocol(warehouse, table):
     assert "Arrow Flight" in missing.json()["error"]["message"]
 
 
-def test_pyiceberg_reads_them(tmp_path):
+def test_pyiceberg_reads_system_tables_from_a_server(tmp_path):
     from pyiceberg.catalog import load_catalog
 
     warehouse = Warehouse(str(tmp_path / "wh"))

@@ -59,7 +59,7 @@ def test_they_are_given_again_until_half_of_their_life_is_over(warehouse, clock)
     ]
 
 
-def test_few_are_kept(warehouse, monkeypatch):
+def test_few_vended_credentials_are_cached(warehouse, monkeypatch):
     monkeypatch.setattr(vending, "_CACHED_MAX", 2)
     roles, table = Counted(), warehouse.table("s.t")
     given = CredentialVendor(warehouse, VendOptions(ROLE), roles)
@@ -119,7 +119,7 @@ def test_no_text_shows_them():
 PREFIXES = ["team/wh/lake/sales/orders/", "team/wh/lake/.virtual/0f0e-"]
 
 
-def test_the_document():
+def test_the_policy_of_a_client_is_this_document():
     assert json.loads(read_policy("aws", "shop", PREFIXES)) == {
         "Version": "2012-10-17",
         "Statement": [
@@ -158,7 +158,7 @@ def test_the_document():
         ("s3:GetObjectAcl", "team/wh/lake/sales/orders/data/a.parquet", False),
     ],
 )
-def test_objects(action, key, allowed):
+def test_the_policy_allows_objects_below_its_prefixes(action, key, allowed):
     policy = read_policy("aws", "shop", PREFIXES)
     assert allows(policy, action, f"arn:aws:s3:::shop/{key}", {}) == allowed
     assert not allows(policy, action, f"arn:aws:s3:::another/{key}", {})
@@ -177,7 +177,7 @@ def test_objects(action, key, allowed):
         (None, False),
     ],
 )
-def test_listings(prefix, allowed):
+def test_the_policy_allows_listings_below_its_prefixes(prefix, allowed):
     context = {} if prefix is None else {"s3:prefix": prefix}
     assert allows(read_policy("aws", "shop", PREFIXES), "s3:ListBucket", "arn:aws:s3:::shop", context) == allowed
 
@@ -188,5 +188,5 @@ def test_what_a_policy_cannot_say_gets_no_credentials(prefix):
         read_policy("aws", "shop", [prefix])
 
 
-def test_other_partitions():
+def test_the_policy_names_the_aws_partition():
     assert '"Resource":"arn:aws-cn:s3:::shop"' in read_policy("aws-cn", "shop", PREFIXES)

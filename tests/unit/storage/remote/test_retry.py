@@ -54,7 +54,7 @@ def test_no_patience_at_all(kind):
         seconds_until_the_answer(RetryPolicy.parse({PATIENCE_SETTING: "0"}), kind, 0.001)
 
 
-def test_hours_of_patience():
+def test_a_patience_of_hours_is_kept():
     patience = RetryPolicy.parse({PATIENCE_SETTING: "36000"})
     assert seconds_until_the_answer(patience, FailureKind.TRANSIENT, 35_000) < 35_006
 

@@ -306,7 +306,7 @@ def test_a_round_that_is_under_way_does_not_bring_the_former_lake_back(wh, other
 
 
 @pytest.mark.parametrize("lake", LAKES)
-def test_a_truncated_table(wh, lake):
+def test_the_lake_of_a_truncated_table_is_rebuilt(wh, lake):
     table = made(wh, lake)
     table.append([{"id": i, "n": i} for i in range(10)])
     tier(table)

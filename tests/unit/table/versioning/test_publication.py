@@ -441,7 +441,7 @@ def branch(table):
     return table.branch("fix")
 
 
-def test_a_published_branch(table, branch, engine, other_process):
+def test_a_branch_publishes_deletions_of_rows_without_offsets(table, branch, engine, other_process):
     assert ids(branch.to_arrow()) == [0, 2, 3, 4, 5, 9]
     assert branch.delete(where=[("id", "in", [2, 9])]) == 2
     replace_rows(branch, lambda one: one["id"] == 4, lambda one: {**one, "id": 40})

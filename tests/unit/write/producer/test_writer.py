@@ -380,7 +380,7 @@ def test_a_failure_that_passes_is_tried_again(table, gate):
         assert writer.send({"id": 1}).result(60).num_rows == 1
 
 
-def test_closed_means_closed(table):
+def test_a_closed_writer_accepts_no_rows(table):
     writer = table.writer()
     writer.close()
     writer.close()

@@ -147,7 +147,7 @@ def test_a_table_is_rolled_back_to_a_version_and_to_a_time(catalog, call):
         call("rollback_to_timestamp", table="sales.back", timestamp=-1)
 
 
-def test_versions_get_tags(catalog, call):
+def test_create_tag_names_a_version(catalog, call):
     table = catalog.connection.warehouse().create_table("sales.named", "id BIGINT")
     table.append([{"id": 1}])
     version = table.refresh().version
@@ -163,7 +163,7 @@ def test_versions_get_tags(catalog, call):
     assert [tag.name for tag in table.tags()] == ["two"]
 
 
-def test_branches(catalog, call):
+def test_create_branch_returns_the_made_branch(catalog, call):
     table = catalog.connection.warehouse().create_table("sales.branched", "id BIGINT")
     table.append([{"id": 1}])
     (made,) = call("create_branch", table="sales.branched", branch="audit")
