@@ -62,7 +62,7 @@ def answer(hosts: Hosts, name: str, driver: Any) -> dict[str, Any]:
     return found
 
 
-def test_the_life_of_tables(hosts, start, wh):
+def test_tables_live_on_workers_that_share_only_a_store(hosts, start, wh):
     found = answer(hosts, "life", start("life", "life"))
     rows = jobs.ROWS
     assert found["executors"] == 2, "tasks ran on one disk"

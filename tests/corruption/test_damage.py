@@ -120,7 +120,7 @@ def test_one_of_the_checkpoints_above_a_floor(which, tmp_path):
 
 
 @pytest.mark.long
-def test_the_last_checkpoint_above_a_floor(tmp_path):
+def test_a_damaged_last_checkpoint_above_a_floor_is_an_error(tmp_path):
     """The records below it are gone, so there is nothing to fall back on: an error, not an empty table."""
     damaged, rows = with_records_cleaned(tmp_path)
     older, newest = damaged.keys("/checkpoints/0")

@@ -147,7 +147,7 @@ def others_before_each_call(start: MemoryStorage, share: Share) -> set[bool]:
 
 
 @pytest.mark.sampled(80)
-def test_a_table_that_others_empty_and_clean_meanwhile(start, share):
+def test_a_clone_is_whole_if_its_source_is_emptied_and_cleaned_meanwhile(start, share):
     others_before_each_call(start, share)
 
 

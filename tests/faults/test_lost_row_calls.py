@@ -134,7 +134,7 @@ def test_changes_of_lost_rows_are_complete_or_an_error(dropped, share):
 
 
 @pytest.mark.sampled(3)
-def test_a_rollback_and_the_round_behind_it(dropped, share):
+def test_a_rollback_of_lost_rows_is_completed_by_its_round(dropped, share):
     def go_back(storage: Storage) -> None:
         opened(storage, 3).rollback_to_version(dropped.before)
 

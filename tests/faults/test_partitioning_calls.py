@@ -87,7 +87,7 @@ def test_a_failed_change_of_partitioning_happened_or_did_not(share):
         pytest.param(tuple(Fault), id="all", marks=pytest.mark.soak),
     ],
 )
-def test_the_round_behind_it(share, faults):
+def test_the_round_after_a_change_of_partitioning_loses_no_row(share, faults):
     start = new_store()
     opened(start, 2).set_partitioning(NEW)
     outcomes: Counter[int] = Counter()

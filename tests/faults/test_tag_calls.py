@@ -187,7 +187,7 @@ class TestPlantedBugs:
         with pytest.raises((SnapshotExpiredError, ObjectNotFoundError)):
             ids(cleaned())
 
-    def test_an_expiry_that_claims_nothing(self, superseded, monkeypatch):
+    def test_an_expiry_without_a_claim_is_detected(self, superseded, monkeypatch):
         monkeypatch.setattr(lake, "make_expiry_claim", lambda _table: None)
         with pytest.raises(SnapshotExpiredError):
             tag_before_each_call_of_an_expiry(superseded, WHOLE)

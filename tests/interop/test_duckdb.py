@@ -141,7 +141,7 @@ def test_no_reader_prunes_a_row_that_matches(duck, storage, path, name):
 
 
 @pytest.mark.parametrize("name", ["note", "größe `x` '$\"", "a,b"])
-def test_a_column_added_between_rounds(duck, storage, path, name):
+def test_a_column_added_between_rounds_is_null_in_older_files(duck, storage, path, name):
     """Files from before have no such column: it is null in them, in every engine."""
     table = Warehouse(storage.url).create_table("sales.orders", "id bigint, day date", partition_by=["day"], buckets=2)
     day = dt.date(2026, 1, 1)

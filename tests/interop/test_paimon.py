@@ -154,7 +154,7 @@ def test_no_reader_prunes_a_row_that_matches(wh, name):
     assert _read(paimon, lambda p: p.is_null(name)).num_rows == rows[name].null_count
 
 
-def test_a_column_added_between_rounds(wh):
+def test_a_column_added_between_rounds_is_null_in_older_paimon_files(wh):
     name = "sales.manifest"  # as a folder of every Paimon table is called
     table = wh.create_table(name, "id bigint, day date", partition_by=["day"], buckets=2, properties=PAIMON)
     day = dt.date(2026, 1, 1)
@@ -245,7 +245,7 @@ def test_a_table_that_another_engine_altered_is_refused(events):
 
 
 @pytest.mark.s3
-def test_a_lake_on_s3(s3_server):
+def test_pypaimon_reads_a_lake_on_s3(s3_server):
     settings, bucket = settings_for(s3_server.endpoint), s3_server.new_bucket()
     url = f"s3://{bucket}/wh"
     lake = lake_of(

@@ -228,7 +228,7 @@ ELSEWHERE = {
     ),
     "or drop these partitions again": ("interop/test_restored_lake.py::test_a_lake_of_before_partitions_were_dropped"),
     "Put both back to copies of one time, or rebuild the lake": (
-        "interop/test_restored_lake.py::test_a_catalog_without_its_files_or_files_without_their_catalog"
+        "interop/test_restored_lake.py::test_a_catalog_that_does_not_match_its_files_is_an_error"
     ),
     "Tier the table, which writes them again": (
         "unit/lake/paimon/test_commit_races.py::test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again"

@@ -92,7 +92,7 @@ odd_claims = st.dictionaries(
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_a_token_that_another_one_made(examples):
+def test_a_token_of_another_issuer_is_never_believed(examples):
     """By other keys, without any, and with the public key as if it were a secret; every header."""
     makers = [
         lambda head, body: signed("RS256", head, body, OTHER["RS256"]),

@@ -79,7 +79,7 @@ def test_damaged_files_of_a_log_are_detected(files, part, examples):
 
 @pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("kind", ["commit", "checkpoint"])
-def test_a_right_checksum_around_wrong_fields(files, kind, examples):
+def test_forged_files_with_a_right_checksum_are_corrupt_data(files, kind, examples):
     """Such a file was made by another program: it is told as damaged, and nothing of it counts."""
     whole, _ = files
     part = f"/{kind}s/0"

@@ -408,7 +408,7 @@ def test_concurrent_increments_are_never_lost(host, storage):
     assert hosts[1].rows() == {key: (key, None, 30) for key in range(3)} == folded(storage, hosts[1].log.state)
 
 
-def test_a_fault_at_every_call_of_a_rewrite(tmp_path):
+def test_a_repeated_rewrite_happens_once_whichever_call_fails(tmp_path):
     """Running an operation again with what it had read makes it happen once, whatever the first run was told."""
     folders = (tmp_path / str(number) for number in itertools.count())
     used, base = [], {}
@@ -489,7 +489,9 @@ BATCH_UNDER_FAULTS = [*((False, (i, "c", 7)) for i in range(8)), (True, (2, None
 @pytest.mark.sampled(14)
 @pytest.mark.parametrize("cache", ["empty", "up to date"])
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
-def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order, share):
+def test_a_keyed_batch_is_stored_once_or_not_at_all_whichever_call_fails(
+    tmp_path, inline, cache, monkeypatch, in_order, share
+):
     """Whatever the writer is told: the table has the batch once or not at all, and its changelog tells the truth."""
     if not inline:
         monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)

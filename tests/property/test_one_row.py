@@ -90,7 +90,7 @@ def test_values_that_are_no_plain_keys_are_left_to_arrow(data_type, value):
 
 
 @pytest.mark.parametrize("data_type", [t for t in KEYS if t != pa.string()], ids=str)
-def test_the_range_of_integers(data_type):
+def test_integers_out_of_range_have_no_key(data_type):
     half = 1 << data_type.bit_width - 1
     found = [KeyEncoder([data_type], None, 1).encode([value]) for value in (-half - 1, -half, half - 1, half)]
     assert [key is None for key in found] == [True, False, False, True]

@@ -179,7 +179,7 @@ def test_a_key_that_would_change_is_refused(spark, filled):
     assert rows(spark, filled) == before
 
 
-def test_a_deletion_and_an_insertion_of_one_key(spark, filled):
+def test_a_merge_deletes_and_inserts_the_same_key(spark, filled):
     """The row that is matched by name goes, another one gets its key."""
     clauses = "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *"
     spark.sql(merge_into(filled, "(5, 'n3', 0), (3, 'new', 33)", clauses, on="t.name = s.name"))

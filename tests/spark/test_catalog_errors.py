@@ -28,13 +28,13 @@ class TestTasks:
     """Errors that are raised where the rows are, in Python workers of executors."""
 
     @pytest.mark.always
-    def test_an_update_of_the_key(self, spark: Any, filled: str) -> None:
+    def test_an_update_of_the_key_is_rejected_with_both_values(self, spark: Any, filled: str) -> None:
         text = line_of(lambda: spark.sql(f"UPDATE {filled} SET id = 77 WHERE id = 1"))
         assert text.startswith("SCHEMA_MISMATCH: ")
         assert "id = 1 would become 77" in text
 
     @pytest.mark.long
-    def test_an_update_of_the_key_in_many_tasks(self, spark: Any, filled: str) -> None:
+    def test_an_update_of_the_key_in_many_tasks_is_rejected(self, spark: Any, filled: str) -> None:
         assert "would become" in line_of(lambda: spark.sql(f"UPDATE {filled} SET id = id + 100"))
 
     def test_a_row_kind_that_is_none(self, spark: Any, filled: str) -> None:
@@ -152,7 +152,7 @@ class TestStatements:
         statement = f"INSERT INTO {filled} REPLACE WHERE id = 1 SELECT 1L, 'b', 3"
         assert "is not partitioned" in line_of(lambda: spark.sql(statement))
 
-    def test_a_time_before_the_table(self, spark: Any, filled: str) -> None:
+    def test_a_time_before_the_table_is_rejected(self, spark: Any, filled: str) -> None:
         query = f"SELECT * FROM {filled} TIMESTAMP AS OF '2001-01-01 00:00:00'"
         assert "the table was created later" in line_of(lambda: spark.sql(query).collect())
 

@@ -66,7 +66,7 @@ def test_insert_overwrite_replaces_one_named_partition(spark, wh, table):
     assert there(spark, table) == sorted([*old(0), (1, 1), (11, 1)], key=repr)
 
 
-def test_the_partitions_of_the_rows(spark, table, dynamic):
+def test_the_partitions_of_new_rows_are_overwritten(spark, table, dynamic):
     spark.sql(f"INSERT OVERWRITE {name_of(table)} VALUES (100L, 1, 'new'), (101L, 5, 'new')")
     assert there(spark, table) == sorted([*old(0, 2), (100, 1), (101, 5)], key=repr)
     frame = spark.range(200, 300, 1, 4).selectExpr("id", "2 AS day", "'new' AS name")
@@ -112,7 +112,7 @@ def test_truncate_empties_the_named_partition_alone(spark, table):
     assert there(spark, table) == sorted(old(0, 2), key=repr)
 
 
-def test_a_failing_job_and_a_repeated_one(spark, table):
+def test_a_failed_overwrite_changes_nothing_and_is_repeatable(spark, table):
     failing = spark.range(0, 100, 1, 4).selectExpr(
         "if(id = 77, raise_error('no luck'), id) id", "1 AS day", "'new' AS name"
     )
@@ -136,7 +136,7 @@ def test_rows_made_of_the_tables_own(spark, wh, table):
     assert there(spark, table) == sorted([*old(0, 2), (301, 1), (304, 1), (307, 1)], key=repr)
 
 
-def test_a_table_without_partitions(spark, wh, dynamic):
+def test_a_table_without_partitions_is_overwritten_as_a_whole(spark, wh, dynamic):
     plain = wh.create_table("replaces.plain", "id BIGINT, n INT")
     plain.append([{"id": n, "n": n} for n in range(5)])
     spark.sql(f"INSERT INTO {name_of(plain)} REPLACE WHERE n > 2 AND id < 10 SELECT 4L, 7")
@@ -173,7 +173,7 @@ def test_other_engines_read_the_lake(spark, wh):
     assert duck.execute(f"SELECT id FROM iceberg_scan('{location}') ORDER BY id").fetchall() == [(n,) for n in kept]
 
 
-def test_a_paimon_table_without_a_key(spark, wh):
+def test_a_paimon_log_table_is_overwritten_by_partition(spark, wh):
     made = wh.create_table(
         "replaces.paimon", COLUMNS, partition_by=["day"], properties={"table.datalake.format": "paimon"}
     )

@@ -44,7 +44,7 @@ def test_databases_come_and_go(spark, database, wh: Warehouse):
         spark.sql(f"DROP DATABASE streamhouse.{database}")
 
 
-def test_a_table_like_another(spark, database, wh: Warehouse):
+def test_create_table_like_copies_columns_and_properties(spark, database, wh: Warehouse):
     first, second = f"streamhouse.{database}.first", f"streamhouse.{database}.second"
     spark.sql(f"""
         CREATE TABLE {first} (id BIGINT NOT NULL COMMENT 'the key', at TIMESTAMP, name STRING DEFAULT 'none',

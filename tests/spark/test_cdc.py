@@ -335,7 +335,7 @@ class TestRefusals:
         with pytest.raises(InvalidOptionError, match=says):
             sh.cdc(source.stream(), name, warehouse=wh.url, **{"checkpoint": str(tmp_path / "c"), **options})
 
-    def test_a_session_without_the_jar(self, wh, source, tmp_path, monkeypatch):
+    def test_cdc_without_the_jar_is_rejected(self, wh, source, tmp_path, monkeypatch):
         source.put("x")
         made = wh.create_table("cdc.jarless", DDL, primary_key=["id"])
         monkeypatch.setattr(event_formats, "_CLASS", "io.streamhouse.spark.NotThere")

@@ -244,7 +244,7 @@ def test_bad_bytes_have_their_reason_and_a_place(wh, topic, registry, make, run)
 
 
 @pytest.mark.long
-def test_a_given_schema_and_no_registry(topic, registry, make, run):
+def test_a_given_avro_schema_needs_no_registry(topic, registry, make, run):
     table = make()
     topic.put(bare(ONE, event("c", None, row(1))), bare(ONE, event("c", None, row(2, "b", None))))
     run(table, avro_schema=json.dumps(ONE))

@@ -216,7 +216,7 @@ def first_there(spark, name):
 
 
 @pytest.mark.always
-def test_a_table_with_a_key_behind_tiering_and_trimming(spark, wh, keyed):
+def test_changes_of_a_keyed_table_begin_where_its_trimmed_log_does(spark, wh, keyed):
     table = opened(wh, keyed)
     tier(spark, wh.url, [table.name])
     assert changes(spark, keyed, "FROM VERSION 0") == between(0, 6)
@@ -226,7 +226,7 @@ def test_a_table_with_a_key_behind_tiering_and_trimming(spark, wh, keyed):
     assert changes(spark, keyed, "FROM VERSION 7") == [(9, 0, "insert", table.state.version)]
 
 
-def test_a_table_without_a_key_behind_tiering_and_trimming(spark, wh, log):
+def test_changes_of_a_log_table_survive_tiering_and_trimming(spark, wh, log):
     table = opened(wh, log)
     before = changes(spark, log, "FROM VERSION 0", "*")
     tier(spark, wh.url, [table.name])

@@ -41,7 +41,7 @@ def test_every_statement_keeps_it(spark: Any, wh: Any, make: Any, key: str) -> N
     spark.sql(f"DROP TABLE {name}")
 
 
-def test_a_stream_of_rows_in_breach(spark: Any, make: Any, checkpoint: str) -> None:
+def test_a_stream_of_rows_in_breach_fails(spark: Any, make: Any, checkpoint: str) -> None:
     source = make("_from", columns="id BIGINT")
     name = make("_to", columns="id BIGINT", bucket_num="1")
     spark.sql(f"ALTER TABLE {name} ADD CONSTRAINT positive CHECK (id > 0)")

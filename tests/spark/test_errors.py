@@ -115,7 +115,7 @@ def test_errors_of_writes_are_one_line_with_a_remedy(spark, wh, keyed, query, na
     assert hint in our_line(failure)
 
 
-def test_a_row_of_a_stream(spark, wh, checkpoint):
+def test_a_bad_row_of_a_stream_fails_in_one_line(spark, wh, checkpoint):
     rows = load_stream(spark, wh, "errors.table", startingOffsets="earliest").selectExpr("nullif(id, 1) AS id")
     with pytest.raises(PySparkException) as failure:
         drain(rows, wh, "errors.table", checkpoint)

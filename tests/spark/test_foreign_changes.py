@@ -181,7 +181,7 @@ def test_a_rollback_restores_rows_without_offsets(spark, wh: Warehouse, adopted)
 
 
 @pytest.mark.parametrize("how", ["delete", "overwrite"])
-def test_a_replaced_partition_and_back_by_time(spark, wh: Warehouse, adopted, how):
+def test_a_rollback_by_time_restores_a_replaced_partition(spark, wh: Warehouse, adopted, how):
     start = newest(adopted)
     began = as_of(spark, adopted, start)
     at = adopted.table.inspect.history().to_pylist()[-1]["timestamp"]

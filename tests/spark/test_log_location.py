@@ -54,6 +54,6 @@ def test_a_log_location_is_set_in_sql(spark, wh, tmp_path):
 
 @pytest.mark.s3
 @pytest.mark.long
-def test_a_log_on_s3(spark, tmp_path, s3_server, checkpoint):
+def test_spark_reads_and_writes_a_log_on_s3(spark, tmp_path, s3_server, checkpoint):
     settings = {f"log.{name}": value for name, value in settings_for(s3_server.endpoint).items()}
     lived(spark, Warehouse(tmp_path / "wh", settings), f"s3://{s3_server.new_bucket()}/l", checkpoint, settings)

@@ -191,7 +191,7 @@ def test_a_slower_refresh_changes_nothing(spark, orders, monkeypatch):
     require_right(spark, view, query)
 
 
-def test_a_large_source_in_steps(spark, orders, keyed):
+def test_a_large_source_is_refreshed_in_steps(spark, orders, keyed):
     """Rows of the lake, one large commit of the log, and a table with a key; each step is Spark's answer of then."""
     for first in range(0, 40, 10):
         orders.append([order(first + number, number % 5) for number in range(10)])

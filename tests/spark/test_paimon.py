@@ -72,7 +72,7 @@ def test_every_row_once_and_whole(spark, orders, wh):
 
 
 @pytest.mark.long
-def test_the_lake_alone_and_earlier(spark, orders, wh):
+def test_the_paimon_lake_alone_is_read_at_each_snapshot(spark, orders, wh):
     assert _ids(spark.table(LAKE)) == sorted(range(300), key=repr)
     assert spark.sql(f"SELECT * FROM {LAKE} VERSION AS OF 1").count() == 200
     snapshots = spark.table("streamhouse.paimon_lake.`orders$lake$snapshots`")
@@ -84,7 +84,7 @@ def test_the_lake_alone_and_earlier(spark, orders, wh):
 
 
 @pytest.mark.long
-def test_a_join_with_buckets_of_another_function(spark, orders, wh):
+def test_buckets_of_two_formats_are_not_joined_without_a_shuffle(spark, orders, wh):
     """Buckets of Iceberg are no buckets of Paimon: Spark may not take one for the other."""
     other = wh.create_table("paimon_lake.names", COLUMNS, buckets=4, properties={"bucket.key": "id"})
     other.append(rows(NUM_ROWS))

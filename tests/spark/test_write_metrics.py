@@ -106,7 +106,7 @@ def sink_metrics(query: Any) -> dict[str, int]:
     return {name: int(value) for name, value in sink["metrics"].items()}
 
 
-def test_a_stream_by_key(spark, wh, tmp_path):
+def test_metrics_of_a_keyed_stream_are_those_of_its_batch(spark, wh, tmp_path):
     """Its tasks stage changes, and the next batch tells of itself alone."""
     wh.create_table("written.by_key", "id BIGINT NOT NULL, word STRING", primary_key=["id"])
     source = tmp_path / "rows"

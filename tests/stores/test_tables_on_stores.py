@@ -54,7 +54,7 @@ def direct(server, clock, location) -> Warehouse:
     return Warehouse(location, server.settings, world=World(clock, SimIds(2)))
 
 
-def test_a_life_by_key_through_random_faults(proxy, faulty, direct):
+def test_a_keyed_table_survives_random_faults_of_a_store(proxy, faulty, direct):
     """Upserts, deletes, rounds and upkeep, each tried again until it went through; the lake is the table at the end."""
     direct.create_table("t", "k BIGINT NOT NULL, v BIGINT", primary_key=["k"], buckets=2)
     table, rng, wanted = faulty.table("t"), random.Random(7), {}

@@ -149,7 +149,7 @@ class TestNames:
     def test_suffixes_of_tables_ignore_case(self, wh):
         assert wh.view("SALES.Orders$Changelog").to_arrow().num_rows == 1
 
-    def test_a_suffix_of_a_table_without_a_lake(self, wh):
+    def test_lake_suffixes_of_a_table_without_a_lake_are_rejected(self, wh):
         wh.create_table("plain", DDL, properties={"table.datalake.enabled": "false"})
         for suffix in ("lake", "lake$snapshots"):
             with pytest.raises(InvalidNameError, match=r"has no lake.*there are \$changelog"):
@@ -289,7 +289,7 @@ class TestLocations:
             Warehouse(location).create_table("t", DDL)
         assert "\n" not in str(error.value)
 
-    def test_a_damaged_warehouse_file(self, wh, root):
+    def test_a_damaged_warehouse_file_is_an_error(self, wh, root):
         (root / "streamhouse.json").write_text("{}")
         with pytest.raises(StreamhouseError, match="restore this file"):
             Warehouse(str(root)).tables()

@@ -74,7 +74,7 @@ class TestRowsByKey:
             other_host.upsert([{"id": 2, "n": 1}])
         assert sums(place.open().table("d.t"), (1, 2)) == [2, 40]
 
-    def test_a_process_that_saw_rows_ahead_of_its_log(self, place, table):
+    def test_a_process_that_saw_rows_ahead_of_its_log_reads_the_restored_ones(self, place, table):
         table.upsert([{"id": 1, "n": 2}])
         behind = place.open().table("d.t")
         backup = place.backup()
@@ -97,7 +97,7 @@ class TestRowsByKey:
             table.alter_properties({"table.log.ttl": f"{10 + number} d"})
         assert sums(place.open().table("d.t")) == [30]
 
-    def test_a_copy_beside_the_original(self, tmp_path, clock):
+    def test_a_copy_and_its_original_aggregate_apart(self, tmp_path, clock):
         options = {"primary_key": ["id"], "properties": {"table.merge-engine": "aggregation", "fields.n.agg": "sum"}}
         original = Place("local", tmp_path / "a", clock)
         table = original.open().create_table("d.t", "id BIGINT, n BIGINT", **options)

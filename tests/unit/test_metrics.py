@@ -47,7 +47,7 @@ def collected():
     found.provider.shutdown()
 
 
-def test_the_commits_of_a_process(collected, tmp_path):
+def test_opentelemetry_collects_the_commits_of_a_process(collected, tmp_path):
     sh.export_metrics(collected.provider)
     sh.export_metrics(collected.provider)
     table = Warehouse(str(tmp_path)).create_table("s.t", "id BIGINT")

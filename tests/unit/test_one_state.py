@@ -199,7 +199,7 @@ def test_keyed_changes_show_one_state(wh, other_process, moving):
 
 
 @pytest.mark.parametrize("make", [log_table, keyed_table])
-def test_a_plan_of_ranges(wh, other_process, moving, make):
+def test_a_plan_of_ranges_shows_one_state(wh, other_process, moving, make):
     table = make(wh, "iceberg")
     moving(other_process().table(NAME))
     for _ in range(2):

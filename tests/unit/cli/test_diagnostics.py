@@ -159,7 +159,7 @@ def test_doctor_compares_the_python_of_workers(worker, level, found):
     assert ("PYSPARK_PYTHON" in finding.remedy) is (level == "fail")
 
 
-def test_the_reader_of_lake_files(tmp_path):
+def test_doctor_names_the_jar_that_reads_lake_files(tmp_path):
     jars = ["hadoop-client-api-3.4.2.jar", "hadoop-client-runtime-3.4.2.jar"]
     [lacking] = diagnostics.check_lake_reader("s3://bucket/wh", jars)
     assert lacking.level == "warn"
@@ -243,7 +243,7 @@ def test_a_key_cache_that_cannot_be(own_cache, monkeypatch):
     assert "STREAMHOUSE_CACHE_BYTES_MAX is 'much'" in diagnostics.check_key_cache().found
 
 
-def test_a_key_cache_without_a_place(own_cache, monkeypatch):
+def test_doctor_fails_if_the_key_cache_has_no_place(own_cache, monkeypatch):
     monkeypatch.delenv("STREAMHOUSE_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
@@ -321,7 +321,7 @@ def branch_findings(warehouse_path, *, later_ms=DAY_MS):
     )
 
 
-def test_a_branch_whose_publication_died(warehouse_path, monkeypatch):
+def test_doctor_reports_a_branch_whose_publication_died(warehouse_path, monkeypatch):
     table = sh.Warehouse(warehouse_path).create_table("sales.orders", "id bigint")
     table.create_branch("audit")
     table.create_branch("other")
@@ -347,7 +347,7 @@ def test_a_branch_whose_publication_died(warehouse_path, monkeypatch):
     assert branch_findings(warehouse_path) == []
 
 
-def test_a_branch_whose_dropping_died(warehouse_path):
+def test_doctor_reports_a_branch_whose_dropping_died(warehouse_path):
     table = sh.Warehouse(warehouse_path).create_table("sales.orders", "id bigint")
     table.create_branch("audit")
     end_log(table.branch("audit").log)

@@ -226,7 +226,7 @@ class TestLockFiles:
         with self.child_of(storage.commit_lock("hint")):
             assert self.is_free(tmp_path / "hint")
 
-    def test_the_size_of_a_map(self, tmp_path):
+    def test_a_child_does_not_hold_the_size_of_a_map(self, tmp_path):
         with self.child_of(MapFile(tmp_path).lock_size()):
             assert self.is_free(tmp_path / "size.lock")
 

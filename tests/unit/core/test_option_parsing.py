@@ -151,5 +151,5 @@ def test_names_are_read_with_and_without_backticks(text, names):
         ("found -----BEGIN RSA PRIVATE KEY-----\nabc", "found ***"),
     ],
 )
-def test_a_text_without_secrets(text, left):
+def test_secrets_are_removed_from_a_text(text, left):
     assert values.without_secrets(text) == left

@@ -194,7 +194,7 @@ def test_directories_are_compared_by_what_they_are(tmp_path):
             files.key_of(f"{tmp_path}/{outside}")
 
 
-def test_a_warehouse_without_a_url_is_at_home_anywhere():
+def test_work_on_a_warehouse_needs_the_url_that_it_was_written_at():
     storage = MemoryStorage(name="here")
     WarehouseIdentity(storage).require("work")  # there is no warehouse
     storage.put(WAREHOUSE_KEY, WarehouseMetadata("0" * 32).to_bytes())

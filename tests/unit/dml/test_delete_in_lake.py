@@ -88,7 +88,7 @@ def test_rows_are_deleted_in_the_lake(table, other_process):
     assert tier(table).snapshots == ()
 
 
-def test_a_round_of_deletions_alone(table):
+def test_deletions_alone_are_tiered_in_one_snapshot(table):
     table.append(rows(*range(6)))
     tier(table)
     table.delete(where=[("id", "=", 2)])
@@ -134,7 +134,7 @@ def test_they_are_forgotten_when_the_log_is_trimmed(table):
         plan_ranges(table, table.state, ranges, ["id"], fail_on_data_loss=True, dropped=later)
 
 
-def test_a_crash_between_the_lakes_commit_and_the_record(table, other_process, monkeypatch):
+def test_deletions_are_applied_once_after_a_crash_before_the_record(table, other_process, monkeypatch):
     table.append(rows(*range(6)))
     tier(table)
     table.delete(where=[("id", "=", 2)])
@@ -168,7 +168,7 @@ def test_a_deletion_while_a_round_runs_waits_for_the_next(table, other_process):
     require_verified(table)
 
 
-def test_a_time_before_and_behind(table, clock: SimClock):
+def test_reads_as_of_a_time_show_rows_until_their_deletion(table, clock: SimClock):
     def moment():
         clock.advance(1000)
         found = table.storage.now_ms()
@@ -253,7 +253,7 @@ def test_a_dropped_partition_counts_them_once(table):
     require_verified(table)
 
 
-def test_a_row_that_went_with_its_partition_meanwhile(table, other_process):
+def test_a_deletion_of_a_row_of_a_dropped_partition_does_nothing(table, other_process):
     table.append(rows(*range(6)))
     tier(table)
     read = ReadVersion.of(table.refresh())

@@ -42,7 +42,7 @@ class TestWhatIsReplaced:
         name, added, deleted = (history_rows(table.storage, table.state)[-1][place] for place in (2, 6, 7))
         assert (name, added, deleted) == ("overwrite", 2, 2)
 
-    def test_a_condition_on_any_column(self, table):
+    def test_a_condition_on_any_column_selects_the_replaced_rows(self, table):
         table.append(rows(*range(6)))
         table.overwrite(rows(4, 4), where=(pc.field("id") > 2) & (pc.field("day") < 2))
         assert ids(table.to_arrow()) == [0, 1, 2, 4, 4, 5]

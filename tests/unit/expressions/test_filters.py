@@ -303,7 +303,7 @@ class TestProjection:
     @pytest.mark.parametrize(
         "filter_", [[("nope", "=", 1)], pc.field("nope") == 1, (pc.field("a") == 1) & (pc.field("nope") == 1)], ids=str
     )
-    def test_a_filter_of_an_unknown_column(self, table, filter_):
+    def test_a_filter_of_an_unknown_column_is_rejected(self, table, filter_):
         with pytest.raises(SchemaMismatchError, match=r"nope.*The columns are a, B, c"):
             table.to_arrow(filter=filter_)
 

@@ -160,7 +160,7 @@ BAD = [(3,), (3, "b3", 5), [(3,)], [3], 3, "b3", [(3, "b3"), (3,)], {"a": 3, "c"
 
 
 @pytest.mark.parametrize("keys", PAIRS.values(), ids=PAIRS)
-def test_a_key_of_two_columns(pair, keys):
+def test_a_key_of_two_columns_has_several_forms(pair, keys):
     if keys is not PAIRS["columns"]:
         assert pair.lookup(keys)["v"].to_pylist() == [3]
         pair.delete(keys)
@@ -171,7 +171,7 @@ def test_a_key_of_two_columns(pair, keys):
 
 
 @pytest.mark.parametrize("keys", ONES.values(), ids=ONES)
-def test_a_key_of_one_column(one, keys):
+def test_a_key_of_one_column_has_several_forms(one, keys):
     assert one.lookup(keys)["v"].to_pylist() == [3]
     one.delete(keys)
     assert sorted(one.to_arrow()["v"].to_pylist()) == [0, 1, 2, 4]

@@ -87,7 +87,7 @@ def test_no_checkpoint_at_all(table, memory):
     right(reopened(memory))
 
 
-def test_a_checkpoint_of_another_table_or_number(table, memory, world):
+def test_a_checkpoint_of_another_table_or_number_is_ignored(table, memory, world):
     other = Warehouse("wh", storage=memory, world=world).create_table("other", "id BIGINT")
     other.log.checkpoint(other.refresh())
     numbers = list_checkpoints(memory, table.uuid)

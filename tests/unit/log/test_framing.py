@@ -61,12 +61,12 @@ def test_numbers_that_json_does_not_have_are_refused():
 
 
 @pytest.mark.parametrize("header", ["[1]", "null", "1", "x", "", "[" * 20_000, "{" * 5_000, '{"a":NaN'])
-def test_a_right_checksum_around_no_header(header):
+def test_a_frame_without_a_header_is_corrupt_data(header):
     with pytest.raises(CorruptDataError, match="has a correct checksum but not the fields of a commit file"):
         decode_frame("commit", encode_frame("commit", header), "here")
 
 
-def test_a_right_checksum_around_a_header_without_a_field():
+def test_a_missing_header_field_is_corrupt_data():
     found = decode_frame("commit", encode_frame("commit", {"number": 1}), "here").header
     assert found["number"] == 1
     assert found.get("attempt") is None

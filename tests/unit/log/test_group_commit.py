@@ -107,7 +107,7 @@ def test_the_same_transaction_twice_is_stored_once(table):
 
 
 @pytest.mark.parametrize("lands", [False, True])
-def test_a_put_that_reports_failure(table, monkeypatch, lands):
+def test_a_put_that_reports_failure_is_read_back(table, monkeypatch, lands):
     put, failures = table.storage.put_if_absent, [1]
 
     def failing(key, data):

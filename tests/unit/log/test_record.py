@@ -155,7 +155,7 @@ def opened(storage):
 
 
 @pytest.mark.parametrize("buckets", [10**30, 16_385, 0, -1, "2", 1.5, True, None])
-def test_a_table_of_impossibly_many_buckets(storage, first, buckets):
+def test_a_forged_record_with_too_many_buckets_is_corrupt_data(storage, first, buckets):
     """The state has an entry for each bucket, so this would go on for ever."""
     forge(storage, first, lambda header: header["actions"][0].update(buckets=buckets))
     with pytest.raises(CorruptDataError, match=r"creates a table with .* buckets"):

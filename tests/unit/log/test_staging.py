@@ -104,7 +104,7 @@ class TestTooLate:
         assert ids(table) == []
 
     @pytest.mark.parametrize("first_is_older", [True, False])
-    def test_the_schema_changed_type(self, table, first_is_older):
+    def test_rows_staged_before_a_type_changed_are_not_committed(self, table, first_is_older):
         older = stage(table, 0, 3)
         changed = TableSchema((Column(1, "id", pa.int64(), nullable=False),))
         table.log.commit(lambda *_: (SetSchema(2, changed),))

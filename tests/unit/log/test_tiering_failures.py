@@ -137,7 +137,7 @@ def test_a_failure_is_over_after_a_later_success(table, clock):
     assert replace(upkeep, mended_ms=5).is_over(state)
 
 
-def test_a_line_for_people(table):
+def test_a_failure_is_described_in_one_line(table):
     state, hour_ms = table.state, 3_600_000
     found = replace(failure(), times=3, first_ms=0, last_ms=600_000)
     text = found.describe(state, 620_000)

@@ -268,7 +268,7 @@ def test_places_are_found_by_their_application_alone():
     assert select_progress_ids({"b"}, own) == ()
 
 
-def test_the_note_of_a_record():
+def test_a_record_comes_back_from_its_note():
     record = HistoryPoint(12, "an attempt")
     assert record_of(read_at(record)) == record
     assert read_at(None) is None

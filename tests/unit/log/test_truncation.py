@@ -143,7 +143,7 @@ class TestPins:
         state = folded(state, act.TieredSnapshot(2, {0: 5}, 3500, {0: 2}), time_ms=3500)
         assert take_snapshot_as_of(state, 3000).lake.snapshot_id == 2
 
-    def test_a_truncation_from_a_clock_that_ran_ahead(self):
+    def test_rows_after_a_truncation_by_a_fast_clock_are_read(self):
         """A row that was committed behind it says that it happened before."""
         state = truncated(appended(segment(0, 2, time_ms=1000)), time_ms=9000)
         state = folded(state, act.Append((segment(2, 1, commit=4, time_ms=3000),)), time_ms=3000)

@@ -42,7 +42,7 @@ def table(wh, request):
     )
 
 
-def test_a_row_as_a_dict(table):
+def test_a_looked_up_row_is_a_dict(table):
     row = {"id": -7, "name": "ä\0", "n": None, "at": dt.datetime(2024, 2, 3, tzinfo=dt.UTC), "d": Decimal("-1.50")}
     table.upsert([row, {"id": 2**63 - 1}])
     assert table.lookup_one(-7) == table.lookup_one({"ID": -7}) == table.lookup_one((-7,)) == row
@@ -169,7 +169,7 @@ class TestMatches:
         assert len(found.places) == found.rows.num_rows == 0
         assert found.rows.schema.names == ["a", "b", "v"]
 
-    def test_a_prefix_without_the_bucket_key(self, wh):
+    def test_a_prefix_without_the_bucket_key_is_found_in_all_buckets(self, wh):
         table = wh.create_table(
             "t", "a STRING, b INT", primary_key=["a", "b"], buckets=4, properties={"bucket.key": "b"}
         )

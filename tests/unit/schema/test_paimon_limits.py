@@ -57,13 +57,13 @@ def test_primary_keys_that_paimon_can_hold_are_accepted(key):
     assert parse_properties({**PAIMON, "primary.key": key}, SCHEMA).primary_key == tuple(key.split(","))
 
 
-def test_a_primary_key_of_floating_point():
+def test_paimon_rejects_a_primary_key_of_floating_point():
     with pytest.raises(InvalidOptionError, match="whose equal values Paimon's libraries tell apart"):
         parse_properties({**PAIMON, "primary.key": "id,price"}, SCHEMA)
     parse_properties({"primary.key": "id,price"}, SCHEMA)
 
 
-def test_a_primary_key_of_partition_columns_alone():
+def test_paimon_rejects_a_primary_key_of_partition_columns_alone():
     with pytest.raises(InvalidOptionError, match="all columns of the primary key day, id are partition columns"):
         parse_properties({**PAIMON, "primary.key": "day,id"}, SCHEMA, ("ID", "day"))
     parse_properties({**PAIMON, "primary.key": "day,id"}, SCHEMA, ("day",))

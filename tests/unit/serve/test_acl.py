@@ -90,7 +90,7 @@ def test_clients_have_the_rights_of_their_lines(tmp_path):
     assert not access.is_open
 
 
-def test_the_file_of_the_guide(tmp_path):
+def test_the_access_file_of_the_guide_is_valid(tmp_path):
     guide = (ROOT / "docs/guides/serve.md").read_text("utf-8")
     text = guide.partition("```toml\n")[2].partition("```")[0]
     (tmp_path / "rights.toml").write_text(text.replace("5a0f…", digest(SHOP)))

@@ -121,7 +121,7 @@ def test_clients_with_wrong_tokens_are_slowed_down(app, monkeypatch):
     assert client_of(app, "shop").get("/api/v1/tables").status_code == 200, "others of the address go on"
 
 
-def test_a_client_beyond_its_limit(app):
+def test_a_client_beyond_its_limit_is_throttled_alone(app):
     client = client_of(app, "board")
     statuses = [client.get("/api/v1/tables").status_code for _ in range(6)]
     assert statuses == [200, *[429] * 5]

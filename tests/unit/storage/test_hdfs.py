@@ -60,7 +60,7 @@ def stored(hdfs: Hdfs) -> bytes | None:
     return None if file is None else file.data
 
 
-def test_the_requests_of_each_call(hdfs, store):
+def test_each_call_sends_exactly_these_requests(hdfs, store):
     store.now_ms()
     for act, wanted in [
         (lambda: store.put_if_absent("a/1", b"x"), PUT),
@@ -197,7 +197,7 @@ def test_a_read_whose_redirect_gets_lost_is_asked_again(hdfs, store, fault):
     assert hdfs.operations == ["OPEN", "OPEN", "OPEN" + AT_DATANODE]
 
 
-def test_a_folder_of_many_pages_and_depths(hdfs, store):
+def test_a_folder_of_many_pages_and_depths_is_listed(hdfs, store):
     keys = [f"t/{folder}/{number}" for folder in "abcd" for number in range(5)] + ["t/e", "u"]
     for key in keys:
         store.put_if_absent(key, b"1")

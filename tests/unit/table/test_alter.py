@@ -236,7 +236,7 @@ class TestTiering:
         assert table.open_lake().compact().files_removed == 3
         assert {i: row["note"] for i, row in by_id(table.lake.to_arrow()).items()} == {i: str(i) for i in range(3)}
 
-    def test_a_column_that_another_engine_gave_the_lake_with_another_type(self, table):
+    def test_a_lake_column_of_another_type_made_by_another_engine_is_a_mismatch(self, table):
         table.append([{"id": 1}])
         tier(table)
         with table.open_lake().place.require().update_schema() as update:

@@ -146,7 +146,7 @@ class TestRefusals:
         table.alter(widen_columns={"id": pa.int32()})  # its own type
         assert table.state.schema_id == 1
 
-    def test_the_last_column_and_the_last_beside_partitions(self, wh):
+    def test_the_last_data_column_cannot_be_dropped(self, wh):
         one = wh.create_table("sales.one", "a int, b int")
         with pytest.raises(SchemaMismatchError, match="would leave no column"):
             one.drop_column("a", "b")

@@ -227,7 +227,7 @@ def test_a_clone_and_its_original_change_inside_each_for_itself(wh, table):
 
 @pytest.mark.parametrize("form", ["iceberg", "paimon"])
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
-def test_an_adopted_table_that_another_engine_changed_inside(wh, own_cache, form, key):
+def test_nested_changes_of_another_engine_are_adopted(wh, own_cache, form, key):
     """Older files have other names there, and a field that was dropped has nothing to do with one of its name."""
     old = wh.create_table("sales.old", COLUMNS, primary_key=key, properties={"table.datalake.format": form})
     (old.upsert if key else old.append)([{"id": 1, "s": {"a": 1, "b": "x"}}])
@@ -304,7 +304,7 @@ class TestForms:
         assert "fields" not in json.dumps(table.state.schema.to_json())
         assert action_to_json(SetSchema(2, table.state.schema), Payload())["type"] == "schema"
 
-    def test_the_form_of_ids(self, table):
+    def test_ids_of_nested_fields_have_their_stored_form(self, table):
         table.alter(drop_columns=["s.a"], add_columns="s.c INT")
         schema = table.refresh().schema
         found = {c["name"]: (c.get("fields"), c.get("last_field")) for c in schema.to_json()}

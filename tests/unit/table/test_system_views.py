@@ -106,7 +106,7 @@ def test_a_view_without_a_suffix_is_the_table(wh, table):
     assert view.to_arrow(columns=["id"]).to_pylist() == [{"id": 1}]
 
 
-def test_a_view_of_a_dropped_table(wh, table, other_process):
+def test_a_view_of_a_dropped_table_fails(wh, table, other_process):
     views = [wh.view(f"sales.orders{suffix}") for suffix in ("", "$changelog", "$buckets", "$commits")]
     other_process().drop_table("sales.orders")
     for view in views:

@@ -93,7 +93,7 @@ def test_deleted_rows_and_a_column_that_comes_later(table):
         table.append([{"id": 9, "u": 1}])
 
 
-def test_a_table_without_a_lake(wh):
+def test_a_table_without_a_lake_holds_variants(wh):
     table = wh.create_table("sales.log", "id bigint, v variant", properties=NO_LAKE)
     table.append(numbered(VALUES))
     assert found(table.to_arrow()) == dict(enumerate(VALUES))

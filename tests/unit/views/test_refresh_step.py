@@ -58,7 +58,7 @@ def counts(view):
     return {row["day"]: row["n"] for row in view.table.to_arrow().to_pylist()}
 
 
-def test_a_first_refresh_in_steps_each_with_its_lineage(house):
+def test_each_step_of_a_first_refresh_stores_its_lineage(house):
     log(house, 4, 4, 4, 30)
     view = view_of(house, BY_DAY, 10)
     lineage = view.table.inspect.lineage().to_pylist()

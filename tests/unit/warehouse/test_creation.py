@@ -19,7 +19,7 @@ def test_the_creator_knows_the_table_as_everybody_who_opens_it(wh, other_process
     assert (len(made.manifests) == 1) == (columns > 1)
 
 
-def test_a_number_of_too_many_digits_in_a_list(tmp_path):
+def test_a_property_with_too_many_digits_is_rejected(tmp_path):
     warehouse = Warehouse(str(tmp_path))
     with pytest.raises(InvalidOptionError, match="a property cannot be formatted as text"):
         warehouse.create_table("s.t", "id INT", properties={"comment": [10**5_000]})

@@ -168,7 +168,7 @@ class TestPlaces:
         Warehouse(tmp_path / "other").create_table("a.t", COLUMNS)
         self.refused(wh, tmp_path / "other", "is a warehouse itself")
 
-    def test_the_log_of_another_table(self, wh, table, fast):
+    def test_a_log_location_inside_another_log_is_rejected(self, wh, table, fast):
         self.refused(wh, fast / "tables" / table.uuid, "lies in the log of a table")
 
     def test_that_of_the_lake(self, tmp_path):

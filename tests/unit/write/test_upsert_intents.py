@@ -163,7 +163,7 @@ class TestMoved:
         assert found(sums) == {key: ("new", 101 if key == 0 else 1) for key in range(9)}
         assert moved in {0, 1, 2}
 
-    def test_a_rival_between_plan_and_record(self, wh, sums, store, clock, other_process):
+    def test_changes_are_prepared_again_after_a_lost_race(self, wh, sums, store, clock, other_process):
         """The first attempt had prepared changes of all buckets; another record took its number."""
         rival = other_process().table(NAME)
         number = sums.refresh().version + 1
@@ -194,7 +194,7 @@ class TestMoved:
         assert sorted(parts[1][0].read) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 2))
 
-    def test_a_truncation_took_the_rows_away(self, sums):
+    def test_prepared_changes_are_stale_after_a_truncation(self, sums):
         """The buckets end where they ended."""
         sums.upsert(NINE)
         intents = Intents(sums, *upserts(*NINE))

@@ -24,7 +24,7 @@ def registry(server, clock):
     return SchemaRegistry.of(f"{server.url}/", None, sim_world(0, clock))
 
 
-def test_a_schema_by_its_id(server, registry):
+def test_a_registry_gives_a_schema_by_its_id(server, registry):
     assert registry.schema(server.register(SCHEMA)) == RegistrySchema(SCHEMA)
     assert registry.schema(server.register(SCHEMA, schemaType="AVRO")) == RegistrySchema(SCHEMA)
 
@@ -128,7 +128,7 @@ class Session:
     _jvm = JavaPackage()
 
 
-def test_a_session_without_the_jar():
+def test_avro_without_the_jar_is_rejected():
     with pytest.raises(InvalidOptionError, match=r"make the session with streamhouse_spark\.configure, or"):
         AvroSchemas.of(Session(), "http://r", None, None, sim_world())
 

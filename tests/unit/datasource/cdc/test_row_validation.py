@@ -73,7 +73,7 @@ def test_each_violated_rule_is_a_reason(rules):
     assert "generated column 'twice'" in found[3]
 
 
-def test_a_slice_of_a_batch(rules):
+def test_a_slice_of_a_batch_is_validated_alone(rules):
     events = [event(change(amount=-1)), event(change()), event(change(amount=-1)), event(change())]
     batch = pa.RecordBatch.from_pylist(events, SCHEMA).slice(1, 2)
     (found,) = validate_rows(rules, "update_after", [batch])

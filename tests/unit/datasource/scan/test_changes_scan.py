@@ -59,7 +59,7 @@ def batch(scans: Scans, loaded: dict[str, Any], start: Any, end: Any) -> list[di
     return Planned(scans.connection, json.loads(json.dumps(reply)), planned.schema).rows()
 
 
-def test_the_columns_and_rows_of_a_range(people, scans):
+def test_a_changes_scan_has_the_columns_and_rows_of_its_range(people, scans):
     loaded = load(scans, "3", "4")
     assert (loaded["kind"], loaded["row_id"], loaded["first"], loaded["grounds"]) == ("changes", ["id"], 3, None)
     rows = scans.plan(loaded).rows()

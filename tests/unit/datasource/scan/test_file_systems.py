@@ -420,7 +420,7 @@ def test_a_log_in_another_store_is_read_there_with_the_settings_of_that_store():
     assert found.folder.partition(":")[0] != shared.folder.partition(":")[0]
 
 
-def test_a_log_on_the_disk_of_a_warehouse_elsewhere(tmp_path):
+def test_a_log_on_a_disk_is_followed_wherever_the_warehouse_lies(tmp_path):
     assert folder_of(elsewhere(str(tmp_path), {}), {}, "file") == LogFolder(f"{tmp_path}/{table_prefix(UUID)}")
 
 

@@ -210,7 +210,7 @@ def test_another_process_plans_the_same_pin(orders, scans, other_process):
     assert ids(other_process.plan(loaded)) == list(range(250))
 
 
-def test_a_table_dropped_meanwhile(orders, wh, scans, other_process):
+def test_a_scan_of_a_dropped_table_fails(orders, wh, scans, other_process):
     loaded = scans.load("sales.orders")
     wh.drop_table("sales.orders")
     with pytest.raises(TableNotFoundError):
@@ -292,7 +292,7 @@ def expire(table, snapshot_id: int) -> None:
     table.open_lake().place.load().maintenance.expire_snapshots().by_id(snapshot_id).commit()
 
 
-def test_a_lake_snapshot_expired_by_another_engine(orders, scans):
+def test_a_scan_reads_its_rows_after_another_engine_expired_the_snapshot(orders, scans):
     """The newest snapshot and the pinned log are the same rows."""
     loaded = scans.load("sales.orders")
     chosen = scans.load("sales.orders", version=str(orders.state.version))
@@ -345,7 +345,7 @@ def test_the_lake_alone_is_native(orders, scans):
     assert ids(planned) == list(range(200))
 
 
-def test_the_lake_before_the_first_round(wh, scans):
+def test_a_scan_of_the_lake_before_the_first_round_is_empty(wh, scans):
     wh.create_table("sales.new", SCHEMA)
     loaded = scans.load("sales.new$lake")
     assert scans.plan(loaded).rows() == []
@@ -709,7 +709,7 @@ def test_an_older_commit_is_read_by_its_own_columns_and_buckets(altered_table, s
     assert rows_of(scans.plan(scans.load(NAME), ["v", "k"])) == [*((i, 100 + i) for i in range(20)), (50, 150)]
 
 
-def test_a_snapshot_that_another_engine_expired_while_columns_moved(altered_table, scans):
+def test_a_scan_maps_moved_columns_after_its_snapshot_expired(altered_table, scans):
     altered_table.append([{"k": 1, "v": 2, "s": "x"}])
     tier(altered_table)
     loaded = scans.load(NAME)

@@ -62,7 +62,7 @@ def write(wh, replaced, *tasks, **options):
     planned.commit(pickle.loads(pickle.dumps([planned.write(batches(*numbers)) for numbers in tasks])))
 
 
-def test_the_partitions_that_any_task_saw(wh, table):
+def test_all_partitions_that_tasks_saw_are_replaced(wh, table):
     write(wh, ReplacedPart(), (7, 10), (), (12,))
     assert ids(table) == [2, 5, 7, 10, 12]
     write(wh, ReplacedPart(), (), ())

@@ -124,7 +124,7 @@ def test_rows_of_a_bucket_in_several_tasks_all_count(wh, table, sizes):
     assert found(table) == {key: 2 if key == stray else 1 for key in range(60)}
 
 
-def test_a_task_without_rows(wh, table):
+def test_a_write_without_rows_commits_nothing(wh, table):
     task = writer(wh)
     task.commit(run(task, [iter([]), iter([batch([])])]))
     assert found(table) == {}
@@ -295,7 +295,7 @@ class TestRowLevel:
         arrays = [pa.array([kind] * len(keys)), rows["id"], rows["id"], rows["n"]]
         return pa.record_batch(arrays, names=["__streamhouse_kind", "__streamhouse_read_id", "id", "n"])
 
-    def test_an_update_and_a_deletion(self, wh, table, on_host):
+    def test_updates_and_deletions_are_staged_by_tasks(self, wh, table, on_host):
         task = self.writer(wh, table)
         messages = []
         for host, part in enumerate(by_task(table, list(range(50)))):

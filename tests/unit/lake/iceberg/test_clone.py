@@ -50,7 +50,7 @@ def test_a_data_file_outside_the_lake_folder_is_found(warehouse, lake, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["write.data.path", "write.metadata.path"])
-def test_a_place_for_new_files_elsewhere(warehouse, lake, tmp_path, name):
+def test_a_location_of_new_files_outside_the_lake_folder_is_found(warehouse, lake, tmp_path, name):
     with lake.transaction() as changes:
         changes.set_properties({name: f"{tmp_path}/wh/lake/sales/orders/here"})
     assert strays_of(warehouse, with_files=False) is None

@@ -134,7 +134,7 @@ def test_every_reader_of_a_list_finds_the_damage(table, step):
         assert len(found) == len(whole)
 
 
-def test_a_list_with_another_column(table):
+def test_a_manifest_list_with_another_column_is_corrupt_data(table):
     lake = table.open_lake().place.require()
     snapshot = lake.current_snapshot()
     key = table.open_lake().place.files_at(lake.location()).key_of(snapshot.manifest_list)

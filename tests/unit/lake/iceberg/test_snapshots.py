@@ -58,7 +58,7 @@ def test_they_are_those_of_the_library(table, data):
 
 
 @pytest.mark.parametrize("current", [None, -1])
-def test_a_table_without_snapshots(data, current):
+def test_a_table_without_snapshots_has_no_current_one(data, current):
     kept = read_snapshots(changed(data, snapshots=None, refs=None, current_snapshot_id=current))
     assert kept is not None
     assert kept.current_snapshot() is None

@@ -55,7 +55,7 @@ def test_a_file_with_later_rows_is_cut(lake, memory):
 
 
 @pytest.mark.parametrize("moment", ["as it is committed", "before it is kept", "later"])
-def test_a_stock_writer_that_renames_over_the_drop(lake, memory, monkeypatch, moment):
+def test_a_stock_writer_that_renames_over_the_drop_restores_no_row(lake, memory, monkeypatch, moment):
     """It looked for the number when that was free; whenever it renames, the rows of the partition stay away."""
     base = lake.newest().id
     made = json.loads(memory.read(f"{SNAPSHOTS}/snapshot-{base}"))

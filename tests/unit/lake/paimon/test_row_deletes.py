@@ -140,7 +140,7 @@ def test_old_and_new_rows_in_one_snapshot(table):
     require_verified(table)
 
 
-def test_deletions_before_a_truncation_do_not_reach_the_lake(table):
+def test_a_round_after_a_truncation_leaves_out_deleted_rows(table):
     table.append(rows(*range(6)))
     tier(table)
     delete(table, 1)
@@ -153,7 +153,7 @@ def test_deletions_before_a_truncation_do_not_reach_the_lake(table):
     require_verified(table)
 
 
-def test_a_file_from_before_columns_changed(table):
+def test_rows_of_files_with_older_columns_are_deleted(table):
     table.append(rows(*range(4)))
     tier(table)
     table.add_columns("more INT")
@@ -323,7 +323,7 @@ class TestOtherEngines:
         assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [0, 1, 3, 4, 5]
         require_verified(table)
 
-    def test_a_rename_while_the_log_learns_of_the_round(self, table, monkeypatch):
+    def test_a_rename_while_the_round_is_recorded_restores_no_row(self, table, monkeypatch):
         table.append(rows(*range(6)))
         tier(table)
         trim(table)

@@ -90,7 +90,7 @@ def test_only_row_groups_with_a_wanted_row_are_read(files, columns_read, node, g
     assert [group for found, _ in read for group in found] == groups
 
 
-def test_a_part_of_a_file(files):
+def test_row_positions_of_chosen_row_groups_are_found(files):
     numbers, _ = numbered(files, In("id", (150, 450, 950), has_null=False), "name", "id", row_groups=(4, 9))
     assert numbers.tolist() == [450]
 

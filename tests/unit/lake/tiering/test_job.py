@@ -36,7 +36,7 @@ def events(wh, lake_format):
     )
 
 
-def test_a_table_of_every_type(wh, lake_format):
+def test_values_of_every_type_are_tiered(wh, lake_format):
     properties = {"bucket.num": "2", "table.datalake.format": lake_format}
     table = wh.create_table("t", EVERY_TYPE.arrow, properties=properties)
     rows = every_type_rows(40)

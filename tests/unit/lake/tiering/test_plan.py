@@ -75,7 +75,7 @@ def test_rows_in_neither_log_nor_lake():
         _next(_log([5, 5], start=5), 3, 10)
 
 
-def test_a_lake_ahead_of_the_log():
+def test_a_lake_ahead_of_the_log_is_an_error():
     with pytest.raises(LakeMismatchError, match="the log ends at 10"):
         _next(_log([5, 5]), 11, 10)
 

@@ -333,7 +333,7 @@ class TestUpkeep:
         assert table.maintain().trimmed_to == table.state.ends
         assert sorted(table.to_arrow()["id"].to_pylist()) == [10, 11, 12, 13]
 
-    def test_a_lake_that_went_back_before_the_truncation(self, table):
+    def test_a_lake_rolled_back_before_the_truncation_trims_nothing(self, table):
         first = table.lake.newest()
         table.truncate()
         _tier(table)

@@ -198,7 +198,7 @@ def test_what_is_live_is_never_listed(table, memory, clock):
 
 
 @pytest.mark.parametrize("grace_ms", [0, GRACE_MS_MIN - 1])
-def test_a_grace_too_short(wh, table, memory, grace_ms):
+def test_a_grace_below_the_minimum_deletes_nothing(wh, table, memory, grace_ms):
     before = keys(memory)
     for ask in (
         lambda: table.maintain(grace_ms=grace_ms),

@@ -138,7 +138,7 @@ def test_records_that_are_gone(table):
 # -- what no record tells ---------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_emptied_the_table(table):
+def test_changes_of_a_commit_that_emptied_the_table_are_deletions(table):
     append(table, 1, rows=2)
     table.overwrite([{"id": 2}])
     append(table, 3)

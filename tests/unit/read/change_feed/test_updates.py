@@ -79,7 +79,7 @@ def test_the_changelog_has_the_changes_of_a_merge(table, inline_bytes_max):
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
-def test_a_stream_behind_the_commit(wh, table, inline_bytes_max, is_merged):
+def test_a_stream_after_the_commit_sees_its_updates(wh, table, inline_bytes_max, is_merged):
     """Its rows are read by their offsets, and the segments tell which ones are behind an update."""
     query = Query("d.t$changelog")
     query.run(wh)

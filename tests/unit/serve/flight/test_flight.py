@@ -272,7 +272,7 @@ def test_requests_that_cannot_be(warehouse, client, asked, condition, text):
     assert "Traceback" not in str(caught.value)
 
 
-def test_the_example_of_the_guide(warehouse, server):
+def test_the_flight_example_of_the_guide_runs(warehouse, server):
     orders = warehouse.create_table("sales.orders", "order_id BIGINT, customer STRING, amount DOUBLE")
     orders.append([{"customer": "ann", "amount": 9.5}, {"customer": "bob", "amount": 1.0}])
     code = re.search(r"```py\n(.*?)```", PAGES["docs/guides/serve.md"], re.DOTALL)[1]

@@ -53,7 +53,7 @@ def shown(storage, served, name="s.t"):
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_log_table_through_its_life(storage, warehouse, served, partitioned):
+def test_a_log_table_is_served_through_its_life(storage, warehouse, served, partitioned):
     by = ["name"] if partitioned else []
     table = warehouse.create_table("s.t", COLUMNS, buckets=2, partition_by=by)
     assert shown(storage, served) == []
@@ -99,7 +99,7 @@ def test_a_document_is_whole_while_the_partitioning_changes(storage, warehouse, 
     assert shown(storage, served) == [1, 2, 3, 4, 5]
 
 
-def test_a_table_with_a_primary_key(storage, warehouse, served):
+def test_a_keyed_table_is_served_through_its_life(storage, warehouse, served):
     table = warehouse.create_table("s.t", "id BIGINT NOT NULL, name STRING", primary_key=["id"], buckets=2)
 
     def found():
@@ -360,7 +360,7 @@ def test_a_lake_with_many_snapshots_shows_the_newest(storage, warehouse, served,
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
-def test_a_lake_in_another_catalog(tmp_path, keyed):
+def test_a_lake_in_another_catalog_is_served(tmp_path, keyed):
     settings = {"lake.iceberg.catalog.type": "sql", "lake.iceberg.catalog.uri": f"sqlite:///{tmp_path}/catalog.db"}
     warehouse = Warehouse(str(tmp_path / "wh"), settings)
     table = warehouse.create_table("s.t", "id BIGINT NOT NULL, n INT", primary_key=["id"] if keyed else [])
@@ -383,7 +383,7 @@ def remote():
     return RemoteStorage(new_store())
 
 
-def test_an_unchanged_table_and_one_with_new_rows(remote):
+def test_a_document_takes_few_requests_with_and_without_new_rows(remote):
     warehouse = open_warehouse(remote, 1)
     table = warehouse.create_table("s.t", "id BIGINT", buckets=2)
     table.append([{"id": n} for n in range(100)])

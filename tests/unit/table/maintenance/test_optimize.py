@@ -277,7 +277,7 @@ def test_a_large_table_is_clustered_in_several_commits(wh, monkeypatch):
     assert by_offset(table) == {0: list(range(ROUNDS * ROWS))}
 
 
-def test_a_lake_without_rows_or_table(wh):
+def test_optimizing_an_absent_or_empty_lake_does_nothing(wh):
     table = wh.create_table("t", COLUMNS)
     assert table.lake.optimize("a", filter=[("a", "=", 1)]) == CompactReport()
     tier(table)

@@ -60,7 +60,7 @@ def test_branches_and_tags_share_names(wh):
             table.create_branch(name)
 
 
-def test_a_branch_by_its_name(wh):
+def test_a_branch_is_opened_by_its_name(wh):
     _, branch = begun(wh, keyed=False, lake="iceberg")
     add(branch, 6)
     opened = wh.table("d.t$Branch_Audit")
@@ -83,7 +83,7 @@ def test_a_branch_by_its_name(wh):
     assert wh.dropped_tables() == []
 
 
-def test_a_branch_of_a_renamed_table(wh, other_process):
+def test_a_branch_follows_the_rename_of_its_table(wh, other_process):
     _, branch = begun(wh, keyed=False, lake=None)
     add(branch, 6)
     wh.rename_table("d.t", "d.new")

@@ -400,7 +400,7 @@ def test_a_drop_that_was_cut_short_is_finished(wh, other_process):
     assert again.branches() == []
 
 
-def test_a_publication_that_others_forestalled_by_a_drop(wh, other_process, monkeypatch):
+def test_a_publication_of_a_concurrently_dropped_branch_fails(wh, other_process, monkeypatch):
     table, branch = begun(wh, keyed=False, lake=None)
     add(branch, 6)
     staged_rows = publication.stage_branch_rows
@@ -525,7 +525,7 @@ def adopted(engine):
     return made, made.branch("fix")
 
 
-def test_a_branch_of_an_adopted_table(adopted, engine, other_process):
+def test_a_branch_of_an_adopted_table_is_published(adopted, engine, other_process):
     table, branch = adopted
     assert ids(branch.to_arrow()) == list(range(6))
     assert branch.delete(where=[("id", "in", [2, 3])]) == 2
@@ -550,7 +550,7 @@ def test_an_adopted_table_that_a_branch_overwrites(adopted, engine):
     assert ids(table.to_arrow()) == engine.ids(table) == [20, 21]
 
 
-def test_a_branch_of_an_adopted_table_beside_others(adopted, engine):
+def test_a_branch_of_an_adopted_table_is_published_after_other_writes(adopted, engine):
     """What it adds passes a rewrite and rows of others; what it deletes meets them."""
     table, branch = adopted
     branch.append([row(20)])

@@ -81,7 +81,7 @@ def test_what_did_not_change_falls_away():
         ("SELECT id FROM db.t UNION ALL SELECT id FROM db.t", None),
     ],
 )
-def test_the_key_of_a_query(query, key):
+def test_a_query_keeps_the_key_of_its_source(query, key):
     root = plan(query)
     names = [p.alias_or_name for p in parse_sql(query).selects]
     shown = dict(zip(root.columns, names, strict=True))

@@ -326,7 +326,7 @@ def test_a_consumer_is_shown_and_forgotten(call, table):
         call("drop_consumer", table="sales.orders", consumer_id="it's `me`")
 
 
-def test_the_status_of_one_table_and_of_all(catalog, call, table):
+def test_table_status_shows_one_table_or_all(catalog, call, table):
     table.append(pa.table({"id": [1, 2, 3]}))
     tier(table)
     table.append(pa.table({"id": [4]}))
