@@ -110,7 +110,7 @@ def with_records_cleaned(tmp_path) -> tuple[damage.Damaged, pa.Table]:
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.long
-def test_one_of_the_checkpoints_above_a_floor(which, tmp_path):
+def test_damage_to_one_of_two_checkpoints_loses_no_row(which, tmp_path):
     damaged, rows = with_records_cleaned(tmp_path)
     keys = damaged.keys("/checkpoints/0")
     assert len(keys) == 2

@@ -135,7 +135,7 @@ def test_a_table_is_renamed_if_calls_after_its_record_fail(spoiled):
     spoiled.warehouse.create_table("t", "id INT", properties=PLAIN)
 
 
-def test_bringing_a_table_back(spoiled):
+def test_a_table_is_undropped_if_calls_after_its_record_fail(spoiled):
     log_table(spoiled)
     spoiled.warehouse.drop_table("t")
     back = spoiled.run(is_record, lambda: spoiled.warehouse.undrop_table("t"))

@@ -96,7 +96,7 @@ def test_they_are_one_record_and_the_refused_are_none_of_it():
     run.check()
 
 
-def test_the_same_transaction_twice():
+def test_a_transaction_in_two_calls_of_a_group_is_stored_once():
     run = the_same_transaction_twice()
     assert num_attempts(run) == [1, 2]
 

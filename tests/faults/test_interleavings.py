@@ -78,7 +78,7 @@ def test_the_same_transaction_from_two_drivers_is_stored_once(slow_commit_ms):
         run.check()
 
 
-def test_two_processes_create_one_table():
+def test_of_two_processes_that_create_a_table_one_succeeds():
     base = Run()
     for at in range(il.calls_of(base, lambda run: run.create())):
         run, error = il.run_interleaved(base, lambda run: run.create(), il.rival_creates, at)

@@ -111,7 +111,7 @@ def check_partial_update(hosts, share: Share, *, snapshot: bool) -> Counter[tupl
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
-def test_writing_over_rows_that_nobody_looked_at(hosts, inline, monkeypatch, share):
+def test_blind_upserts_are_stored_once_whichever_call_fails(hosts, inline, monkeypatch, share):
     """The same, without rows before; another writer is faster once, and its rows stand before these."""
     if not inline:
         monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)

@@ -205,7 +205,7 @@ def test_columns_that_were_renamed_dropped_widened_and_came_back(duck, tmp_path,
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
-def test_columns_that_changed_inside(duck, tmp_path, own_cache, key):
+def test_duckdb_and_pyiceberg_read_columns_that_changed_inside(duck, tmp_path, own_cache, key):
     table = Warehouse(str(tmp_path / "wh")).create_table(
         "sales.orders",
         "id int not null, s struct<a:int,gone:string,t:struct<f:float>>, items array<struct<x:int,y:string>>, "
@@ -243,7 +243,7 @@ def test_columns_that_changed_inside(duck, tmp_path, own_cache, key):
     assert _in_duckdb(duck, path, "id", "s.b = 1")["id"].to_pylist()[:1] == [1]
 
 
-def test_without_a_dropped_partition(duck, tmp_path):
+def test_duckdb_and_pyiceberg_read_no_row_of_a_dropped_partition(duck, tmp_path):
     table = Warehouse(str(tmp_path / "wh")).create_table("sales.orders", EVENTS.arrow, partition_by=["day"], buckets=2)
     rows = event_rows(60)
     table.append(rows)

@@ -208,7 +208,7 @@ def test_paimon_manifests_are_merged_and_every_file_is_found(wh):
     assert sorted(_read(_stock(table, **{"scan.snapshot-id": "15"}))["id"].to_pylist()) == [*range(15)]
 
 
-def test_rows_that_another_engine_appends(events):
+def test_rows_that_pypaimon_appends_are_read_and_kept(events):
     first, foreign, last = (event_rows(20, seed=i) for i in range(3))
     foreign = foreign.filter(foreign["day"].is_valid())  # pypaimon cannot write into a partition of null
     events.append(first)

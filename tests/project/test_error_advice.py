@@ -71,7 +71,9 @@ ELSEWHERE = {
     "use a smaller realTimeTasks, or end another query first": (
         "unit/datasource/realtime/test_planning.py::test_queries_that_run_already_take_cores_too"
     ),
-    "SCHEMA_REGISTRY_REFUSED": "spark/test_cdc_avro.py::test_credentials_and_their_refusal",
+    "SCHEMA_REGISTRY_REFUSED": (
+        "spark/test_cdc_avro.py::test_refused_credentials_end_the_query_and_right_ones_continue_it"
+    ),
     "the ticket's part can no longer be read as it was offered": (
         "unit/serve/flight/test_flight.py::test_a_part_that_can_no_longer_be_read_as_it_was_offered"
     ),
@@ -145,7 +147,7 @@ ELSEWHERE = {
     "nothing was taken, send these rows again": (
         "unit/write/producer/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
-    "with texts in UTF-8": "unit/serve/test_rest_api.py::test_every_form_of_rows",
+    "with texts in UTF-8": "unit/serve/test_rest_api.py::test_rows_are_written_in_every_form",
     "send new rows with a new key": (
         "unit/serve/test_idempotent_requests.py::test_another_request_with_a_stored_identity_is_422_and_writes_nothing"
     ),
@@ -292,7 +294,7 @@ ELSEWHERE = {
     "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
     "is a materialized table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
     "cannot be checked until it answers": "unit/serve/test_auth.py::test_a_provider_that_is_away",
-    "ask for a right on it: … =": "unit/serve/test_guard.py::test_rights_by_table_over_http",
+    "ask for a right on it: … =": "unit/serve/test_guard.py::test_clients_reach_only_their_tables_over_http",
     "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_is_created_read_altered_and_dropped",
     "whose partition keys are fixed when its table is created; create a new table": (
         "unit/table/test_partition_evolution.py::TestTheRecord::test_tables_with_a_fixed_partitioning_reject_a_change"

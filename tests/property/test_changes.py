@@ -83,7 +83,7 @@ def test_an_engine_that_keeps_rows_says_nothing():
     assert write(stored, [(False, ("a", 2, None))], FirstRowMerge()) == []
 
 
-def test_nothing_in_nothing_out():
+def test_no_writes_give_no_changes():
     assert write({}, []) == []
 
 

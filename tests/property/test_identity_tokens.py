@@ -111,7 +111,7 @@ def test_a_token_of_another_issuer_is_never_believed(examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_odd_claims_of_the_provider_itself(examples):
+def test_odd_claims_of_the_provider_are_accepted_or_rejected(examples):
     @profile(examples)
     @given(headers, odd_claims, st.sampled_from(list(KEYS)))
     def holds(header, claims, kid):

@@ -61,7 +61,7 @@ def test_any_name_is_accepted_or_a_typed_error(warehouse, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_conditions_columns_and_properties(warehouse, examples):
+def test_any_condition_column_or_property_is_accepted_or_a_typed_error(warehouse, examples):
     table = warehouse.table("s.t")
 
     @profile(examples)

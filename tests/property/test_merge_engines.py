@@ -81,7 +81,7 @@ SMALL = st.none() | st.integers(-50, 50)
 
 @given(st.lists(st.tuples(st.lists(st.tuples(st.booleans(), st.tuples(KEYS, SMALL, SMALL)), min_size=1),
                           st.sampled_from([None, (1,), (2,), (1, 2)])), max_size=5))  # fmt: skip
-def test_last_row_and_partial_updates(batches):
+def test_last_rows_and_partial_updates_agree_with_a_dictionary(batches):
     bucket = Bucket([pa.string(), pa.int32(), pa.int64()], lambda targets: ColumnwiseMerge(frozenset({0}), {}, targets))
     model = {}
     for batch, targets in batches:

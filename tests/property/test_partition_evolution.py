@@ -172,7 +172,7 @@ def test_log_tables_keep_their_rows_through_changes_of_partitioning(steps, first
 @pytest.mark.long
 @settings(deadline=None, max_examples=400)
 @given(steps=STEPS, first=LAYOUT)
-def test_many_tables_without_a_key(steps, first):
+def test_log_tables_keep_their_rows_through_many_changes_of_partitioning(steps, first):
     check(steps, first)
 
 

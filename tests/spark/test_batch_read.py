@@ -116,7 +116,7 @@ def test_system_tables_are_read_in_batches(spark, wh, orders):
 
 
 @pytest.mark.parametrize("name", ["snapshots", "files", "manifests", "history", "refs", "partitions", "entries"])
-def test_metadata_tables_of_the_lake(spark, wh, orders, name):
+def test_metadata_tables_of_the_lake_are_read(spark, wh, orders, name):
     found = load(spark, wh, f"read.orders$lake${name}")
     assert found.count() == orders.lake.metadata(name).num_rows > 0
     found.collect()
@@ -202,7 +202,7 @@ def test_times_that_are_no_longer_known(spark, wh, trimmed):
     assert load(spark, wh, "read.trimmed", startingTimestamp=lost, failOnDataLoss="false").count() == 300
 
 
-def test_as_of_lake_snapshot(spark, wh):
+def test_a_read_as_of_a_lake_snapshot_has_its_rows(spark, wh):
     table = wh.create_table("read.history", COLUMNS)
     snapshots = []
     for i in range(2):

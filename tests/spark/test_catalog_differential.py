@@ -39,7 +39,7 @@ def test_random_queries_answer_as_a_parquet_copy_does(spark, sides, first):
 
 @pytest.mark.spark41
 @pytest.mark.long
-def test_as_the_copy_everywhere(spark, sides):
+def test_queries_that_lost_rows_once_answer_as_a_parquet_copy_does(spark, sides):
     assert run(spark, sides, [93, 102, 107, 147, 196]) > 5  # once each of these lost rows
 
 

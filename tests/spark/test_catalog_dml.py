@@ -66,7 +66,7 @@ def test_update_changes_matching_rows_and_their_changelog(spark, wh, filled):
 
 @pytest.mark.always
 @pytest.mark.spark41
-def test_merge_with_every_clause(spark, wh, filled):
+def test_merge_applies_every_clause_in_one_commit(spark, wh, filled):
     version = opened(wh, filled).state.version
     clauses = """
         WHEN MATCHED AND s.n = 0 THEN DELETE
@@ -91,7 +91,7 @@ def test_merge_with_every_clause(spark, wh, filled):
     assert opened(wh, filled).state.version == version + 1
 
 
-def test_merge_of_a_frame(spark, filled):
+def test_a_frame_is_merged_by_clauses(spark, filled):
     source = spark.createDataFrame([(1, "a", 100), (50, "b", 500)], "id long, name string, n int")
     merge = source.alias("s").mergeInto(filled, f.expr(f"{filled}.id = s.id"))
     merge.whenMatched().updateAll().whenNotMatched().insertAll().whenNotMatchedBySource(
@@ -114,7 +114,7 @@ def test_a_merge_that_reads_its_own_table_reads_one_state(spark, filled):
 
 
 @pytest.mark.long
-def test_rows_of_several_chunks(spark, name):
+def test_statements_change_rows_of_several_chunks(spark, name):
     """A task hands its rows to Python in parts of 65,536."""
     spark.sql(f"INSERT INTO {name} SELECT id, 'x', 0 FROM range(0, 250000, 1, 2)")
     spark.sql(f"UPDATE {name} SET n = id % 1000 WHERE id >= 1000")
@@ -156,7 +156,7 @@ def test_explaining_an_update_writes_nothing(spark, wh, filled, clause):
     ],
     ids=lambda types: types[0].partition("(")[0].lower(),
 )
-def test_keys_of_two_columns_and_every_kind(spark, make, types):
+def test_statements_match_keys_of_every_type(spark, make, types):
     kind, first, second = types
     columns = f"k {kind}, part INT, v INT, PRIMARY KEY (k, part)"
     name = make(columns=columns, bucket_key="part" if kind == "DOUBLE" else "k")

@@ -127,7 +127,7 @@ def test_filtered_buckets_are_not_read(spark, events):
 
 
 @pytest.mark.classic
-def test_statistics_of_segments_and_files(spark, events):
+def test_segments_and_files_are_pruned_by_statistics(spark, events):
     for where in ("n = 4000", "n > 3000 AND n < 5000", "n = 1000", "n <=> 2000", "n IN (1000, 999)"):
         assert metrics(spark, f"SELECT wide FROM streamhouse.push.events WHERE {where}")["rows"] == 1000, where
     assert metrics(spark, "SELECT wide FROM streamhouse.push.events WHERE NOT (n < 4000 OR n > 4000)")["rows"] == 1000

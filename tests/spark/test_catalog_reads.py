@@ -73,7 +73,7 @@ def answers(spark, query: str) -> list[str]:
     return sorted(str(found) for found in spark.sql(query).collect())
 
 
-def test_every_row_of_every_type(spark, typed):
+def test_rows_of_every_type_are_read_from_log_and_lake(spark, typed):
     assert answers(spark, f"select * from {TABLE}") == answers(spark, "select * from typed_rows")
     assert answers(spark, f"select * from {LAKE}") == answers(spark, "select * from typed_rows where n < 150")
 
@@ -142,7 +142,7 @@ def test_reads_travel_to_versions_times_and_snapshots(spark, wh):
             count(wrong)
 
 
-def test_options_of_a_query(spark, typed):
+def test_options_bound_the_rows_of_a_query(spark, typed):
     ends = '{"0": 5, "1": 0, "2": 0}'
     assert spark.read.option("endingOffsets", ends).table(TABLE).count() == 5
     assert len(spark.read.option("endingOffsets", ends).table(TABLE).select("n").collect()) == 5

@@ -66,7 +66,7 @@ def test_create_table_like_copies_columns_and_properties(spark, database, wh: Wa
     assert wh.table(f"{database}.second").uuid == other.uuid
 
 
-def test_tables_like_a_partitioned_one_a_view_of_a_table_and_one_of_another_catalog(spark, database, wh: Warehouse):
+def test_create_table_like_takes_partitioned_tables_views_and_other_catalogs(spark, database, wh: Warehouse):
     days = f"streamhouse.{database}.days"
     spark.sql(f"CREATE TABLE {days} (id BIGINT, at TIMESTAMP) PARTITIONED BY (days(at))")
     spark.sql(f"CREATE TABLE streamhouse.{database}.like_days LIKE {days}")

@@ -51,7 +51,7 @@ def found(spark, name: str) -> list[tuple]:
 
 
 @pytest.mark.spark41
-def test_insert_by_position_by_columns_and_by_name(spark, table, name):
+def test_insert_matches_columns_by_position_list_or_name(spark, table, name):
     spark.sql(f"INSERT INTO {name} VALUES (1, 'one', 1.5, DATE'2026-01-01')")
     spark.sql(f"INSERT INTO {name} (amount, id) VALUES (2, 2)")
     spark.sql(f"INSERT INTO {name} BY NAME SELECT 'three' AS name, 3 AS id")

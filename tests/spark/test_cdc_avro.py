@@ -271,7 +271,7 @@ def test_a_registry_that_is_away_ends_the_query_and_a_restart_goes_on(topic, reg
 
 
 @pytest.mark.long
-def test_credentials_and_their_refusal(topic, registry, make, run):
+def test_refused_credentials_end_the_query_and_right_ones_continue_it(topic, registry, make, run):
     table = make()
     registry.wanted = "Basic " + base64.b64encode(b"ann:secret").decode()
     topic.put(wired(registry.register(ONE), ONE, event("c", None, row(1))))

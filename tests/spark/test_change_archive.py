@@ -73,7 +73,7 @@ def test_a_batch_reads_changes_from_the_archive(spark, wh, trimmed):
 
 
 @pytest.mark.long
-def test_batches_by_offsets_and_times(spark, wh, trimmed):
+def test_archived_changes_are_bounded_by_offsets_and_times(spark, wh, trimmed):
     name = f"{trimmed.name}$changelog"
     database, bare = name.split(".")
     assert listed(load(spark, wh, name, startingOffsets="earliest"), *SHOWN) == CHANGES

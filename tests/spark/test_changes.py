@@ -170,7 +170,7 @@ def test_filters_and_columns_of_changes_are_applied(spark, keyed):
     assert "[id, name], filters [id = 1]" in plan, plan
 
 
-def test_rows_without_a_key(spark, log):
+def test_changes_of_a_log_table_tell_updates_from_deletions(spark, log):
     spark.sql(f"UPDATE {log} SET n = 9 WHERE id = 2")
     spark.sql(f"DELETE FROM {log} WHERE id = 1")
     spark.sql(

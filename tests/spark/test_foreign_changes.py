@@ -130,7 +130,7 @@ DROPS = {
 LEFT = [1, 7, 9, 11, 13]
 
 
-def test_statements_and_a_dropped_partition(spark, wh: Warehouse, adopted, tmp_path):
+def test_statements_and_a_dropped_partition_are_changes_without_offsets(spark, wh: Warehouse, adopted, tmp_path):
     start = newest(adopted)
     assert streamed(spark, adopted, start, tmp_path) == []
     change(spark, adopted, wh)

@@ -62,7 +62,7 @@ def test_upserts_replace_rows_of_their_keys(spark, table, write, read):
 
 
 @pytest.mark.spark41
-def test_row_kinds_and_partial_updates(spark, table, write):
+def test_row_kinds_choose_upserts_deletions_and_partial_updates(spark, table, write):
     write(numbered(spark, 6))
     changes = spark.createDataFrame(
         [(0, None, "-D"), (1, "b", "-U"), (1, "B", "+U"), (2, "c", "U"), (9, None, "delete"), (10, "k", "insert")],

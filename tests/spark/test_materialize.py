@@ -48,7 +48,7 @@ def test_groups_of_a_log_table(spark, orders):
     require_right(spark, view, query)
 
 
-def test_rows_of_a_log_table(spark, orders):
+def test_a_view_of_a_log_table_is_refreshed_by_new_rows(spark, orders):
     orders.append([order(1), order(1), order(3, 2)])
     view, query = kept(spark, orders, "SELECT id, amount * 2 AS twice FROM SOURCE WHERE qty > 0")
     orders.append([order(1), order(4, 2, "9.99"), order(5, 1, "1.00", 0)])
@@ -57,7 +57,7 @@ def test_rows_of_a_log_table(spark, orders):
     require_right(spark, view, query)
 
 
-def test_retractions_of_a_keyed_table(spark, keyed):
+def test_a_view_of_a_keyed_table_is_refreshed_by_retractions(spark, keyed):
     keyed.upsert([{"id": i, "cust": i % 3, "amount": float(i), "note": "a"} for i in range(9)])
     query = "SELECT cust, min(amount) AS lo, max(amount) AS hi, count(DISTINCT note) AS d FROM SOURCE GROUP BY cust"
     view, query = kept(spark, keyed, f"{query} HAVING count(*) > 1")

@@ -245,7 +245,7 @@ def _steps(runner, warehouse, files, add):
         yield step
 
 
-def test_every_kind_of_dataset(runner, warehouse):
+def test_every_kind_of_dataset_is_updated_by_a_pipeline(runner, warehouse):
     for step in _steps(runner, warehouse, {"tables.py": TABLES, "all.sql": SQL}, _more_orders):
         for name, rows in _expected(step).items():
             assert _rows(warehouse, name) == sorted(rows, key=repr), (step, name)

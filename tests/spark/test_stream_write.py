@@ -77,7 +77,7 @@ def _unlucky(stream):
     return stream.selectExpr("if(id = 33, raise_error('no luck'), id) id")
 
 
-def test_failing_task_then_restart(spark, wh, tables, checkpoint):
+def test_a_stream_with_a_failed_task_stores_each_row_once(spark, wh, tables, checkpoint):
     source, target = tables
     source.append(rows(40))
     query = None

@@ -63,7 +63,7 @@ def test_batches_of_the_changelog_have_each_change_once(spark, wh, table):
         tier(spark, wh.url, [table.name])
 
 
-def test_batches_of_a_time(spark, wh, table):
+def test_changes_since_a_time_include_deletions(spark, wh, table):
     view, moment = f"{table.name}$changelog", table.refresh().time_ms + 1
     change(spark, table)
     since = spark.sql(

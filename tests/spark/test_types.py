@@ -77,7 +77,7 @@ def sorted_rows(table):
 
 @pytest.mark.always
 @pytest.mark.spark41
-def test_from_python_through_spark_and_back(spark, wh, written):
+def test_every_type_comes_back_through_spark(spark, wh, written):
     copy = wh.create_table("types.copied", DDL)
     frame = load(spark, wh, "types.all")
     assert {f.name: f.dataType.simpleString() for f in frame.schema} == {

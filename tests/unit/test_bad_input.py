@@ -135,7 +135,7 @@ class TestNames:
             refused(InvalidNameError, ask)
 
     @pytest.mark.parametrize("name", ["sales.orders.x", "a.b.c.d", "sales..orders"])
-    def test_with_too_many_parts(self, wh, refused, name):
+    def test_names_with_too_many_parts_are_rejected(self, wh, refused, name):
         refused(InvalidNameError, lambda: wh.table(name))
 
     @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ class TestNames:
         with pytest.raises(InvalidNameError, match="only tables with a primary key"):
             wh.view("plain$binlog")
 
-    def test_unknown_tables_and_databases(self, wh, refused):
+    def test_unknown_names_suggest_the_nearest(self, wh, refused):
         assert "did you mean sales.orders?" in refused(TableNotFoundError, lambda: wh.table("sales.order"))
         assert "did you mean sales.orders?" in refused(TableNotFoundError, lambda: wh.table("sale.orders"))
         assert "did you mean sales?" in refused(TableNotFoundError, lambda: wh.tables("sale"))

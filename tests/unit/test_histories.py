@@ -86,7 +86,7 @@ class TestRowsByKey:
         table.upsert([{"id": 1, "n": 3}])
         assert sums(table) == [5]
 
-    def test_it_happened_long_ago(self, place, table):
+    def test_a_restore_from_long_ago_is_noticed(self, place, table):
         for _ in range(30):
             table.upsert([{"id": 1, "n": 1}])
         backup = place.backup()

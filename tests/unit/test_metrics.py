@@ -190,7 +190,7 @@ def test_processes_give_them_to_the_sdk_that_they_have(tmp_path, what, name):
     assert {"streamhouse_commits", "streamhouse_table_lag_rows", name} <= set(json.loads(ran.stdout))
 
 
-def test_views_of_a_service(collected):
+def test_opentelemetry_collects_measures_of_views(collected):
     views = [ViewStatus("gold.v", 1000, 0, refreshes=2, lag_ms=1500), ViewStatus("gold.p", 1000, 0, doing="paused")]
     with export_until_exit(lambda: view_measures(views), collected.provider):
         found = collected()

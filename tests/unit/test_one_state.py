@@ -180,7 +180,7 @@ def test_a_read_by_key(wh, other_process, moving, lake_format, name):
         assert is_of_one_state((READS | KEYED_READS)[name](wh, table))
 
 
-def test_one_row_by_key(wh, other_process, moving):
+def test_a_lookup_shows_one_state(wh, other_process, moving):
     table = keyed_table(wh, "iceberg")
     moving(other_process().table(NAME))
     for _ in range(2):

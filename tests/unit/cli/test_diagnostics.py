@@ -290,7 +290,7 @@ def test_a_location_that_cannot_be(warehouse_path):
     assert "--warehouse" in finding.remedy
 
 
-def test_waiting_rows_and_files(warehouse_path):
+def test_health_of_a_table_counts_waiting_rows_and_files(warehouse_path):
     table = sh.Warehouse(warehouse_path).create_table("sales.orders", "id bigint")
     table.append([{"id": 1}])
     state, properties = table.refresh(), table.properties

@@ -41,7 +41,7 @@ def test_tier_once_reports_the_tiered_rows(run, table):
     assert run("describe", "t", "-o", "json").document["lag"] == 0
 
 
-def test_tier_of_tables_without_a_lake(run, table):
+def test_tier_passes_over_tables_without_a_lake(run, table):
     run("create", "dry", "--schema", "id BIGINT", "-p", "table.datalake.enabled=false")
     assert [r["table"] for r in run("tier", "--once", "-o", "json").lines] == ["default.t"]
     failed = run("tier", "--once", "dry", code=1)
@@ -181,7 +181,7 @@ def test_verify_of_a_table_that_is_well(run, table):
     assert "everything is there" in run("verify", "t").stdout
 
 
-def test_verify_of_a_table_with_a_primary_key(run, warehouse, own_cache):
+def test_verify_checks_a_table_with_a_primary_key(run, warehouse, own_cache):
     table = warehouse.create_table("k", "id BIGINT, n INT", primary_key=["id"])
     for n in range(3):
         table.upsert([{"id": i, "n": n} for i in range(4)])

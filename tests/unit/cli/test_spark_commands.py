@@ -46,7 +46,7 @@ def test_pause_and_resume_and_both_again(run, warehouse):
     assert run("resume", "gold.v").stdout == "gold.v is refreshed by services already\n"
 
 
-def test_several_at_once_and_json(run, warehouse):
+def test_pause_takes_several_views_and_prints_json(run, warehouse):
     views = [make_view(warehouse, "gold.v"), make_view(warehouse, "gold.w")]
     run("pause", "gold.w")
     assert run("pause", "gold.v", "gold.w", "gold.v", "-o", "json").lines == [

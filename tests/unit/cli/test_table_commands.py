@@ -55,7 +55,7 @@ def test_create_prints_what_it_made(run):
     assert "created default.other (a INT) with 1 bucket" in run("create", "other", "--schema", "a INT").stdout
 
 
-def test_create_of_an_existing_table(run, orders):
+def test_create_rejects_an_existing_table(run, orders):
     failed = run("create", "sales.orders", "--schema", "a INT", code=1)
     assert failed.stderr.startswith("TABLE_EXISTS: table sales.orders exists")
     assert failed.stdout == ""
@@ -64,7 +64,7 @@ def test_create_of_an_existing_table(run, orders):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "jsonl"])
-def test_create_like_a_file(run, warehouse, tmp_path, suffix):
+def test_create_takes_the_columns_of_a_file(run, warehouse, tmp_path, suffix):
     rows = pa.table(
         {"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"], "at": pa.array([0, 1], pa.timestamp("us", "UTC"))}
     )
@@ -124,7 +124,7 @@ def test_ls_lists_tables_with_their_sizes(run, warehouse, orders):
     assert "lake_rows" in text
 
 
-def test_ls_without_a_warehouse(run):
+def test_ls_without_a_warehouse_fails(run):
     assert run("ls", code=1).stderr.startswith("WAREHOUSE_NOT_FOUND: ")
 
 

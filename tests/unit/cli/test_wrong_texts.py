@@ -247,7 +247,7 @@ def run(words, stdin="id,name,day\n1,a,1\n"):
         ["\udcff"],
     ],
 )
-def test_wrong_words_of_any_command(words):
+def test_unknown_commands_and_options_fail_with_code_2(words):
     result = run(words)
     assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 2

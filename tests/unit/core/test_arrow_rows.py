@@ -62,7 +62,7 @@ def given(ids, turn: int = 0) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @pytest.mark.parametrize("buckets", [1, 3])
-def test_every_verb_of_a_log_table(wh, monkeypatch, lake_format, buckets):
+def test_every_verb_of_a_log_table_works_with_more_text_than_a_slice(wh, monkeypatch, lake_format, buckets):
     monkeypatch.setattr("streamhouse_spark.log.staging.INLINE_BYTES_MAX", 0)
     monkeypatch.setattr("streamhouse_spark.lake.parquet.reader.BATCH_BYTES_MAX", SLICE_BYTES)
     properties = {"table.datalake.format": lake_format, **({"bucket.key": "id"} if buckets > 1 else {})}
@@ -90,7 +90,9 @@ def test_every_verb_of_a_log_table(wh, monkeypatch, lake_format, buckets):
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @pytest.mark.parametrize("buckets", [1, 3])
 @pytest.mark.usefixtures("no_large_arrays")
-def test_every_verb_of_a_table_with_a_primary_key(wh, other_process, monkeypatch, lake_format, buckets):
+def test_every_verb_of_a_keyed_table_works_with_more_text_than_a_slice(
+    wh, other_process, monkeypatch, lake_format, buckets
+):
     monkeypatch.setattr("streamhouse_spark.lake.parquet.reader.BATCH_BYTES_MAX", SLICE_BYTES)
     properties = {"table.datalake.format": lake_format}
     table = wh.create_table("t", COLUMNS, primary_key=["id"], buckets=buckets, properties=properties)

@@ -25,7 +25,7 @@ def test_text_keeps_every_offset(offsets: list[int]) -> None:
 
 
 @given(offset_lists, st.integers(0, 400), st.integers(0, 100))
-def test_rows_of_a_range(offsets: list[int], start: int, length: int) -> None:
+def test_rows_of_an_offset_range_are_found(offsets: list[int], start: int, length: int) -> None:
     wanted = OffsetRange(start, start + length)
     runs = _of(offsets)
     first, last = runs.rows_of(wanted)

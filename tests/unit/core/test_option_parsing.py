@@ -74,7 +74,7 @@ def test_a_moment_lies_between_its_neighbours(moment):
 
 
 @pytest.mark.parametrize("text", ["2024-01-01", "2024-01-01T00:00:00", "yesterday", "", "1.5", "2024-13-01T00:00:00Z"])
-def test_moments_without_a_zone_or_meaning(text):
+def test_timestamps_without_a_zone_are_rejected(text):
     with pytest.raises(InvalidOptionError, match=r"startingTimestamp is .* ISO-8601 with a zone"):
         values.parse_timestamp_ms("startingTimestamp", text, round_up=True)
 

@@ -127,7 +127,7 @@ def test_a_branch_is_a_path(text, path, suffix):
     assert parse_table_name(str(name)) == name
 
 
-def test_parts_of_a_path():
+def test_a_table_name_may_name_a_branch():
     table, branch = TablePath("sales", "orders"), TablePath("sales", "orders").of_branch("audit")
     assert (table.branch, table.base) == (None, table)
     assert (str(branch), branch.branch, branch.base) == ("sales.orders$branch_audit", "audit", table)

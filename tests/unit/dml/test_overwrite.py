@@ -47,7 +47,7 @@ class TestWhatIsReplaced:
         table.overwrite(rows(4, 4), where=(pc.field("id") > 2) & (pc.field("day") < 2))
         assert ids(table.to_arrow()) == [0, 1, 2, 4, 4, 5]
 
-    def test_partitions_of_the_rows(self, table):
+    def test_partitions_of_the_new_rows_are_replaced(self, table):
         table.append([*rows(*range(6)), *rows(20, 21), {"id": 22, "day": None}])
         table.overwrite_partitions([*rows(7), {"id": 23, "day": None}])
         found = {(r["id"], r["day"]) for r in table.to_arrow().to_pylist()}
@@ -180,7 +180,7 @@ class TestOthers:
         table.overwrite_partitions(rows(40))
         assert ids(table.to_arrow()) == [0, 2, 3, 5, 40]
 
-    def test_columns_renamed_while_it_ran(self, table, other_process):
+    def test_an_overwrite_fails_if_its_column_was_renamed_concurrently(self, table, other_process):
         table.append(rows(*range(6)))
         other_process().table("d.t").rename_column("id", "number")
         with pytest.raises(SchemaMismatchError, match="'id'"):
@@ -232,7 +232,7 @@ class TestOnce:
 
 
 class TestRefused:
-    def test_rows_outside_the_part(self, table):
+    def test_new_rows_outside_the_replaced_part_are_rejected(self, table):
         table.append(rows(*range(6)))
         with pytest.raises(SchemaMismatchError, match=r"1 of 2 new rows are not among.*row 1 \(day = 2\)"):
             table.overwrite(rows(1, 2), where=DAY_1)

@@ -475,7 +475,7 @@ def test_zoned_and_plain_times_are_not_compared(wh):
             table.to_arrow(filter=[(column, "<", value)])
 
 
-def test_members_of_other_kinds(wh):
+def test_in_lists_match_values_of_other_numeric_types(wh):
     table = wh.create_table("t", "i INT, g FLOAT, d DATE, ts TIMESTAMP, s STRING, b BOOLEAN")
     moment = dt.datetime(2026, 1, 1, tzinfo=UTC)
     table.append([{"i": 1, "g": 0.5, "d": DAY, "ts": moment, "s": "x", "b": True}, {}])

@@ -112,7 +112,7 @@ def match(*partitions: object) -> PartitionMatches:
         ("n", 0, 0),
     ],
 )
-def test_values_of_every_type(column, value, plain):
+def test_partitions_of_every_type_are_matched(column, value, plain):
     found = match({column: value})
     rows = pa.table({column: pa.array([value, None], SCHEMA.column(column).type)})
     assert found.mask(rows).tolist() == [True, False]

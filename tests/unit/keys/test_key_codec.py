@@ -58,7 +58,7 @@ def test_bytes_compare_as_values(kind, data):
 
 
 @given(rows=st.lists(st.tuples(st.text(), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=3)), min_size=1))
-def test_keys_of_several_columns(rows):
+def test_keys_of_several_columns_sort_column_by_column(rows):
     texts, numbers, blobs = (list(column) for column in zip(*rows, strict=True))
     columns = [pa.array(texts), pa.array(numbers, pa.int32()), pa.array(blobs, pa.binary())]
     keys = encode_keys(columns).to_pylist()

@@ -82,7 +82,7 @@ def test_what_is_found_is_what_was_named(table, form):
     assert table.lookup(KEYS[form]).select(["b", "a", "_found"]).to_pylist() == [{"b": 2, "a": 1, "_found": True}]
 
 
-def test_one_row_and_a_prefix(table):
+def test_lookups_match_key_columns_by_name(table):
     assert table.lookup_one((2, 1)).items() >= {"a": 1, "b": 2}.items()
     assert table.lookup_one({"a": 1, "b": 2}).items() >= {"a": 1, "b": 2}.items()
     assert [(row["a"], row["b"]) for row in table.prefix_lookup(2).to_pylist()] == [(1, 2)]
@@ -98,7 +98,7 @@ def test_a_partial_update_and_rows_that_are_written_again(table):
     assert pairs(table) == {(1, 2), (2, 1), (8, 9)}
 
 
-def test_intents_of_several_processes(table):
+def test_intents_of_several_processes_match_key_columns_by_name(table):
     def intents(schema):
         rows = pa.table({"a": [1], "b": [2]})
         arrays = [rows[c.name] if c.name in rows.column_names else pa.nulls(1, c.type) for c in schema.columns]

@@ -57,7 +57,7 @@ def test_the_changelog_has_the_net_changes(table):
     assert there(table.lake.to_arrow()) == there(table.to_arrow())
 
 
-def test_partitions_of_the_rows(table):
+def test_keyed_partitions_of_the_new_rows_are_replaced(table):
     table.upsert(rows(*range(9)))
     tier(table)
     table.overwrite_partitions(rows(1, 11, n=1))
@@ -72,7 +72,7 @@ def test_of_a_key_in_the_rows_twice_the_last_counts(table):
     assert there(table.to_arrow()) == [(4, 2)]
 
 
-def test_no_rows_empty_a_partition(table):
+def test_an_overwrite_without_rows_empties_a_keyed_partition(table):
     table.upsert(rows(*range(6)))
     table.overwrite([], where=pc.field("day") == 1)
     assert there(table.to_arrow()) == [(0, 0), (2, 0), (3, 0), (5, 0)]

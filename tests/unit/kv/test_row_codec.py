@@ -63,7 +63,7 @@ def test_only_wanted_columns_are_unpacked_in_their_order(rows):
     assert [f.equals(rows[i]) for f, i in zip(found, (12, 0, 16), strict=True)] == [True] * 3
 
 
-def test_what_stands_before_rows_and_between_them(rows):
+def test_prefixed_and_selected_rows_are_unpacked(rows):
     codec = RowCodec(TYPES)
     values = packed(codec, rows, first=b"\x07\x00")
     assert all(value.startswith(b"\x07\x00") for value in values)

@@ -131,7 +131,7 @@ class TestEngines:
             engine_of(parsed(), SCHEMA, ["nn"])
 
     @pytest.mark.parametrize("engine", ["first_row", "versioned"])
-    def test_engines_of_whole_rows(self, engine):
+    def test_engines_of_whole_rows_reject_partial_updates(self, engine):
         version = {"table.merge-engine.versioned.ver-column": "at"} if engine == "versioned" else {}
         keyed = parsed(**{"table.merge-engine": engine, **version})
         assert engine_of(keyed, SCHEMA) == (VersionedMerge(5) if version else FirstRowMerge())

@@ -103,7 +103,7 @@ class TestApplying:
 
 
 class TestReading:
-    def test_prefixes_and_more_rows_than_a_step(self, new):
+    def test_a_tablet_reads_prefixes_and_more_rows_than_a_step(self, new):
         t = new(map_bytes=MAP_BYTES)
         t.apply({key(i): b"" for i in range(ITEMS_PER_STEP + 5)} | {b"x": b"1", b"xy": b"2", b"y": b"3"}, 0, 1)
         assert len(rows(t)) == ITEMS_PER_STEP + 8
@@ -410,7 +410,7 @@ class TestOfAProcess:
         yield
         close_tablets()
 
-    def test_one_object_for_a_bucket(self):
+    def test_a_process_opens_one_tablet_per_bucket(self):
         assert open_tablet("url", "a" * 32, 0, IDENTITY) is open_tablet("url", "a" * 32, 0, IDENTITY)
         assert open_tablet("url", "a" * 32, 1, IDENTITY) is not open_tablet("url", "a" * 32, 0, IDENTITY)
 

@@ -59,7 +59,7 @@ class KeyedContract:
         items.require_expected()
 
     @pytest.mark.parametrize("before_images", [True, False])
-    def test_partitions_buckets_and_keys_of_several_columns(self, before_images):
+    def test_a_keyed_lake_has_partitions_buckets_and_keys_of_several_columns(self, before_images):
         table = self.table(
             None, 1, DAYS, key=["tag", "day", "id"], partition_by=["day"], bucket_key="id", num_buckets=3,
             before_images=before_images,

@@ -128,7 +128,7 @@ class LakeContract:
 
     # -- round trips --------------------------------------------------------------------------------------------------
 
-    def test_every_type_partitioned_and_bucketed(self, store):
+    def test_rows_of_every_type_are_partitioned_and_bucketed(self, store):
         lake = self.lake(store, EVERY_TYPE, partition_by=["a_short"], bucket_key="id", num_buckets=4)
         rows = every_type_rows(60)
         tier(lake, self.by_bucket(rows, "id", 4))
@@ -307,7 +307,7 @@ class LakeContract:
             assert (file.statistics["id"].low, file.statistics["id"].high) == (low_high["min"], low_high["max"])
             assert (file.statistics["id"].null_count, file.statistics["id"].value_count) == (0, file.num_rows)
 
-    def test_earlier_snapshots_by_id_name_and_time(self, store, clock, world):
+    def test_earlier_snapshots_are_found_by_id_name_and_time(self, store, clock, world):
         lake = self.lake(store, world=world)
         first = tier(lake, plain_rows(0, 2))
         clock.advance(1_000)

@@ -104,7 +104,7 @@ def test_times_are_in_order(own, now_ms):
     assert all(found >= mine for found, mine in zip(aged, own, strict=True) if mine <= now_ms)
 
 
-def test_what_stands_beside_a_time():
+def test_a_corrected_time_keeps_the_one_of_the_clock():
     assert next_snapshot_time_ms(5, 4) == (5, {})
     time_ms, beside = next_snapshot_time_ms(5, 9)
     assert (time_ms, own_ms(time_ms, beside), own_ms(9, {}), own_ms(9, {"streamhouse-time-ms": "-"})) == (9, 5, 9, 9)

@@ -97,19 +97,19 @@ def test_slices_and_chunks_hash_like_the_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_only_nulls_and_no_rows(name: str) -> None:
+def test_nulls_are_in_bucket_zero(name: str) -> None:
     arrow_type = CASES[name][0]
     assert iceberg_buckets(pa.nulls(5, arrow_type), 16).tolist() == [0] * 5
     assert iceberg_buckets(pa.array([], arrow_type), 16).tolist() == []
     assert iceberg_buckets(pa.chunked_array([], arrow_type), 16).tolist() == []
 
 
-def test_more_rows_than_one_chunk() -> None:
+def test_buckets_of_more_rows_than_a_chunk_equal_icebergs() -> None:
     array = pa.array([None if i % 11 == 0 else "x" * (i % 23) for i in range(40_000)])
     assert iceberg_buckets(array, 16).tolist() == _expected(array, ice.StringType(), 16)
 
 
-def test_vectors_published_with_the_specification() -> None:
+def test_hashes_equal_the_vectors_of_the_specification() -> None:
     """The example hashes of the specification's appendix on bucket transforms."""
     num_buckets = 2**31 - 1
     vectors: list[tuple[Any, pa.DataType, int]] = [

@@ -81,7 +81,7 @@ def test_a_log_opens_despite_damaged_checkpoints(table, memory, damage):
     right(reopened(memory))
 
 
-def test_no_checkpoint_at_all(table, memory):
+def test_a_log_opens_without_any_checkpoint(table, memory):
     for info in memory.list(checkpoints_prefix(table.uuid)):
         memory.delete(info.key)
     right(reopened(memory))

@@ -42,7 +42,7 @@ def requests(storage, known: int = 0) -> int:
 
 
 @pytest.mark.parametrize("newest", [0, 1, 2, 255, 256, 257, 511, 512, 513, 1000, 5000])
-def test_every_sleeper_learns_of_the_newest(newest):
+def test_every_sleeper_finds_the_latest_low_watermark(newest):
     storage = cleaned_chain(newest)
     draw = random.Random(newest)
     for known in {0, newest, max(0, newest - 1), *(draw.randrange(newest + 1) for _ in range(200))}:
@@ -52,7 +52,7 @@ def test_every_sleeper_learns_of_the_newest(newest):
         assert floor is None or floor.floor == 50 * newest
 
 
-def test_at_every_step_of_a_deletion():
+def test_the_latest_low_watermark_is_found_at_every_step_of_a_deletion():
     """Deleted one by one, in any order: between any two deletions every sleeper learns of the newest."""
     storage = MemoryStorage(sim_world(1))
     newest = 3 * LANDMARK_EVERY + 5

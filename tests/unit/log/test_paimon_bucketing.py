@@ -84,7 +84,7 @@ def test_buckets_by_one_column_equal_paimons(case, num_buckets):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_slices_chunks_and_chunk_borders(case, monkeypatch):
+def test_buckets_of_slices_and_chunks_equal_those_of_the_whole(case, monkeypatch):
     data_type, _, value = CASES[case]
     rng = random.Random(case)
     values = pa.array([None if rng.random() < 0.1 else value(rng) for _ in range(200)], data_type)
@@ -162,7 +162,7 @@ def test_buckets_by_several_columns_equal_paimons(kinds, num_rows, seed, nulls, 
         assert buckets_of(columns[0], num_buckets, "paimon").tolist() == expected
 
 
-def test_slices_chunks_and_parts(monkeypatch):
+def test_buckets_by_several_columns_of_slices_equal_those_of_the_whole(monkeypatch):
     kinds = sorted(CASES)[:24]
     columns = columns_of(kinds, 200, 5, 0.1)
     whole = paimon_buckets(columns, 16)

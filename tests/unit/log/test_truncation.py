@@ -126,7 +126,7 @@ class TestPins:
         assert take_latest_snapshot(state, new).hot == {0: OffsetRange(6, 7)}
         assert take_latest_snapshot(state, new).lake is new
 
-    def test_as_of_a_time_before(self):
+    def test_a_read_as_of_a_time_before_the_truncation_fails(self):
         state = created()
         state = folded(state, act.Append((segment(0, 2, time_ms=1000),)), time_ms=1000)
         state = folded(state, act.TieredSnapshot(1, {0: 2}, 1000), time_ms=1000)

@@ -85,7 +85,7 @@ def test_a_change_is_joined_with_what_the_other_side_has(pairs):
     assert shown(pairs.changes("right", (1, 8))) == [("upsert", 1, 2, 8, 80)]  # not those of other payments
 
 
-def test_rows_without_a_partner(named):
+def test_rows_without_a_partner_are_joined_with_nulls(named):
     named.left.upsert([{"customer": 1, "id": 1, "amount": 5}])
     assert shown(named.changes("left", (1, 1))) == [("upsert", 1, 1, 5, None)]
     assert shown(named.changes("right", (1,))) == [("upsert", 1, 1, 5, None)]

@@ -95,7 +95,7 @@ def test_columns_that_came_later(table, other):
     assert other.lookup_one(2)["note"] == "x"
 
 
-def test_keys_of_every_kind(wh):
+def test_keys_of_several_columns_are_looked_up_in_every_form(wh):
     table = wh.create_table(
         "k", "a STRING, b SMALLINT, c DATE, v INT", primary_key=["a", "b", "c"], buckets=4,
         properties={"bucket.key": "b"},

@@ -60,7 +60,7 @@ def test_the_commits_table_shows_actions_and_transactions(table, clock):
     assert rows[1]["actions"] == "append"
 
 
-def test_schemas_options_and_tiering(table, clock):
+def test_system_tables_show_schemas_options_and_tiering(table, clock):
     assert table.inspect.schemas().to_pylist() == [{"schema_id": 1, "columns": "id BIGINT", "is_current": True}]
     assert table.inspect.options().to_pylist() == [
         {"key": "bucket.key", "value": "id"},

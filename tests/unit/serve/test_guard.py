@@ -75,7 +75,7 @@ def test_a_client_without_rights_sees_nothing_on_any_route(app):
     assert seen > 10
 
 
-def test_rights_by_table_over_http(app):
+def test_clients_reach_only_their_tables_over_http(app):
     def allowed(name):
         client = client_of(app, name)
         found = {("write", t) for t in NAMES if client.post(f"/api/v1/tables/{t}/rows", json=[]).status_code == 200}

@@ -40,7 +40,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_every_form_of_rows(client, warehouse, kind):
+def test_rows_are_written_in_every_form(client, warehouse, kind):
     answer = client.post(ROWS, content=BODIES[kind], headers={"Content-Type": f"{kind}; charset=utf-8"})
     assert answer.status_code == 200, answer.text
     assert answer.json() == {"table": "sales.orders", "rows": 2, "offsets": {"0": [0, 2]}}
@@ -149,7 +149,7 @@ def test_reads_that_cannot_be(client, asked):
     assert client.get(f"{ROWS}?{asked}").status_code == 400
 
 
-def test_too_much_at_once(client, warehouse, monkeypatch):
+def test_too_large_or_too_many_bodies_are_rejected(client, warehouse, monkeypatch):
     monkeypatch.setattr(rest_api, "BODY_BYTES_MAX", 100)
     assert client.post(ROWS, content=b"x" * 101).status_code == 413
     assert client.post(ROWS, content=iter([b"x" * 60, b"x" * 60])).status_code == 413

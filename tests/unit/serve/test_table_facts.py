@@ -83,7 +83,7 @@ def note(table, ago_ms=0):
     note_failure(table.storage, table.uuid, failed)
 
 
-def test_rounds_that_failed_until_one_succeeds(table):
+def test_failed_rounds_are_shown_until_one_succeeds(table):
     table.append([{"id": n, "name": "x"} for n in range(2)])
     note(table)
     (found,) = describe_failures(table)["failed_rounds"]

@@ -128,7 +128,7 @@ class TestWriting:
         assert store.read("a") == b"2"
 
     @pytest.mark.parametrize("key", ODD_KEYS)
-    def test_keys_with_odd_characters(self, store, key):
+    def test_keys_with_odd_characters_are_stored(self, store, key):
         if "\\" in key and store.url.startswith("abfss://"):
             with pytest.raises(StorageError, match="which Azure takes for a slash"):
                 store.put_if_absent(key, b"1")

@@ -32,7 +32,7 @@ def test_paths_are_taken_as_they_are_and_file_urls_are_decoded(tmp_path):
     assert storage_for(f"{tmp_path}/time 12:30/x").url == f"{tmp_path}/time 12:30/x"
 
 
-def test_relative_paths_and_home(tmp_path, monkeypatch):
+def test_relative_and_home_paths_are_resolved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert storage_for("wh").url == str(tmp_path / "wh")
@@ -45,7 +45,7 @@ def test_each_s3_url_is_an_s3_store(url):
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/wh", "abfss://box@account.dfs.core.windows.net/wh"])
-def test_googles_and_azures_forms(url):
+def test_each_gcs_and_azure_url_is_a_blob_store(url):
     store = storage_for(url)
     assert isinstance(store, BlobStorage)
     assert store.url == url

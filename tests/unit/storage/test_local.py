@@ -164,7 +164,7 @@ class TestErrors:
         assert [i.key for i in store.list("")] == ["a"]
         assert store.list_temporary("") == []
 
-    def test_absent_and_no_folder(self, store):
+    def test_an_absent_key_below_a_file_is_not_found(self, store):
         store.put_if_absent("a", b"1")
         for key in ("b", "a/b", "a/b/c"):
             with pytest.raises(ObjectNotFoundError):
@@ -296,7 +296,7 @@ def test_a_store_can_be_sent_to_another_process(tmp_path):
         assert is_locked(tmp_path / ".lock")
 
 
-def test_one_process_at_a_time(tmp_path):
+def test_only_one_process_holds_the_lock(tmp_path):
     lock_path = tmp_path / ".tmp-work"
     with only_process(str(lock_path)) as first:
         with only_process(str(lock_path)) as second:

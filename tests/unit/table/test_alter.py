@@ -48,7 +48,7 @@ class TestColumns:
         assert [c.id for c in table.state.schema.columns] == [1, 2, 3, 4]
         assert table.inspect.schemas().column("is_current").to_pylist() == [False, True]
 
-    def test_any_form_of_a_schema(self, table):
+    def test_columns_are_added_by_any_form_of_a_schema(self, table):
         table.add_columns(pa.schema([pa.field("a", pa.uint8(), metadata={"comment": "of arrow"})]))
         assert (table.schema.field("a").type, table.state.schema.column("a").comment) == (pa.int16(), "of arrow")
 
@@ -132,7 +132,7 @@ class TestColumns:
 
 
 class TestComments:
-    def test_of_columns_and_of_the_table(self, table):
+    def test_comments_of_columns_and_table_change_in_one_record(self, table):
         before = table.refresh()
         table.alter(comments={"ID": "the key", "text": "it's `x`"}, set_properties={"comment": "orders"})
         state = table.refresh()

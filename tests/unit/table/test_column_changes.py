@@ -275,7 +275,7 @@ class TestReaders:
         again = other_process().table("sales.keyed")
         assert again.lookup_one(1, **stale) == {"key": 1, "text": "y"}
 
-    def test_one_key_of_an_older_state(self, keyed, other_process):
+    def test_a_lookup_with_an_older_state_follows_renamed_columns(self, keyed, other_process):
         table = keyed()
         reader = other_process().table("sales.keyed")
         table.upsert([{"id": 1, "a": "x", "n": 1}])

@@ -333,7 +333,7 @@ def test_by_key_counted_where_the_recorded_snapshot_was_expired(keyed):
     assert keyed.drop_partition({"day": MON}, dry_run=True).rows == 8
 
 
-def test_by_key_in_bounded_steps_on_a_new_host(keyed, own_cache, monkeypatch, clock):
+def test_a_keyed_partition_is_dropped_in_bounded_steps(keyed, own_cache, monkeypatch, clock):
     monkeypatch.setattr(partition_overwrite, "SEGMENT_BYTES", 1)
     monkeypatch.setattr("streamhouse_spark.kv.tablet.ITEMS_PER_STEP", 16)
     keyed.upsert(people(0, 100) + people(0, 10, TUE))
@@ -415,7 +415,7 @@ def test_by_key_where_the_table_does_not_delete(wh, own_cache):
         assert table.to_arrow().num_rows == 1
 
 
-def test_by_key_with_a_column_added_since_and_without_a_lake(wh, own_cache):
+def test_a_keyed_partition_is_dropped_without_a_lake(wh, own_cache):
     texts = {"table.datalake.enabled": "false"}
     table = wh.create_table(
         "a.t", "id INT, day DATE", primary_key=["id", "day"], partition_by=["day"], properties=texts
@@ -427,7 +427,7 @@ def test_by_key_with_a_column_added_since_and_without_a_lake(wh, own_cache):
     assert table.to_arrow().to_pylist() == [{"id": 2, "day": TUE, "note": None}]
 
 
-def test_on_a_local_disk(tmp_path, world, own_cache):
+def test_a_partition_is_dropped_on_a_local_disk(tmp_path, world, own_cache):
     wh = Warehouse("wh", storage=LocalStorage(str(tmp_path / "wh"), fsync=False, world=world), world=world)
     table = wh.create_table("a.t", "id BIGINT, day DATE", partition_by=["day"])
     table.append([{"id": 1, "day": MON}, {"id": 2, "day": TUE}])

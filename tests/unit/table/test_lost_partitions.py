@@ -66,7 +66,7 @@ class TestDroppedPartition:
         assert sorted((one["id"], one["_change_type"]) for one in net) == [(n, "delete") for n in (0, 2, 4)]
         assert engine.ids(table) == [1, 3, 5]
 
-    def test_beside_rows_of_the_log_and_deleted_ones(self, table):
+    def test_changes_tell_lost_rows_from_deleted_ones(self, table):
         table.append([row(n) for n in range(6, 12)])
         table.delete(where=[("id", "in", [0, 1, 6])])
         tier(table)

@@ -132,7 +132,7 @@ def test_partitions_of_keyed_tables_show_their_rows(wh, lake_format, own_cache):
     assert shown(table)[(WED,)] == (0, 1, 1)
 
 
-def test_rows_by_key_without_a_lake(wh, clock, monkeypatch, own_cache):
+def test_partitions_of_keyed_tables_without_a_lake_show_their_rows(wh, clock, monkeypatch, own_cache):
     monkeypatch.setattr(kv_snapshots, "CHANGES_MIN", 1)
     properties = {"table.datalake.enabled": "false", "table.log.ttl": "1h"}
     table = wh.create_table(

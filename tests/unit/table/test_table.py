@@ -128,7 +128,7 @@ class TestInput:
         assert table.append(rows) == {}
         assert table.refresh().version == version
 
-    def test_one_append_of_many_chunks(self, table):
+    def test_an_append_of_many_chunks_stores_each_row(self, table):
         rows = pa.concat_tables([pa.table({"id": [i]}) for i in range(5000)])
         table.append(rows)
         assert ids(table) == list(range(5000))
@@ -308,7 +308,7 @@ class TestProperties:
 
 
 class TestThePast:
-    def test_as_of_a_timestamp(self, table, clock):
+    def test_a_read_as_of_a_timestamp_has_its_rows(self, table, clock):
         marks = [clock.now_ms()]
         for i in range(5):
             clock.advance(1000)

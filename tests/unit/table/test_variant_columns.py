@@ -27,7 +27,7 @@ def numbered(values: list, first: int = 0) -> list[dict]:
     return [{"id": first + i, "v": value} for i, value in enumerate(values)]
 
 
-def test_rows_of_log_and_lake(table):
+def test_variants_are_read_from_log_and_lake(table):
     table.append(numbered(VALUES))
     assert found(table.to_arrow()) == dict(enumerate(VALUES))
     tier(table)

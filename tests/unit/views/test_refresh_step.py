@@ -127,7 +127,7 @@ def test_a_source_that_grows_faster_than_steps_are_taken(house):
     assert counts(view)[5] == 12
 
 
-def test_steps_of_a_table_with_a_key(house):
+def test_each_step_over_a_keyed_table_ends_at_a_version(house):
     source = keyed(house, 8, 8, 8, 8)
     view = view_of(house, BY_CUST, 9)
     versions = [row["source_version"] for row in view.table.inspect.lineage().to_pylist()]

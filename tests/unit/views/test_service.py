@@ -78,7 +78,7 @@ def place(tmp_path):
     return Place(str(tmp_path / "wh"))
 
 
-def test_each_by_its_own_freshness(place):
+def test_each_view_is_refreshed_by_its_own_freshness(place):
     place.view("fast", 1_000)
     place.view("slow", 3_000)
     assert sorted(place.turns()) == ["fast", "slow"]

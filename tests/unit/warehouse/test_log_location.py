@@ -164,14 +164,14 @@ class TestPlaces:
         (tmp_path / "link").symlink_to(tmp_path / "wh")
         self.refused(wh, tmp_path / "link" / "fast", "lie one in the other")
 
-    def test_that_of_another_warehouse(self, wh, tmp_path):
+    def test_a_log_location_inside_another_warehouse_is_rejected(self, wh, tmp_path):
         Warehouse(tmp_path / "other").create_table("a.t", COLUMNS)
         self.refused(wh, tmp_path / "other", "is a warehouse itself")
 
     def test_a_log_location_inside_another_log_is_rejected(self, wh, table, fast):
         self.refused(wh, fast / "tables" / table.uuid, "lies in the log of a table")
 
-    def test_that_of_the_lake(self, tmp_path):
+    def test_a_log_location_inside_the_lake_is_rejected(self, tmp_path):
         wh = Warehouse(tmp_path / "wh", {"lake.iceberg.catalog.warehouse": str(tmp_path / "lake")})
         self.refused(wh, tmp_path / "lake" / "logs", "lies in the lake's place")
 

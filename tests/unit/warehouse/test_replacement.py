@@ -139,7 +139,7 @@ class TestConflicts:
             publish_table(wh, PATH, new.uuid, old.uuid)
         assert wh.tables() == []
 
-    def test_one_that_waited_until_cleaning(self, wh, old, clock):
+    def test_a_replacement_that_waited_too_long_is_a_conflict(self, wh, old, clock):
         new = staged(wh)
         clock.advance(30 * HOUR_MS)
         wh.clean_dropped()

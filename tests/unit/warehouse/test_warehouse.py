@@ -133,7 +133,7 @@ class TestDatabases:
             wh.create_table(f"{name}.t", ORDERS)
         assert keys(store) == set()
 
-    def test_tables_of_one_database(self, wh):
+    def test_tables_are_listed_by_database(self, wh):
         for name in ("b.y", "a.x", "b.x", "plain"):
             wh.create_table(name, ORDERS)
         assert wh.tables() == ["a.x", "b.x", "b.y", "default.plain"]
@@ -141,7 +141,7 @@ class TestDatabases:
         wh.create_database("empty")
         assert wh.tables("empty") == []
 
-    def test_tables_of_an_unknown_database(self, wh):
+    def test_listing_an_unknown_database_suggests_the_nearest(self, wh):
         wh.create_table("sales.orders", ORDERS)
         with pytest.raises(TableNotFoundError, match=r"DATABASE_NOT_FOUND: database sale .*did you mean sales\?"):
             wh.tables("sale")
@@ -210,7 +210,7 @@ class TestCreating:
             assert repr(table) == "Table(sales.orders: 3 columns, 4 buckets, 0 rows)"
         assert made.uuid == found.uuid
 
-    def test_from_ddl_and_from_a_struct_type(self, wh):
+    def test_a_table_is_created_from_ddl_or_a_struct_type(self, wh):
         types = pytest.importorskip("pyspark.sql.types")
         struct = types.StructType().add("id", types.LongType(), nullable=False).add("note", types.StringType())
         assert wh.create_table("a", struct).schema == wh.create_table("b", ORDERS).schema

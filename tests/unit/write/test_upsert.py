@@ -99,7 +99,7 @@ class TestWrites:
         assert table.upsert([row(1, "A", 1)]).num_rows == 0  # nothing changes
         assert found(table) == [row(1, "A", 1)]
 
-    def test_rows_of_every_form(self, table):
+    def test_rows_of_every_form_are_upserted_and_deleted(self, table):
         table.upsert(pa.table({"id": [1, 2], "n": pa.array([1, 2], pa.int32())}))
         table.upsert(pa.record_batch({"ID": [2, 3], "name": ["b", "c"]}))
         assert found(table) == [row(1, None, 1), row(2, "b"), row(3, "c")]
@@ -108,7 +108,7 @@ class TestWrites:
         table.delete([{"id": 3}])
         assert found(table) == []
 
-    def test_partial_updates_of_several_writers(self, table, other_process):
+    def test_partial_updates_of_several_writers_are_combined(self, table, other_process):
         other = other_process().table("sales.orders")
         table.upsert([{"id": 1, "name": "a"}], columns=["name"])
         other.upsert([{"id": 1, "n": 5}, {"id": 2, "n": 6}], columns=["id", "n"])
@@ -268,7 +268,7 @@ class TestChangelogs:
         ]
         assert [r["_log_offset"] for r in binlog] == [0, 2, 3]
 
-    def test_without_the_rows_before(self, wh):
+    def test_a_changelog_without_before_images_has_no_old_rows(self, wh):
         table = wh.create_table("t", COLUMNS, primary_key=["id"], properties={"table.changelog.image": "wal"})
         table.upsert([row(1, "a")])
         table.upsert([row(1, "b")])

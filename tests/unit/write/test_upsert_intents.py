@@ -181,7 +181,7 @@ class TestMoved:
         assert intents.read == list(taken[0])
         assert found(sums) == {key: ("new", 101 if key == 0 else 1) for key in range(9)}
 
-    def test_two_that_prepared_at_once(self, sums, on_host):
+    def test_of_two_prepared_writes_the_later_reads_again(self, sums, on_host):
         parts = []
         for host in "ab":
             on_host(host)
@@ -242,7 +242,7 @@ class TestMoved:
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
     @pytest.mark.parametrize(("before", "after"), [("allow", "ignore"), ("ignore", "allow")])
-    def test_deletions_mean_something_else_now(self, table, before, after):
+    def test_a_changed_delete_behavior_makes_prepared_deletions_stale(self, table, before, after):
         table.upsert(NINE)
         table.alter_properties({"table.delete.behavior": before})
         intents = Intents(table, (row(4), True))
@@ -346,7 +346,7 @@ class TestOverwriting:
         assert found(table) == dict.fromkeys(range(9), ("new", 1)) | {3: ("last", 3)}
         assert table.lookup([3, 25])["name"].to_pylist() == ["last", None]
 
-    def test_nothing_empties_the_table(self, table):
+    def test_an_overwrite_without_rows_empties_the_table(self, table):
         table.upsert(NINE)
         commit(table.keyed, IntentWrite(overwrites=True), {})
         assert found(table) == {}
@@ -401,7 +401,7 @@ class TestLeftOut:
             commit(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert len(found(table)) == 9
 
-    def test_buckets_that_nobody_prepared(self, sums):
+    def test_unprepared_buckets_are_read_by_the_committer(self, sums):
         intents = Intents(sums, *upserts(*NINE))
         first, *_ = intents.prepared(sums)
         commit(sums.keyed, IntentWrite(), intents.readers(), [first])

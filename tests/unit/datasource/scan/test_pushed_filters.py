@@ -207,7 +207,7 @@ def test_a_long_chain_still_prunes():
     assert not pruned({"op": "OR", "children": [compare("=", "i", n) for n in range(3000)]})
 
 
-def test_offsets_of_a_part_of_a_segment():
+def test_a_part_of_a_segment_is_pruned_by_its_offsets():
     segment = segment_of([dict.fromkeys(SCHEMA.names)] * 4)
     node = parse_filters(
         [{"op": ">=", "children": [{"column": ["_log_offset"]}, literal("n", 12)]}], column_types(TABLE)

@@ -253,7 +253,7 @@ def test_a_deleted_segment_is_an_error_and_never_fewer_rows(wh, scans, tmp_path)
         planned.rows()
 
 
-def test_as_of_a_time(orders, scans):
+def test_a_scan_as_of_a_time_has_its_rows(orders, scans):
     time_ms = orders.state.time_ms
     orders.append(some_rows(250, 260))
     loaded = scans.load("sales.orders", timestamp_us=time_ms * 1000)
@@ -351,7 +351,7 @@ def test_a_scan_of_the_lake_before_the_first_round_is_empty(wh, scans):
     assert scans.plan(loaded).rows() == []
 
 
-def test_lake_snapshots_tags_and_times(orders, scans):
+def test_a_scan_of_the_lake_takes_snapshots_tags_and_times(orders, scans):
     first = orders.state.lake.snapshot_id
     orders.open_lake().place.load().manage_snapshots().create_tag(first, "month-end").commit()
     tier(orders)

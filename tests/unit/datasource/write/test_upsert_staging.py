@@ -131,7 +131,7 @@ def test_a_write_without_rows_commits_nothing(wh, table):
     assert table.refresh().version == 1
 
 
-def test_several_chunks_of_one_task(wh, table, sizes, monkeypatch):
+def test_several_chunks_of_one_task_make_one_change_per_key(wh, table, sizes, monkeypatch):
     """A bucket's intents stand in several files; together they make its changes."""
     monkeypatch.setattr(staging_writer, "CHUNK_BYTES", 1)
     task = writer(wh)

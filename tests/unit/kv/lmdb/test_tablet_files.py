@@ -39,7 +39,7 @@ def test_a_home_that_cannot_be_written(temporary, tmp_path):
     assert ours(temporary).stat().st_mode & 0o777 == 0o700
 
 
-def test_no_home_at_all(temporary, monkeypatch):
+def test_a_user_without_a_home_gets_a_temporary_cache(temporary, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     assert cache_folder().is_relative_to(ours(temporary))
 

@@ -373,7 +373,7 @@ def test_what_other_engines_keep_beside_the_data_is_no_orphan(lake, memory, cloc
     assert all(memory.size_bytes(f"{PLACE}/{name}") for name in kept)
 
 
-def test_a_merge_of_manifests_and_all_maintenance_together(memory, world, monkeypatch):
+def test_manifest_merges_and_maintenance_keep_every_snapshot_readable(memory, world, monkeypatch):
     """Every snapshot that is left reads what it held, through all of it."""
     monkeypatch.setattr(paimon_commit, "MANIFESTS_MIN_TO_MERGE", 3)
     lake = lake_of(memory, world=world, lake_format="paimon")

@@ -154,7 +154,7 @@ class TestReading:
             assert scan.same_by_name == {"id", "d"}
             tier(table)
 
-    def test_files_of_a_writer_without_field_ids_by_the_schema_that_they_name(self, table):
+    def test_files_without_field_ids_are_read_by_their_schema(self, table):
         table.append([{"id": 1, "a": "a1", "b": "b1", "n": 1}])
         tier(table)
         append_by_pypaimon(table, {"id": 2, "a": "a2", "b": "b2", "n": 2})
@@ -168,7 +168,7 @@ class TestReading:
         append_by_pypaimon(table, {"id": 3, "a": "a3", "b": "b3", "n": 3})
         assert read_everywhere(table) == [*expected, (3, "b3", "a3", 3)]
 
-    def test_older_snapshots_in_their_own_columns_and_in_the_newest(self, table):
+    def test_older_snapshots_are_read_in_their_own_columns(self, table):
         table.append([{"id": 1, "a": "x", "n": 1}])
         tier(table)
         lake, snapshot = table.open_lake(), table.refresh().lake.snapshot_id

@@ -127,7 +127,7 @@ def test_a_round_of_which_every_row_was_deleted_moves_the_offsets(table):
     require_verified(table)
 
 
-def test_old_and_new_rows_in_one_snapshot(table):
+def test_one_snapshot_deletes_old_and_new_rows(table):
     table.append(rows(*range(6)))
     tier(table)
     table.append(rows(*range(6, 12)))

@@ -106,7 +106,7 @@ def test_a_file_without_statistics_may_hold_anything():
     assert groups_of(table, Compare("=", "v", 1), write_statistics=["other"]) == [0, 1]
 
 
-def test_columns_of_the_same_path():
+def test_columns_with_dots_are_told_from_nested_fields():
     """Parquet joins the names of fields with dots, and a column may have one in its name."""
     nested = pa.array([{"b": 5}] * 2 * GROUP_ROWS)
     for names in (["a", "a.b"], ["a.b", "a"]):

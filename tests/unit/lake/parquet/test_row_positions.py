@@ -165,7 +165,7 @@ def plain(value):
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_values_of_each_type(name):
+def test_rows_of_each_type_are_matched_by_value(name):
     kind, values = COLUMNS[name]
     drawn = random.Random(name).choices(values, k=60)
     rows = pa.table({"c": pa.chunked_array([pa.array(drawn[:25], kind), pa.array(drawn[25:], kind)])})

@@ -52,7 +52,7 @@ class TestThreads:
     def _two_cores(self, monkeypatch):
         monkeypatch.setattr("os.cpu_count", lambda: 2)
 
-    def test_as_many_buckets_at_once_as_cores(self, events, monkeypatch):
+    def test_as_many_buckets_are_tiered_at_once_as_there_are_cores(self, events, monkeypatch):
         events.append(event_rows(30))
         both, running, most = threading.Barrier(2), threading.Semaphore(2), []
 

@@ -396,7 +396,7 @@ def test_ranges_of_changes_are_not_read_from_the_lake(items):
         items.lake().read_offsets(0, OffsetRange(0, 4))
 
 
-def test_every_type_of_key_with_its_smallest_and_largest_values(memory, world):
+def test_extreme_keys_of_every_type_are_replaced_in_the_lake(memory, world):
     """Bounds in the metadata decide which files are looked into."""
     schema = TableSchema.of(
         "b boolean not null, i8 tinyint not null, i16 smallint not null, i32 int not null, d date not null, "

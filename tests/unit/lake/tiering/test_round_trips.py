@@ -194,7 +194,7 @@ def test_a_round_without_new_rows_takes_one_round_trip(tiered_table, remote):
         assert (cost.requests, cost.depth) == (SHORT, 1), cost
 
 
-def test_rows_of_this_process_and_of_another(tiered_table, remote, other):
+def test_rows_of_this_process_and_of_another_are_tiered(tiered_table, remote, other):
     tiered_table.append(pa.table({"id": [10, 11]}))
     assert measured(tiered_table, remote)[0].rows == 2
     run_job(tiered_table)

@@ -127,7 +127,7 @@ class TestTheNextRound:
 
 
 class TestCrashes:
-    def test_between_the_lake_and_the_log(self, table):
+    def test_a_crash_after_the_lakes_truncation_loses_no_new_row(self, table):
         table.overwrite(_rows(10))
         with mock.patch.object(TieringJob, "_record"):  # as if it died before
             _tier(table)

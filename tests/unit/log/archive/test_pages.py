@@ -83,7 +83,7 @@ def test_it_joins_a_log_without_a_gap():
     assert not NO_ARCHIVE.joins({0: 0})
 
 
-def test_pages_of_a_bucket():
+def test_pages_of_a_bucket_are_found_in_order():
     assert [(page.uuid, *offsets) for page, *offsets in pages_between(HELD, 0)] == [("a", 2, 4), ("b", 4, 6)]
     assert [(page.uuid, *offsets) for page, *offsets in pages_between(HELD, 1)] == [("b", 4, 7)]
     assert list(pages_between(HELD, 2)) == []

@@ -335,7 +335,7 @@ def test_two_requests_fetch_columns_of_all_batches(world, codec, monkeypatch):
         assert storage.num_bytes < share + BATCHES * (len(names) + 1) * 2 * BLOCK_BYTES_MIN
 
 
-def test_columns_of_some_batches(world, codec, monkeypatch):
+def test_one_request_reads_a_column_of_some_batches(world, codec, monkeypatch):
     storage = Requests(MemoryStorage(world))
     table = appended(storage, world, codec, monkeypatch)
     some = OffsetRange(NUM_WIDE_ROWS // 2, NUM_WIDE_ROWS // 2 + 10)

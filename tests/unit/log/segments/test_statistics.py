@@ -65,7 +65,7 @@ def test_bounds_come_back_as_they_were(kind):
     assert [from_json(low, kind), from_json(high, kind)] == [array[0], array[1]]
 
 
-def test_many_columns_and_rows_without_any():
+def test_statistics_are_collected_for_the_named_columns():
     rows = pa.table({"a": [1], "b": ["x"]})
     assert collect_stats(rows, []) == {}
     assert set(collect_stats(rows, ["a", "b"])) == {"a", "b"}
@@ -73,7 +73,7 @@ def test_many_columns_and_rows_without_any():
 
 
 class TestPartitions:
-    def test_distinct_values_of_several_columns(self):
+    def test_partitions_are_distinct_values_of_several_columns(self):
         rows = pa.table({"d": [dt.date(2026, 1, 1)] * 3 + [None], "s": ["a", "b", "a", None], "m": [D("1.50")] * 4})
         found = collect_partitions(rows, ["d", "s", "m"])
         assert sorted(found, key=str) == sorted(

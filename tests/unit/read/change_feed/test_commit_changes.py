@@ -192,7 +192,7 @@ def test_rows_that_a_lake_built_anew_gave_up_are_refused(table):
         changes(table, 1, 3)
 
 
-def test_columns_of_now_behind_a_truncation(wh):
+def test_changes_before_a_truncation_have_the_current_columns(wh):
     table = wh.create_table("old", "id BIGINT, a INT, b INT", buckets=1)
     table.append([{"id": 1, "a": 5, "b": 6}])
     table.truncate()

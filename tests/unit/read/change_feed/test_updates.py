@@ -136,7 +136,7 @@ def test_other_replacements_delete_and_insert(wh, table):
     ]
 
 
-def test_rows_of_one_bucket_without_a_key_of_buckets(wh, inline_bytes_max):
+def test_updates_are_told_in_a_table_without_a_bucket_key(wh, inline_bytes_max):
     table = wh.create_table("d.sticky", "id BIGINT, n INT", buckets=4)
     table.append([{"id": number, "n": 0} for number in range(10)])
     merge(table, inline_bytes_max)

@@ -91,7 +91,7 @@ def test_a_schema_needs_the_right_to_read(server, table):
         assert "/" not in str(caught.value).replace("pyarrow/_flight.pyx", "")
 
 
-def test_every_method_wants_a_token(server):
+def test_every_flight_method_requires_a_token(server):
     """A method that forgets to ask for a client fails here."""
     client, seen = client_of(server, None), 0
     more = [

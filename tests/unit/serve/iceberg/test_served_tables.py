@@ -256,7 +256,7 @@ def test_a_lake_that_moved_on_while_a_document_was_made(storage, clock, warehous
     assert len(calls) == 2
 
 
-def test_deleted_rows_of_files_of_other_engines(storage, clock, warehouse, served):
+def test_deleted_rows_of_foreign_files_are_not_served(storage, clock, warehouse, served):
     """By their positions, and where the files were replaced since, by all of their values."""
     world = sim_world(1, clock)
     table = foreign_lake.adopted(storage, world)

@@ -86,7 +86,7 @@ def test_others_are_not_there(table, suffix):
         SystemDocuments().newest(table, suffix)
 
 
-def test_partitions_of_a_table_without_any(warehouse):
+def test_an_unpartitioned_table_serves_no_partitions_table(warehouse):
     with pytest.raises(TableNotFoundError, match=r"there is no s\.u\$partitions"):
         SystemDocuments().newest(warehouse.create_table("s.u", "id BIGINT"), "partitions")
 

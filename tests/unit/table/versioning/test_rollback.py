@@ -145,7 +145,7 @@ class TestLogTables:
         table.rollback_to_version(emptied - 1)
         assert content(table) == [(1, 1), (3, 0), (4, 1)]
 
-    def test_back_to_an_empty_version_of_an_empty_table(self, wh):
+    def test_an_empty_table_is_rolled_back_to_an_empty_version(self, wh):
         table = new_table(wh)
         version = table.refresh().version
         table.append(rows(1))
@@ -326,7 +326,7 @@ class TestKeyedTables:
         *(pytest.param(seed, False, "paimon", marks=pytest.mark.long) for seed in range(3, 12)),
     ],
 )
-def test_histories_beside_the_contents_of_each_version(wh, keyed, lake, seed):
+def test_random_rollbacks_restore_the_rows_of_their_version(wh, keyed, lake, seed):
     """Random appends, deletions, tiering, merging and rollbacks: each rollback has the rows of its version, and so has
     the lake after the next round."""
     random_ = random.Random(seed)

@@ -88,7 +88,7 @@ def test_turns_of_an_identity_column_are_a_commit_each(real):
     assert table.refresh().version >= before + 2
 
 
-def test_turns_where_a_table_ignores_deletions_or_computes_a_column(real):
+def test_mixed_calls_are_one_commit_if_a_table_ignores_deletions(real):
     ignoring = {"table.merge-engine": "first_row", "table.delete.behavior": "ignore"}
     generated = {"table.generated.twice": "v * 2"}
     for name, properties in (("a.first", ignoring), ("a.twice", generated)):

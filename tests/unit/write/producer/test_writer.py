@@ -133,7 +133,7 @@ def test_rows_leave_when_their_time_has_come(table):
         pd.DataFrame({"id": [1], "text": ["none"]}),
     ],
 )
-def test_rows_of_each_kind(table, rows):
+def test_a_writer_takes_rows_of_each_kind(table, rows):
     with table.writer() as writer:
         writer.send(rows)
     assert table.to_arrow().to_pylist() == [{"id": 1, "text": "none", "n": None}]

@@ -189,7 +189,7 @@ class TestRename:
             "rename_table", database="sales", table="orders", to_database=to_database, to_table=to_table
         )
 
-    def test_within_and_across_databases(self, catalog, table):
+    def test_a_table_is_renamed_within_and_across_databases(self, catalog, table):
         catalog.call("create_database", database="archive", properties={})
         self.rename(catalog)
         assert catalog.call("tables", database="sales") == {"tables": ["sold"]}

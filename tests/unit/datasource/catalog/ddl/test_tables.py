@@ -274,7 +274,7 @@ def test_partitions_are_those_of_lake_and_log_in_sparks_form(catalog):
 
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
-def test_partitions_of_both_lakes(catalog, lake_format):
+def test_partition_values_are_listed_for_both_lakes(catalog, lake_format):
     schema, columns = "x int, dt date, n tinyint, s string", ["dt", "n", "s"]
     properties = {"table.datalake.format": lake_format}
     catalog.create("sales", "t", schema, [identity(c) for c in columns], properties=properties)
@@ -296,7 +296,7 @@ def test_partitions_of_both_lakes(catalog, lake_format):
     assert len(shown()) == 2
 
 
-def test_partitions_of_files_that_another_engine_wrote_without_them(catalog):
+def test_files_without_partition_values_list_no_partition(catalog):
     catalog.create("sales", "t", "x int, s string", [identity("s")])
     table = catalog.connection.table("sales.t")
     table.append([{"x": 1, "s": "a"}])
@@ -315,7 +315,7 @@ def test_partitions_of_files_that_another_engine_wrote_without_them(catalog):
     assert found == [[None], ["a"], ["b"], ["c"]]
 
 
-def test_partitions_of_an_unpartitioned_table_and_of_other_columns(catalog):
+def test_partition_values_of_other_columns_are_rejected(catalog):
     catalog.create("sales", "plain")
     with pytest.raises(InvalidOptionError, match="not partitioned"):
         catalog.call("partition_values", database="sales", table="plain", names=[], values=[])
