@@ -1,8 +1,8 @@
 """Writes small warehouses that hold every kind of file and action of format version 1.
 
 Run once for each, with ``python -m golden.make v1`` in ``tests``. What it wrote is what users have on their disks: it
-is read by `unit/golden/test_golden.py` and `unit/golden/test_truncated.py` for ever and never written again. What came
-later has a folder of its own, and so will a format version 2.
+is read by `unit/golden` for ever and never written again. What came later has a folder of its own, and so will a format
+version 2.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def branch_of(name, branch):
     return suffixed(name, f"branch_{branch}")
 
 
-def test_write_audit_publish(spark, wh, table):
+def test_a_branch_is_written_audited_and_published(spark, wh, table):
     short = table.removeprefix("streamhouse.")
     before = rows(spark, table)
     (made,) = call(spark, "create_branch", short, "audit")
@@ -81,7 +81,7 @@ def test_write_audit_publish(spark, wh, table):
 
 
 @pytest.mark.long
-def test_frames_and_overwrites(spark, wh, make):
+def test_frames_and_overwrites_write_to_a_branch(spark, wh, make):
     name = make(columns=COLUMNS, bucket_key="id")
     short = name.removeprefix("streamhouse.")
     spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(4)")

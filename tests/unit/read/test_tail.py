@@ -37,13 +37,13 @@ class TestStarts:
         assert ids(following) == [2]
         assert seen(table, "latest") == []
 
-    def test_earliest(self, table):
+    def test_a_tail_from_earliest_has_every_row(self, table):
         for i in range(3):
             table.append([{"id": i}])
         assert seen(table, "earliest") == [0, 1, 2]
 
     @pytest.mark.parametrize("merged", [False, True])
-    def test_offsets(self, table, merged):
+    def test_a_tail_starts_at_any_offset(self, table, merged):
         for i in range(5):
             table.append([{"id": 2 * i}, {"id": 2 * i + 1}])
         if merged:
@@ -54,7 +54,7 @@ class TestStarts:
         assert seen(table, {}) == list(range(10)), "buckets left out start where the log does"
 
     @pytest.mark.parametrize("merged", [False, True])
-    def test_moments(self, table, clock, merged):
+    def test_a_tail_starts_at_any_time(self, table, clock, merged):
         for i in range(4):
             table.append([{"id": i}])
             clock.advance(HOUR_MS)
@@ -72,7 +72,7 @@ class TestStarts:
 
 
 class TestRows:
-    def test_metadata(self, wh, clock):
+    def test_a_tail_includes_metadata_columns(self, wh, clock):
         table = wh.create_table("b", "id BIGINT", buckets=3, properties={"bucket.key": "id"})
         times = []
         for i in range(4):
@@ -92,7 +92,7 @@ class TestRows:
             stamps = rows["_commit_timestamp"].cast(pa.int64()).to_pylist()
             assert [ms // 1000 for ms in stamps] == [times[i // 10] for i in rows["id"].to_pylist()]
 
-    def test_columns(self, table):
+    def test_a_tail_has_the_chosen_columns(self, table):
         table.append([{"id": 1, "s": "x"}])
         (batch,) = table.tail("earliest", columns=["s"], until_ms=0)
         assert batch.to_pylist() == [{"s": "x"}]
@@ -120,7 +120,7 @@ class TestRows:
 
 
 class TestEnding:
-    def test_stop(self, table):
+    def test_a_stopped_tail_ends_without_waiting(self, table):
         stop = threading.Event()
         following = table.tail("earliest", stop=stop)
         table.append([{"id": 1}])
@@ -128,7 +128,7 @@ class TestEnding:
         stop.set()
         assert list(following) == []
 
-    def test_until(self, table, clock):
+    def test_a_tail_ends_at_its_time_limit(self, table, clock):
         before_ms = clock.boot_ms()
         assert list(table.tail(until_ms=500)) == []
         assert 500 <= clock.boot_ms() - before_ms < 700

@@ -163,7 +163,7 @@ class TestTheRecord:
             (["bucket(2, region)"], "is fixed when it is created"),
         ],
     )
-    def test_what_cannot_be(self, table, fields, says):
+    def test_partitionings_that_cannot_be_are_rejected(self, table, fields, says):
         version = table.state.version
         with pytest.raises(InvalidOptionError, match=says):
             table.set_partitioning(fields)
@@ -171,7 +171,7 @@ class TestTheRecord:
             table.set_partitioning(["days(unknown)"])
         assert table.refresh().version == version
 
-    def test_tables_that_cannot(self, wh):
+    def test_tables_with_a_fixed_partitioning_reject_a_change(self, wh):
         paimon = wh.create_table("d.p", DDL, partition_by=["day"], properties={"table.datalake.format": "paimon"})
         with pytest.raises(InvalidOptionError, match="paimon lake, whose partition keys are fixed"):
             paimon.set_partitioning(["region"])
@@ -483,7 +483,7 @@ class TestParts:
         table.overwrite_partitions([row(0) | {"id": 300}])
         assert ids(table.to_arrow()) == [n for n in range(10) if n % 3 != 0] + [300]
 
-    def test_where_they_lie(self, table):
+    def test_the_partitions_table_counts_rows_of_all_partitionings(self, table):
         found = {r["day"]: r for r in table.inspect.partitions().to_pylist()}
         days = [row(n)["day"] for n in (0, 4, 8)]
         counts = {day: (found[day]["hot_rows"], found[day]["lake_rows"]) for day in found}
@@ -546,7 +546,7 @@ class TestVersions:
         tier(table)
         check_lake(table, [0, 1, 2])
 
-    def test_streams_go_on(self, table):
+    def test_a_tail_continues_over_a_change_of_partitioning(self, table):
         table.append(rows(0))
         table.set_partitioning(["region"])
         table.append(rows(1))

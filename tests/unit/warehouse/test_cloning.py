@@ -218,7 +218,7 @@ def test_a_name_that_is_taken_and_tables_that_cannot_be_cloned(wh):
 
 
 @KINDS
-def test_a_version_from_before_a_comment_a_default_or_a_constraint(wh, keyed):
+def test_a_clone_has_the_comments_defaults_and_constraints_of_its_version(wh, keyed):
     table = new_table(wh, keyed=keyed, lake="iceberg")
     add(table, 1, 2)
     tier(table)
