@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.config.table_properties import TableProperties
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import parse_table_name, table_prefix
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import parse_table_name, table_prefix
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.commit_validation import require_not_dropped
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage, url_of

@@ -15,7 +15,7 @@ from faults.history import BATCH_IDS, History, Told, added_value, number_of, tex
 from faults.ledger import Extent, Ledger, read_ids
 from faults.sim import sim_world
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.checkpoint import list_checkpoints, read_checkpoint, read_floor, read_latest_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog

@@ -23,8 +23,8 @@ from kit.lake_rows import lake_rows
 from kit.tables import tier
 from streamhouse_spark import OffsetRange, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, plain_root
 from streamhouse_spark.core.types import StreamBatch
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, plain_root
 from streamhouse_spark.datasource.spark_versions import spark_schema_of
 from streamhouse_spark.datasource.write.frame_schema import merge_columns
 from streamhouse_spark.errors import (

@@ -13,8 +13,8 @@ from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
 from faults.sim import SimClock, SimIds
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key, manifests_prefix
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import commit_key, manifests_prefix
 from streamhouse_spark.errors import CommitStateUnknownError, CorruptDataError, StorageError, TableNotFoundError
 from streamhouse_spark.log.actions import TieredSnapshot
 from streamhouse_spark.log.catalog import names

@@ -18,8 +18,8 @@ from unittest import mock
 import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import Transaction
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.kv.kv_snapshots import write_snapshots
 from streamhouse_spark.log import record as record_module

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from streamhouse_spark import CorruptDataError, DifferentHistoryError
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log import commit_log
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
 from streamhouse_spark.storage.local import LocalStorage
 from unit.restored_place import Place
 

@@ -15,7 +15,7 @@ import numpy as np
 from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_hint_key,
     checkpoint_key,
     commit_key,

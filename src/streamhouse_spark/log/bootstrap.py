@@ -17,7 +17,7 @@ from typing import Final
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import checkpoint_hint_key, commit_key, manifest_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_hint_key, commit_key, manifest_key
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
 from streamhouse_spark.log.checkpoint import (
     HINT_EVERY,

@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.post_commit import log_post_commit_errors
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_hint_key,
     checkpoint_key,
     checkpoints_prefix,
@@ -32,16 +33,21 @@ from streamhouse_spark.core.paths import (
     parse_numbers,
     tag_key,
 )
-from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.expressions.check_constraints import has_constraints
 from streamhouse_spark.expressions.generated_columns import has_generated_columns
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.actions import NO_ARCHIVE, Archive, Payload
-from streamhouse_spark.log.delete_vectors import NO_DROPPED_ROWS, Deletion, Deletions, DroppedPartitionRows, Truncation
+from streamhouse_spark.log.deletion_vectors import (
+    NO_DROPPED_ROWS,
+    Deletion,
+    Deletions,
+    DroppedPartitionRows,
+    Truncation,
+)
 from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
-from streamhouse_spark.log.history_epochs import ConsumerPosition, HistoryIndex, HistoryPoint
+from streamhouse_spark.log.history_index import ConsumerPosition, HistoryIndex, HistoryPoint
 from streamhouse_spark.log.state import BucketLog, TableState, TaggedVersion, TombstonedFile, with_latest_lake
 from streamhouse_spark.log.transactions import RequestKeys
 from streamhouse_spark.schema.evolution import SchemaChange

@@ -30,8 +30,8 @@ from typing import TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
-from streamhouse_spark.core.paths import commit_key, commits_prefix, manifest_key
 from streamhouse_spark.core.types import Transaction
+from streamhouse_spark.core.warehouse_layout import commit_key, commits_prefix, manifest_key
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -46,6 +46,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.bootstrap import PrefetchedLog, find_later_checkpoint, load_start_state
 from streamhouse_spark.log.checkpoint import DROPPED_FLOOR, Checkpoint, Checkpointing, no_checkpoint_error
+from streamhouse_spark.log.commit_validation import find_stored_transaction, require_actions_allowed
 from streamhouse_spark.log.group_commit import (
     CommitQueue,
     CommitResult,
@@ -55,8 +56,7 @@ from streamhouse_spark.log.group_commit import (
     error_for_attempt,
     results_of_record,
 )
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation, out_of_mixed
-from streamhouse_spark.log.idempotency import find_stored_transaction, require_actions_allowed
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation, out_of_mixed
 from streamhouse_spark.log.low_watermark import find_newest_floor
 from streamhouse_spark.log.object_existence import list_staged_uuids, must_check_stored, require_stored
 from streamhouse_spark.log.record import (

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.actions import SetArchive
-from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, PartitionDropRows
 from streamhouse_spark.log.record import Record, read_record
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage

@@ -26,7 +26,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.errors import CommitStateUnknownError, ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.log.actions import Action
-from streamhouse_spark.log.idempotency import find_stored_transaction, require_actions_allowed
+from streamhouse_spark.log.commit_validation import find_stored_transaction, require_actions_allowed
 from streamhouse_spark.log.record import CommitAttempt, GroupMember, Record, RecordBody
 from streamhouse_spark.log.state import TableState, with_attempt
 from streamhouse_spark.log.transactions import TransactionEntry

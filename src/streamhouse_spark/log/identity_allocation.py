@@ -19,8 +19,8 @@ from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_epochs import HistoryPoint
-from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.commit_validation import require_not_dropped
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version
 from streamhouse_spark.schema.identity import Identity, fill_identity_column, reject_identity_values

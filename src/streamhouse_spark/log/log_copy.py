@@ -22,7 +22,7 @@ import xxhash
 
 from streamhouse_spark.config.table_properties import LOG_LOCATION
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_key,
     commit_key,
     commits_prefix,

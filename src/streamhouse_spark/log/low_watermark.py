@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamhouse_spark.core.paths import floor_key, floors_prefix, parse_numbers
+from streamhouse_spark.core.warehouse_layout import floor_key, floors_prefix, parse_numbers
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
 from streamhouse_spark.log.checkpoint import LANDMARK_EVERY, Floor, decode_floor, read_floor
 from streamhouse_spark.storage.base import Storage, url_of

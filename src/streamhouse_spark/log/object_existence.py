@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.core.paths import commit_key, manifest_key, segment_key, tag_key
+from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key, segment_key, tag_key
 from streamhouse_spark.errors import CommitConflictError, ObjectNotFoundError
 from streamhouse_spark.log.actions import Action, Append, KvSnapshot, Replace
 from streamhouse_spark.log.state import TableState

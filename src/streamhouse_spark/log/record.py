@@ -15,8 +15,8 @@ import xxhash
 from streamhouse_spark.config.table_properties import BUCKET_COUNT_MAX
 from streamhouse_spark.core.clock import Author
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.core.types import OffsetRange, StreamBatch, Transaction
+from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, quote
 from streamhouse_spark.log.actions import Action, Create, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.framing import Frame, decode_frame, decoding_fields, encode_frame, to_text

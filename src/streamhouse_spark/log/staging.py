@@ -22,16 +22,16 @@ from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import map_with_prefetch
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.expressions.check_constraints import Check, require_constraints
 from streamhouse_spark.expressions.generated_columns import Generated, fill_generated_columns
 from streamhouse_spark.log.actions import Action, Append, Truncate
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.commit_validation import require_not_dropped
 from streamhouse_spark.log.group_commit import CommitResult
-from streamhouse_spark.log.idempotency import require_not_dropped
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.segments.multi_bucket_writer import (
     Part,

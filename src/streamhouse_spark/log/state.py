@@ -12,21 +12,21 @@ from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.option_parsing import parse_names
-from streamhouse_spark.core.paths import manifest_key, segment_key, tag_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import manifest_key, segment_key, tag_key
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log import actions as act
-from streamhouse_spark.log import delete_vectors as masks
+from streamhouse_spark.log import deletion_vectors as masks
 from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, KvSnapshot, SetArchive, Tag, TieredSnapshot
-from streamhouse_spark.log.delete_vectors import (
+from streamhouse_spark.log.deletion_vectors import (
     NO_DROPPED_ROWS,
     Deletions,
     DroppedPartitionRows,
     PartitionDropRows,
     Truncation,
 )
-from streamhouse_spark.log.history_epochs import NO_ANCHORS, ConsumerPosition, HistoryIndex, HistoryPoint
+from streamhouse_spark.log.history_index import NO_ANCHORS, ConsumerPosition, HistoryIndex, HistoryPoint
 from streamhouse_spark.log.record import CommitAttempt, Record
 from streamhouse_spark.log.segment import Segment, shared_uuids
 from streamhouse_spark.log.transactions import NO_REQUEST_KEYS, Past, RequestEntry, RequestKeys, TransactionEntry

@@ -21,7 +21,7 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.snapshot_history import require_metadata
 from streamhouse_spark.lake.types import LakeScan, ScanFile
 from streamhouse_spark.log.data_skipping import prune_buckets, segment_may_match
-from streamhouse_spark.log.delete_vectors import (
+from streamhouse_spark.log.deletion_vectors import (
     NO_FILE_ROWS,
     FileRows,
     have_same_files,

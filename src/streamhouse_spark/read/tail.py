@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, quote
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.log.actions import NO_ARCHIVE

@@ -23,8 +23,8 @@ from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.archive.pages import first_change_offsets, read_pages, usable_archive
 from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS
-from streamhouse_spark.log.delete_vectors import DeleteRows
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.deletion_vectors import DeleteRows
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.record import Record, records_from
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState

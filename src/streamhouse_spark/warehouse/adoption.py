@@ -17,8 +17,8 @@ from streamhouse_spark.config.table_properties import NOTHING_ADOPTED, PRIMARY_K
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import join_names, parse_names
-from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_table_name
 from streamhouse_spark.core.types import TablePath, is_text_list
+from streamhouse_spark.core.warehouse_layout import LAKE_PREFIX, lake_location, parse_table_name
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,

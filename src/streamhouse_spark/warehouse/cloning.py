@@ -20,9 +20,9 @@ from typing import Final
 
 from streamhouse_spark.config.table_properties import ADOPTED, VIEW
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import lake_location
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
 from streamhouse_spark.lake.base import LakeTable, RearrangeableFiles
 from streamhouse_spark.log.actions import Rename

@@ -39,11 +39,11 @@ from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.lake.tiering.round import RowsOfLog
 from streamhouse_spark.log import checkpoint
-from streamhouse_spark.log import delete_vectors as masks
+from streamhouse_spark.log import deletion_vectors as masks
 from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import as_stored
-from streamhouse_spark.log.delete_vectors import DeleteRows, Deletion
+from streamhouse_spark.log.deletion_vectors import DeleteRows, Deletion
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range

@@ -26,8 +26,14 @@ from faults.slot_model import check_all_ways
 from faults.sweep import sweep_scenario
 from faults.test_restored_writes import Staged, check_restored_before_each_call
 from faults.turns import in_turns
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name, segment_key
 from streamhouse_spark.core.types import TablePath, Transaction
+from streamhouse_spark.core.warehouse_layout import (
+    checkpoint_hint_key,
+    checkpoint_key,
+    name_key,
+    parse_table_name,
+    segment_key,
+)
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -39,7 +45,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.kv import change_staging, log_replay, upsert_commit
 from streamhouse_spark.kv.change_staging import WriteOverlay
-from streamhouse_spark.log import checkpoint, commit_log, idempotency, staging, transactions
+from streamhouse_spark.log import checkpoint, commit_log, commit_validation, staging, transactions
 from streamhouse_spark.log import commit_log as commit_errors
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log import state as state_module
@@ -56,7 +62,7 @@ from streamhouse_spark.log.group_commit import (
     RecordBuilder,
     results_of_record,
 )
-from streamhouse_spark.log.history_epochs import HistoryIndex
+from streamhouse_spark.log.history_index import HistoryIndex
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments import multi_bucket_writer
@@ -570,7 +576,7 @@ LOG_BUGS = (
     ).found_by(a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that are not there"),
     PlantedBug(
         "a dropped table accepts rows",
-        *(Patch(module, "require_not_dropped", lambda: None) for module in (idempotency, staging)),
+        *(Patch(module, "require_not_dropped", lambda: None) for module in (commit_validation, staging)),
     ).found_by(a_writer_of_a_dropped_table, "DID NOT RAISE ...TableNotFoundError"),
     PlantedBug(
         "listing tables stops at a damaged table", Patch(names, "iter_table_names", named_tables_without_errors)
@@ -581,9 +587,9 @@ LOG_BUGS = (
     PlantedBug(
         "a stored transaction is written again", Patch(commit_log, "find_stored_transaction", lambda: None)
     ).found_by(sweeping(sc.AppendTransaction, "crash after"), STORED_TWICE),
-    PlantedBug("a stored request is written again", Patch(idempotency, "_find_request_outcome", lambda: None)).found_by(
-        sweeping(sc.AppendRequest, "crash after"), "DID NOT RAISE ...IdempotencyKeyReusedError"
-    ),
+    PlantedBug(
+        "a stored request is written again", Patch(commit_validation, "_find_request_outcome", lambda: None)
+    ).found_by(sweeping(sc.AppendRequest, "crash after"), "DID NOT RAISE ...IdempotencyKeyReusedError"),
     PlantedBug(
         "only the newest version of a transaction is known",
         Patch(commit_log, "find_stored_transaction", known_in_its_newest_version),
@@ -597,7 +603,7 @@ LOG_BUGS = (
     PlantedBug(
         "an older batch of a stream is taken for a replay",
         Patch(
-            idempotency,
+            commit_validation,
             "find_stored_outcome",
             lambda original, transaction: original(transaction=replace(transaction, batch=None)),
         ),

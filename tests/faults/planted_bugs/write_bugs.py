@@ -70,7 +70,7 @@ from streamhouse_spark.log import compaction, staging
 from streamhouse_spark.log.actions import Append, Drop, Trim
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, PartitionDropRows
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments import statistics
 from streamhouse_spark.log.segments.reader import InlineRecords

@@ -14,7 +14,7 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Transaction
-from streamhouse_spark.core.paths import checkpoint_key, commit_key, name_key, parse_table_name, segment_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_key, commit_key, name_key, parse_table_name, segment_key
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, lossy_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamhouse_spark as sh
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import InvalidNameError
-from streamhouse_spark.core.paths import parse_branch, parse_table_name
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import parse_branch, parse_table_name
 
 
 @pytest.mark.parametrize(

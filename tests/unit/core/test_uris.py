@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import LakeMismatchError, WarehouseMovedError
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     WAREHOUSE_KEY,
     find_recorded_root,
     is_same_place,

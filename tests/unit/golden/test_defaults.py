@@ -9,7 +9,7 @@ import pytest
 from golden.folder import GoldenFolder, written_again
 from golden.make import DEFAULTS, expected
 from kit.warehouses import new_store
-from streamhouse_spark.core.paths import parse_number
+from streamhouse_spark.core.warehouse_layout import parse_number
 from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
 
 pytestmark = pytest.mark.always

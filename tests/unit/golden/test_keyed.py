@@ -11,7 +11,7 @@ from faults.sim import sim_world
 from golden.folder import GoldenFolder, check_checkpoint, written_again
 from golden.make import KEYED, expected
 from streamhouse_spark import Warehouse
-from streamhouse_spark.core.paths import parse_number
+from streamhouse_spark.core.warehouse_layout import parse_number
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.actions import Append, KvSnapshot
 from streamhouse_spark.log.record import read_record

@@ -9,7 +9,7 @@ import pytest
 from golden.folder import GoldenFolder, written_again
 from golden.make import PARTS, expected
 from kit.warehouses import new_store
-from streamhouse_spark.core.paths import parse_number
+from streamhouse_spark.core.warehouse_layout import parse_number
 from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.segments.reader import verify_segment

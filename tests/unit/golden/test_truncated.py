@@ -8,7 +8,7 @@ import pytest
 
 from golden.folder import GoldenFolder, check_checkpoint, written_again
 from golden.make import TRUNCATED, expected
-from streamhouse_spark.core.paths import parse_number
+from streamhouse_spark.core.warehouse_layout import parse_number
 from streamhouse_spark.log.actions import Append, TieredSnapshot, Truncate
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot

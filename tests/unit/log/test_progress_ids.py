@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 from streamhouse_spark.core.types import StreamBatch
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.transactions import place_id, read_at, record_of, select_progress_ids
 
 

@@ -10,7 +10,7 @@ import pytest
 from kit.rows import ids
 from kit.tables import TableCase
 from streamhouse_spark import CommitConflictError, OffsetRange, TableNotFoundError, Transaction
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log.actions import MarkOrphans, SetSchema
 from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX, merge_staged_rows
 from streamhouse_spark.schema.table_schema import Column, TableSchema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.core.paths import dataset_name
+from streamhouse_spark.core.warehouse_layout import dataset_name
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from interop import foreign_iceberg as foreign_lake
 from kit.iceberg_documents import rows_of
 from kit.tables import tier
 from streamhouse_spark import TableNotFoundError, Warehouse
-from streamhouse_spark.core.paths import VIRTUAL_PREFIX
+from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX
 from streamhouse_spark.lake.iceberg import virtual_table
 from streamhouse_spark.lake.tiering.job import TieringJob
 from streamhouse_spark.serve.iceberg import served_tables

@@ -10,7 +10,7 @@ import pytest
 
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import CorruptDataError, StorageError, TableNotFoundError, Warehouse, WarehouseNotFoundError
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_hint_key, checkpoint_key, commit_key
 from streamhouse_spark.log.bootstrap import LEAP_AFTER
 from streamhouse_spark.log.checkpoint import HINT_EVERY, HINT_FIRST
 from streamhouse_spark.log.state import TableState

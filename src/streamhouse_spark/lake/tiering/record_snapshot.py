@@ -30,7 +30,7 @@ from streamhouse_spark.lake.types import LakeSnapshot, same_offsets
 from streamhouse_spark.log.actions import Action, TieredSnapshot
 from streamhouse_spark.log.catalog.branches import find_branches
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import (
+from streamhouse_spark.log.deletion_vectors import (
     FileRows,
     PartitionDropRows,
     count_newly_dropped,

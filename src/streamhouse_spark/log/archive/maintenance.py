@@ -22,8 +22,8 @@ import numpy as np
 from streamhouse_spark.config.table_properties import ADOPTED
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import manifest_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import manifest_key
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, ArchivePage, SetArchive
 from streamhouse_spark.log.archive.pages import (

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import manifest_key, segment_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import manifest_key, segment_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.log.actions import NO_ARCHIVE, Append, Archive, Payload, segment_from_json, segment_to_json
 from streamhouse_spark.log.commit_reader import Commit

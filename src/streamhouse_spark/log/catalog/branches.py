@@ -20,7 +20,7 @@ from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.actions import DropTag
 from streamhouse_spark.log.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.idempotency import unsupported_on_branch_error
+from streamhouse_spark.log.commit_validation import unsupported_on_branch_error
 from streamhouse_spark.log.low_watermark import find_newest_floor
 from streamhouse_spark.log.state import TableState, TaggedVersion
 from streamhouse_spark.log.transactions import TransactionEntry

@@ -19,7 +19,8 @@ from contextlib import suppress
 
 from streamhouse_spark.config.table_properties import BRANCH, BranchMark
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import (
     TABLES_PREFIX,
     commit_key,
     commits_prefix,
@@ -28,7 +29,6 @@ from streamhouse_spark.core.paths import (
     parse_numbers,
     table_prefix,
 )
-from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import (
     CorruptDataError,
     FormatVersionError,

@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_key,
     commit_key,
     commits_prefix,

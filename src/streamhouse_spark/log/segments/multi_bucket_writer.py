@@ -13,7 +13,7 @@ from typing import Self, TypeAlias, TypeVar
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log.segments.statistics import RowSummary
 from streamhouse_spark.log.segments.writer import (
     ArrowFileWriter,

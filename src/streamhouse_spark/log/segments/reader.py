@@ -20,8 +20,8 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.errors import (
     CorruptDataError,
     FormatVersionError,
@@ -33,7 +33,7 @@ from streamhouse_spark.errors import (
     count_of,
 )
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_epochs import out_of_mixed
+from streamhouse_spark.log.history_index import out_of_mixed
 from streamhouse_spark.log.record import RecentRows, read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.ipc_format import (

@@ -12,7 +12,7 @@ import xxhash
 
 from streamhouse_spark.core.arrow_rows import combine_small_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log.segment import Segment, SegmentIndex, block_bytes_for
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 from streamhouse_spark.schema.partitioning import FormerPartitioning, partition_columns_at

@@ -28,8 +28,8 @@ from typing import Final, Literal
 from streamhouse_spark.config.table_properties import BRANCH, MERGE_ENGINE, VIEW, BranchMark
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import commits_prefix, parse_branch, tag_key
 from streamhouse_spark.core.types import PUBLICATIONS, TablePath
+from streamhouse_spark.core.warehouse_layout import commits_prefix, parse_branch, tag_key
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -60,7 +60,7 @@ from streamhouse_spark.log.catalog.branches import (
 )
 from streamhouse_spark.log.checkpoint import write_checkpoint, write_floor, write_tagged
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import of_snapshot
+from streamhouse_spark.log.deletion_vectors import of_snapshot
 from streamhouse_spark.log.log_copy import copy_version, without_log_location
 from streamhouse_spark.log.object_existence import list_referenced_keys, manifest_keys
 from streamhouse_spark.log.record import Record

@@ -34,7 +34,7 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.expressions.filters import Projection
-from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.actions import Action, ResetLake, TieredSnapshot
 from streamhouse_spark.log.commit_reader import (
@@ -45,7 +45,7 @@ from streamhouse_spark.log.commit_reader import (
     iter_deletions,
     iter_records_backwards,
 )
-from streamhouse_spark.log.delete_vectors import (
+from streamhouse_spark.log.deletion_vectors import (
     NO_DELETIONS,
     NO_DROPPED_ROWS,
     DeleteRows,

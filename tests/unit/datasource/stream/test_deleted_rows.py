@@ -7,7 +7,7 @@ import pytest
 from kit.tables import TableCase
 from property.stream_driver import Query
 from streamhouse_spark import OffsetsTrimmedError
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 TABLE = TableCase("d.t", "id BIGINT", properties={"table.datalake.enabled": "false"})
@@ -60,7 +60,7 @@ def test_a_batch_that_is_repeated_has_the_rows_that_it_had(wh, table):
 
 
 def test_a_batch_that_is_repeated_after_many_deletions(wh, table, monkeypatch):
-    monkeypatch.setattr("streamhouse_spark.log.delete_vectors.DELETIONS_MAX", 2)
+    monkeypatch.setattr("streamhouse_spark.log.deletion_vectors.DELETIONS_MAX", 2)
     append(table, *range(10))
     table.delete(where=[("id", "=", 0)])
     query = Query("d.t", skipChangeCommits="true")

@@ -25,7 +25,7 @@ from streamhouse_spark.errors import (
     TransactionConflictError,
 )
 from streamhouse_spark.log.actions import ExpireTransactions
-from streamhouse_spark.log.idempotency import IN_REAL_TIME
+from streamhouse_spark.log.commit_validation import IN_REAL_TIME
 from streamhouse_spark.log.transactions import find_stored_version
 from streamhouse_spark.warehouse.process_cache import Connection, _open_process
 

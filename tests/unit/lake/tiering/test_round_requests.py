@@ -9,7 +9,7 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from kit.tables import tier
 from streamhouse_spark import Warehouse
-from streamhouse_spark.core.paths import WAREHOUSE_KEY
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY
 
 
 def round_of(table, counted: FaultyStorage, row: int) -> list[tuple[str, str]]:

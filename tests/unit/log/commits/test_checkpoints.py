@@ -9,7 +9,13 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark import CorruptDataError, StreamhouseError, Warehouse
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, commit_key, floor_key
+from streamhouse_spark.core.warehouse_layout import (
+    checkpoint_hint_key,
+    checkpoint_key,
+    checkpoints_prefix,
+    commit_key,
+    floor_key,
+)
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.checkpoint import CHECKPOINT_INTERVAL, list_checkpoints, read_checkpoint, write_checkpoint
 from streamhouse_spark.log.gc.garbage_collection import clean, verify_checkpoints

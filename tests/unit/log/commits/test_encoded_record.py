@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse_spark import Transaction
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key, manifest_key
+from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key
 from streamhouse_spark.log.actions import Append, TieredSnapshot, Trim
 from streamhouse_spark.log.record import RECORD_BYTES_MAX, Record, encode_record, read_record
 from streamhouse_spark.log.segments.writer import SegmentOptions

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from streamhouse_spark import CorruptDataError, FormatVersionError, OffsetRange, Transaction
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.framing import decode_frame, encode_frame
 from streamhouse_spark.log.record import (

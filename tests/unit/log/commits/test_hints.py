@@ -9,7 +9,7 @@ import pytest
 from faults.sim import sim_world
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_hint_key, checkpoint_key, commit_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log import checkpoint
 from streamhouse_spark.log.checkpoint import (

@@ -9,7 +9,7 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark import CorruptDataError, FormatVersionError, Warehouse
-from streamhouse_spark.core.paths import floor_key, floors_prefix
+from streamhouse_spark.core.warehouse_layout import floor_key, floors_prefix
 from streamhouse_spark.log.checkpoint import LANDMARK_EVERY, read_floor, write_floor
 from streamhouse_spark.log.framing import decode_frame, encode_frame
 from streamhouse_spark.log.gc import garbage_collection

@@ -14,7 +14,7 @@ from streamhouse_spark.errors import IdempotencyKeyReusedError
 from streamhouse_spark.log import checkpoint, transactions
 from streamhouse_spark.log.actions import Append, Payload
 from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
-from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.log.transactions import KEPT_MIN_MS, KEPT_MS, NO_REQUEST_KEYS, RequestEntry, RequestKeys
 from unit.log.commits.states import appended, record, segment

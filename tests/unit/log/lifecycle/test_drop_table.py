@@ -4,7 +4,7 @@ from faults.sim import SimClock, SimIds
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key, floors_prefix, table_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, floors_prefix, table_prefix
 from streamhouse_spark.log.actions import Create
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.schema.table_schema import TableSchema

@@ -8,7 +8,13 @@ import pytest
 from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, TableNotFoundError, Warehouse
-from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, manifest_key, segment_key, segments_prefix
+from streamhouse_spark.core.warehouse_layout import (
+    checkpoints_prefix,
+    commits_prefix,
+    manifest_key,
+    segment_key,
+    segments_prefix,
+)
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, GRACE_MS_MIN
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.read import snapshot_reader

@@ -9,8 +9,8 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark import CorruptDataError
-from streamhouse_spark.core.paths import database_key, name_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import database_key, name_key
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.sequence_search import find_last

@@ -10,7 +10,7 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Warehouse, relocate
 from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMark, ViewDefinition
-from streamhouse_spark.core.paths import checkpoint_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_key
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,

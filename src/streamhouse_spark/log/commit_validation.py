@@ -17,7 +17,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.actions import Action, ConfirmDeleted, MarkOrphans, Rename, Tombstone, Undrop
-from streamhouse_spark.log.delete_vectors import PartitionDropRows
+from streamhouse_spark.log.deletion_vectors import PartitionDropRows
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import REFRESHES, TransactionEntry, name_sum
 from streamhouse_spark.schema.partitioning import SetPartitioning

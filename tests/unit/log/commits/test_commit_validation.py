@@ -7,7 +7,7 @@ import pytest
 from streamhouse_spark import OffsetRange, Transaction, Warehouse
 from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.errors import CommitConflictError, DifferentHistoryError, TransactionConflictError
-from streamhouse_spark.log.idempotency import IN_REAL_TIME, find_stored_outcome, find_stored_transaction
+from streamhouse_spark.log.commit_validation import IN_REAL_TIME, find_stored_outcome, find_stored_transaction
 from streamhouse_spark.log.record import transaction_from_json, transaction_to_json
 from streamhouse_spark.log.transactions import CompactedTransaction, TransactionEntry, name_sum
 from streamhouse_spark.storage.memory import MemoryStorage
