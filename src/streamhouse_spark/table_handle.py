@@ -51,8 +51,7 @@ class TableHandle:
     def name(self) -> str:
         """The full name, ``<database>.<table>``.
 
-        >>> orders.name
-        'shop.orders'
+        >>> orders.name 'shop.orders'
         """
         return str(self.path)
 
@@ -69,9 +68,9 @@ class TableHandle:
         """Read the latest state. Raises `TableNotFoundError` if the table was dropped."""
         return self._read(self.log.refresh())
 
-    def look(self, at_most: int) -> TableState:
-        """Read at most ``at_most`` new records, see `CommitLog.look`. Raises `TableNotFoundError`."""
-        return self._read(self.log.look(at_most))
+    def refresh_at_most(self, num_records: int) -> TableState:
+        """Read at most ``num_records`` new records, see `CommitLog.refresh_at_most`. Raises `TableNotFoundError`."""
+        return self._read(self.log.refresh_at_most(num_records))
 
     def _read(self, state: TableState) -> TableState:
         self.require_not_dropped(state)

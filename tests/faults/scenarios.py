@@ -455,7 +455,7 @@ class Clean(Scenario):
     @contextmanager
     def limits(self) -> Iterator[None]:
         with (
-            mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 2),
+            mock.patch.object(garbage_collection, "WATERMARK_STEP_MIN", 2),
             mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),
             mock.patch.object(record, "RECORD_BYTES_MAX", 2000),
         ):

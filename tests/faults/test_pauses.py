@@ -218,7 +218,7 @@ def forgets_puts_without_an_answer(self, where):
     [
         (
             CommitLog,
-            "_relation_below_floor",
+            "_relation_below_watermark",
             takes_every_record_below_the_low_watermark_for_void,
             "after",
             "minutes",

@@ -148,7 +148,7 @@ ELSEWHERE = {
         "unit/write/producer/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
     "with texts in UTF-8": "unit/serve/test_rest_api.py::test_every_form_of_rows",
-    "send new rows with a new key": (
+    "send new requests with a new key": (
         "unit/serve/test_idempotent_requests.py::test_another_request_with_a_stored_identity_is_422_and_writes_nothing"
     ),
     "send new rows as sequence": (
@@ -190,7 +190,7 @@ ELSEWHERE = {
     "drop the clones, clean the warehouse after the grace, and copy it then": (
         "unit/warehouse/test_cloning.py::test_a_warehouse_becomes_a_copy_without_its_clones"
     ),
-    "write to the table, or make another branch": (
+    "write to the table, or create another branch": (
         "unit/table/branching/test_publication.py::test_a_change_between_the_look_and_the_record_is_found"
     ),
     "Drop the branch, make it again, and write it by": (

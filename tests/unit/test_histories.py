@@ -138,7 +138,7 @@ class TestTheLog:
         for number in range(3):
             table.append([{"id": 10 + number}])
         place.restore(backup)
-        clock.advance(2 * commit_log.FLOOR_CHECK_MS)
+        clock.advance(2 * commit_log.WATERMARK_CHECK_MS)
         before = place.backup()
         for _ in range(2):
             with pytest.raises(DifferentHistoryError, match=r"restored from a backup.*Open the table again"):
@@ -210,10 +210,10 @@ class TestTheLog:
         backup = place.backup()
         table.append([{"id": 10}])
         place.restore(backup)
-        clock.advance(commit_log.FLOOR_CHECK_MS + 1)
+        clock.advance(commit_log.WATERMARK_CHECK_MS + 1)
         with pytest.raises(DifferentHistoryError):
             table.append([{"id": 11}])
-        assert commit_log.FLOOR_CHECK_MS == 60_000
+        assert commit_log.WATERMARK_CHECK_MS == 60_000
         assert self.ids(place) == [1]
 
     def test_a_log_that_mixes_two_histories_is_damage(self, tmp_path, clock):

@@ -69,8 +69,8 @@ def compute_display_times_us(times_ms: Sequence[int], after_us: int | None = Non
 def iter_records_backwards(storage: Storage, state: TableState) -> Iterator[Record]:
     """Yield the records from the state's last one backwards, as far as they are retained.
 
-    Each record names the attempt before it. A record that a slow writer put below a floor, where one was deleted, is
-    therefore recognised without reading the floor.
+    Each record names the attempt before it. A record that a slow writer put below a watermark, where one was deleted,
+    is therefore recognised without reading the watermark.
     """
     ahead = Prefetch(storage)
     expected: str | None = state.attempt

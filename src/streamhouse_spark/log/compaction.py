@@ -159,7 +159,7 @@ def merge(
         )
 
     committed = log.commit(plan, staged_ms=began_ms)
-    return sum(len(r.segments) for r in runs) if committed.state is not committed.before else 0
+    return sum(len(r.segments) for r in runs) if committed.wrote else 0
 
 
 def _is_still_live(state: TableState, run: CompactionRun) -> bool:
@@ -256,8 +256,8 @@ def _concat_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _encode_time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple[int, int]]:
-    """Return pairs of a row number, counted from ``start``, and the commit time from there on, for a part
-    of a segment.
+    """Return pairs of a row number, counted from ``start``, and the commit time from there on, for a part of a
+    segment.
     """
     starts, times_ms = segment.time_runs
     begins = segment.base_offset + starts

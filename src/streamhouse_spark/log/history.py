@@ -24,8 +24,8 @@ from streamhouse_spark.storage.prefetch import Prefetch
 def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
     """Return the state after record ``version``.
 
-    Records below a floor are void. The reads count only if the latest floor, read afterwards, is at most the first
-    record that was read.
+    Records below a watermark are void. The reads count only if the latest watermark, read afterwards, is at most the
+    first record that was read.
 
     Raises `InvalidOptionError` for a record that does not exist yet, `SnapshotExpiredError` if the state is no longer
     retained.
@@ -44,27 +44,27 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
     try:
         state = _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
-        if log.refresh_floor() <= first and isinstance(error, CorruptDataError):
+        if log.refresh_low_watermark() <= first and isinstance(error, CorruptDataError):
             raise
         raise _expired_error(newest, version) from error
-    if log.refresh_floor() > first:
+    if log.refresh_low_watermark() > first:
         raise _expired_error(newest, version)
     return state
 
 
 def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> TableState:
-    """Return the state after record ``version`` for its snapshots by key alone, even if a floor lies above it.
+    """Return the state after record ``version`` for its snapshots by key alone, even if a watermark lies above it.
 
-    Below a floor, a slow writer may have put another record where one was deleted. For snapshots by key that makes no
-    difference: any writer's snapshot has the rows of its bucket at its offset. They are therefore found as long as the
-    records exist, which is at least a day after they were the latest. Raises `SnapshotExpiredError`.
+    Below a watermark, a slow writer may have put another record where one was deleted. For snapshots by key that makes
+    no difference: any writer's snapshot has the rows of its bucket at its offset. They are therefore found as long as
+    the records exist, which is at least a day after they were the latest. Raises `SnapshotExpiredError`.
     """
     base = _find_checkpoint_before(storage, log.table_uuid, version)
     try:
         return _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
         first = base.version + 1 if base is not None else 1
-        if isinstance(error, CorruptDataError) and log.refresh_floor() <= first:
+        if isinstance(error, CorruptDataError) and log.refresh_low_watermark() <= first:
             raise
         raise _expired_error(log.state, version) from error
 
@@ -103,7 +103,7 @@ def find_newest_within(
             within = state
     except CorruptDataError:  # including one about a deleted manifest
         return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
-    if log.refresh_floor() > first:
+    if log.refresh_low_watermark() > first:
         return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
     return within, beyond
 
@@ -149,16 +149,16 @@ def _expired_error(newest: TableState, version: int) -> SnapshotExpiredError:
 def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment]) -> None:
     """Check that the segments of an older state still exist: live, or condemned and not yet deleted.
 
-    Inline rows are retained until a floor lies above their record. Raises `SnapshotExpiredError`.
+    Inline rows are retained until a watermark lies above their record. Raises `SnapshotExpiredError`.
     """
     newest = log.state
     if newest.version <= state.version or find_tag_of_version(newest.tags, state.version) is not None:
         return
     live = {(s.uuid, s.commit if s.uuid is None else 0) for s in newest.kept_segments()}
-    floor = log.refresh_floor()
+    watermark = log.refresh_low_watermark()
     for segment in segments:
         if segment.uuid is None:
-            is_retained = segment.commit >= floor or (None, segment.commit) in live
+            is_retained = segment.commit >= watermark or (None, segment.commit) in live
         else:
             is_condemned = segment_key(state.table_uuid, segment.uuid) in newest.condemned
             is_retained = is_condemned or (segment.uuid, 0) in live

@@ -119,7 +119,7 @@ def _follow(
     """
     clock = table.world.clock
     lookout = poller_of(table) if poll_ms is None else None
-    first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.look
+    first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.refresh_at_most
     fields = metadata_fields(initial, include_metadata=include_metadata)
     state = table.refresh()  # the first batch may be requested long after the call
     idle_since_ms = clock.boot_ms()

@@ -8,7 +8,7 @@
    (`log.catalog.branches`).
 3. Rows of the hot log are copied; they are few compared to those of the lake.
 4. The clone's lake table starts from the version's snapshot and refers to the files in place.
-5. Inline rows are moved to a segment, and a floor voids the copied records, which are deleted: the clone's history
+5. Inline rows are moved to a segment, and a watermark voids the copied records, which are deleted: the clone's history
    starts here.
 """
 

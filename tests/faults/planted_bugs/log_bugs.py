@@ -329,14 +329,14 @@ def group_appends_at_every_put() -> None:
 
 def appends_together_after_a_pause() -> None:
     """The cached state is too old to join calls to it, so the leader reads the log first."""
-    with mock.patch.object(commit_log, "FLOOR_CHECK_MS", -1):
+    with mock.patch.object(commit_log, "WATERMARK_CHECK_MS", -1):
         appends_together()
 
 
 def appends_together_and_an_interrupt() -> None:
     """The thread that commits for all is interrupted after the put, before it notes an outcome."""
     run = prepared(AppendTogether())
-    table, landed, interrupts = run.open(), CommitQueue.landed, [KeyboardInterrupt()]
+    table, landed, interrupts = run.open(), CommitQueue.set_stored_results, [KeyboardInterrupt()]
     batches = [run.history.new_batch(2) for _ in range(3)]
 
     def interrupted(calls: CommitQueue, outcomes: Mapping[str, CommitResult]) -> None:
@@ -344,7 +344,7 @@ def appends_together_and_an_interrupt() -> None:
             raise interrupts.pop()
         landed(calls, outcomes)
 
-    with mock.patch.object(CommitQueue, "landed", interrupted):
+    with mock.patch.object(CommitQueue, "set_stored_results", interrupted):
         answers = in_turns([lambda b=b: run.history.append(table, b) for b in batches])
     assert [type(answer) for answer in answers].count(KeyboardInterrupt) == 1
     run.check()
@@ -354,7 +354,7 @@ def appends_together_and_an_interrupt() -> None:
 
 
 def won_without_stale_floors(original: Any, self: CommitLog, before: TableState, stored: Record) -> Any:
-    is_stale = self._world.clock.boot_ms() - self._floor_checked_ms > commit_log.FLOOR_CHECK_MS
+    is_stale = self._world.clock.boot_ms() - self._watermark_checked_ms > commit_log.WATERMARK_CHECK_MS
     return original() if is_stale else self._advance(before, stored)
 
 
@@ -417,9 +417,9 @@ def plan_trim_of_one_more_segment(original: Any, state: TableState) -> Any:
     return starts
 
 
-def write_checkpoint_unread(storage: Storage, state: TableState, floor_index: int, floor: int) -> None:
+def write_checkpoint_unread(storage: Storage, state: TableState, watermark_index: int, low_watermark: int) -> None:
     with suppress(ObjectExistsError):
-        data = checkpoint._encode_checkpoint(state, floor_index=floor_index, floor=floor)
+        data = checkpoint._encode_checkpoint(state, watermark_index=watermark_index, low_watermark=low_watermark)
         storage.put_if_absent(checkpoint_key(state.table_uuid, state.version), data)
     storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
 
@@ -442,10 +442,10 @@ def neighbours_outcomes(original: Any) -> Any:
     return zip((attempt for attempt, _ in found), answers[1:] + answers[:1], strict=True)
 
 
-def fail_members(group: RecordBuilder) -> None:
-    for member in group.members:
+def fail_members(builder: RecordBuilder) -> None:
+    for member in builder.requests:
         member.error = CommitConflictError("one attempt of the record was rejected; nothing was written")
-    group.members.clear()
+    builder.requests.clear()
 
 
 def join_or_fail_all(original: Any, self: RecordBuilder) -> bool:
@@ -455,25 +455,25 @@ def join_or_fail_all(original: Any, self: RecordBuilder) -> bool:
     return has_joined
 
 
-def judge_or_fail_all(original: Any, call: PendingCommit, group: RecordBuilder) -> bool:
-    num_members, takes_more = len(group.members), original()
-    if len(group.members) == num_members and not call.is_done:
-        fail_members(group)
+def judge_or_fail_all(original: Any, request: PendingCommit, builder: RecordBuilder) -> bool:
+    num_members, takes_more = len(builder.requests), original()
+    if len(builder.requests) == num_members and not request.is_done:
+        fail_members(builder)
     return takes_more
 
 
-def answer_then_put_group(original: Any, group: RecordBuilder) -> None:
-    before = group.before
-    coming = replace(group.record("f" * 32), actions=group.body.actions)
+def answer_then_put_group(original: Any, builder: RecordBuilder) -> None:
+    before = builder.before
+    coming = replace(builder.record("f" * 32), actions=builder.body.actions)
     answers = dict(results_of_record(before, fold(before, coming), coming))
-    for member in group.members[1:]:
-        member.outcome = answers[member.attempt]
+    for member in builder.requests[1:]:
+        member.result = answers[member.attempt]
     original()
 
 
 def store_state_then_outcomes(self: CommitLog, before: TableState, stored: Record) -> TableState:
     self._state = state = fold(before, stored)
-    self._queue.landed(dict(results_of_record(before, state, stored)))
+    self._queue.set_stored_results(dict(results_of_record(before, state, stored)))
     return state
 
 
@@ -500,7 +500,7 @@ def look_without_unsure(original: Any, failure: StorageError) -> PutResult[Any]:
 
 
 BELIEVES_STAGED_OBJECTS = Patch(commit_log, "require_stored", lambda: None)
-FORGETS_OWN_ATTEMPTS = Patch(CommitLog, "_fold_to_tail", lambda original: original(own={}))
+FORGETS_OWN_ATTEMPTS = Patch(CommitLog, "_fold_to_tail", lambda original: original(own_results={}))
 RETURNS_NEIGHBOURS_OUTCOMES = Patch(commit_log, "results_of_record", neighbours_outcomes)
 JUDGES_ON_THE_STATE_BEFORE = Patch(
     RecordBuilder, "state", lambda original, self: replace(original(), transactions=self.before.transactions)

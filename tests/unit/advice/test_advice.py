@@ -337,11 +337,13 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     a_lake_commit_whose_outcome_is_unknown: Advice(
         "COMMIT_STATE_UNKNOWN", r"run the same tiering again", "run the same tiering again"
     ),
-    a_commit_whose_outcome_is_unknown: Advice("COMMIT_STATE_UNKNOWN", r"attempt [0-9a-f]{32} in \$commits", "$commits"),
+    a_commit_whose_outcome_is_unknown: Advice(
+        "COMMIT_STATE_UNKNOWN", r"\$commits for attempt [0-9a-f]{32}", "$commits"
+    ),
     a_transaction_of_another_query: Advice(
         "TRANSACTION_CONFLICT",
-        r"another txnAppId, .*forget_transactions\('app'\)",
-        "Choose another txnAppId, or forget this one",
+        r"another txnAppId\. .*forget_transactions\('app'\)",
+        "Choose another txnAppId",
     ),
     changes_that_were_trimmed: Advice(
         "OFFSETS_TRIMMED", r"table\.tail\(start='earliest'\)", "table.tail(start='earliest')"

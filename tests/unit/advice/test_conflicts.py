@@ -249,7 +249,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     rewriting_rows_that_changed: Advice("COMMIT_CONFLICT", "run the statement again", "run the statement again"),
     rewriting_rows_of_another_history: Advice(
-        "DIFFERENT_HISTORY", "run it again", "Nothing was written; run it again on the table as it is now"
+        "DIFFERENT_HISTORY", "retry with", "Nothing was written; retry with the current table"
     ),
     tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "faster; try again", "try again"),
     committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "other writers won", "try again later"),

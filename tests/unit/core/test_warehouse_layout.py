@@ -61,7 +61,7 @@ def test_keys():
     assert warehouse_layout.commit_key(UUID, 42) == f"tables/{UUID}/commits/00000000000000000042.json"
     assert warehouse_layout.checkpoint_key(UUID, 500) == f"tables/{UUID}/checkpoints/00000000000000000500"
     assert warehouse_layout.checkpoint_hint_key(UUID) == f"tables/{UUID}/checkpoints/hint"
-    assert warehouse_layout.floor_key(UUID, 1) == f"tables/{UUID}/floors/00000000000000000001"
+    assert warehouse_layout.watermark_key(UUID, 1) == f"tables/{UUID}/floors/00000000000000000001"
     assert warehouse_layout.segment_key(UUID, "a" * 32) == f"tables/{UUID}/segments/{'a' * 32}.arrow"
     assert warehouse_layout.manifest_key(UUID, "b" * 32) == f"tables/{UUID}/manifests/{'b' * 32}.json"
     assert warehouse_layout.lake_location(path, UUID, has_conflict=False) == "lake/sales/orders"

@@ -21,8 +21,9 @@ from streamhouse_spark.log import framing as frame_module
 from streamhouse_spark.log.actions import Append, Archive, ArchivePage, Payload, SetArchive
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.names import WarehouseMetadata
-from streamhouse_spark.log.checkpoint import read_checkpoint, read_floor, read_latest_checkpoint, write_checkpoint
+from streamhouse_spark.log.checkpoint import read_checkpoint, read_latest_checkpoint, write_checkpoint
 from streamhouse_spark.log.framing import decode_frame, encode_frame
+from streamhouse_spark.log.low_watermark import read_low_watermark
 from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segments.writer import write_file
@@ -163,8 +164,8 @@ class TestReading:
 
     def test_the_floor(self, golden):
         uuid = KINDS["floor"].split("/")[1]
-        floor = read_floor(golden, uuid, 1)
-        assert (floor.floor, floor.time_ms) == (3, 1_750_000_002_000)
+        watermark = read_low_watermark(golden, uuid, 1)
+        assert (watermark.number, watermark.time_ms) == (3, 1_750_000_002_000)
 
 
 class TestWriting:

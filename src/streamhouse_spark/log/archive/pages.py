@@ -145,7 +145,9 @@ def first_change_offsets(state: TableState) -> dict[int, int]:
 
 
 def find_first_record_to_archive(state: TableState) -> int | None:
-    """Return the first record whose changes are still to be archived: no floor may pass it. None if there is none."""
+    """Return the first record whose changes are still to be archived: no watermark may pass it. None if there is
+    none.
+    """
     held = usable_archive(state)
     if not held or state.parsed.changelog_retention_ms is None:
         return None

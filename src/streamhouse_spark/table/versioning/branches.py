@@ -14,7 +14,7 @@ removes what the finished steps left:
 1. Write the first record, and its state as a checkpoint (`write_first_record`).
 2. Tag the version in the source table, so that it is retained.
 3. Copy the rows of the source's hot log (`copy_rows`).
-4. Move inline rows to a segment, put a floor that voids the copied records, and delete these (`begin_history`).
+4. Move inline rows to a segment, put a watermark that voids the copied records, and delete these (`begin_history`).
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ from streamhouse_spark.log.catalog.branches import (
     require_branch,
     require_no_branch,
 )
-from streamhouse_spark.log.checkpoint import write_checkpoint, write_floor, write_tagged
+from streamhouse_spark.log.checkpoint import write_checkpoint, write_tagged
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.deletion_vectors import of_snapshot
 from streamhouse_spark.log.log_copy import copy_version, without_log_location
+from streamhouse_spark.log.low_watermark import write_low_watermark
 from streamhouse_spark.log.object_existence import list_referenced_keys, manifest_keys
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import TableState, fold
@@ -134,12 +135,12 @@ def begin_history(source: TableHandle, state: TableState, path: TablePath) -> Co
     log.refresh()
     merge_inline(TableHandle(storage, source.settings, path, log, world))
     log.commit(lambda current, _: (Rename(current.name),))
-    if not write_floor(storage, state.table_uuid, 1, state.version):
+    if not write_low_watermark(storage, state.table_uuid, 1, state.version):
         raise CommitConflictError(
             f"the copy of {source.name} to {state.name} took longer than the grace period, and cleaning deleted it "
             "as abandoned. Nothing has the new name; run it again"
         )
-    write_checkpoint(storage, log.state, floor_index=1, floor=state.version)
+    write_checkpoint(storage, log.state, watermark_index=1, low_watermark=state.version)
     copies = [key for key in list_referenced_keys(state) if key.startswith(commits_prefix(state.table_uuid))]
     delete_all(storage, [*copies, *manifest_keys(state)])
     return log
@@ -291,7 +292,8 @@ class IncompleteBranch:
     name: str
     is_: Literal["sealed", "dropped", "published"]
     """``sealed``: it accepts no rows, and the table does not have them. ``dropped``: its log has ended, and the table
-    still names it. ``published``: the table has its rows, and its log has not ended."""
+    still names it. ``published``: the table has its rows, and its log has not ended.
+    """
     since_ms: int
     """Store time of the latest record of the branch's log; 0 if the log was deleted."""
 

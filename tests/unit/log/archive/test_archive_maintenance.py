@@ -243,7 +243,7 @@ class TestRecords:
             table.merge_inline()
             table.log.checkpoint(table.state)
             clean(table.log, table.storage)
-        assert table.log.refresh_floor() <= first
+        assert table.log.refresh_low_watermark() <= first
         assert table.storage.size_bytes(commit_key(table.uuid, first))
         archive(table)
         assert table.refresh().archive.first_commit == 1

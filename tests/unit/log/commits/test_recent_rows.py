@@ -12,7 +12,7 @@ from streamhouse_spark.log.record import RecentRows
 def rows_of(*numbers: int, size: int = 10) -> RecentRows:
     found = RecentRows()
     for number in numbers:
-        found.keep(number, memoryview(bytes([number]) * size))
+        found.add(number, memoryview(bytes([number]) * size))
     return found
 
 
