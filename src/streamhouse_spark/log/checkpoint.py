@@ -34,16 +34,19 @@ from streamhouse_spark.expressions.generated_columns import has_generated_column
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.actions import NO_ARCHIVE, Archive, Payload
-from streamhouse_spark.log.deletion_vectors import (
-    NO_DROPPED_ROWS,
-    Deletion,
-    Deletions,
-    DroppedPartitionRows,
-    Truncation,
-)
+from streamhouse_spark.log.deletion_vectors import Deletion, Deletions
 from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
 from streamhouse_spark.log.history_index import ConsumerPosition, HistoryIndex, HistoryPoint
-from streamhouse_spark.log.state import BucketLog, TableState, TaggedVersion, TombstonedFile, with_latest_lake
+from streamhouse_spark.log.state import (
+    NO_DROPPED_ROWS,
+    BucketLog,
+    DroppedPartitionRows,
+    TableState,
+    TaggedVersion,
+    TombstonedFile,
+    Truncation,
+    with_latest_lake,
+)
 from streamhouse_spark.log.transactions import RequestKeys
 from streamhouse_spark.schema.evolution import SchemaChange
 from streamhouse_spark.schema.partitioning import FormerPartitioning

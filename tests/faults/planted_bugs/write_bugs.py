@@ -686,6 +686,7 @@ WRITE_BUGS = (
         "a retried task starts where its batch started",
         Patch(RealTimeStreamWriter, "_report_stored", lambda: StagedCommitMessage(None, counts=STORED_KEY + "{}")),
     ).found_by(
-        a_task_fails_after_its_first_commit, "CommitConflictError: ...version 3 of...follows version -1, but version 2 is stored"
+        a_task_fails_after_its_first_commit,
+        "CommitConflictError: ...version 3 of...follows version -1, but version 2 is stored",
     ),
 )

@@ -14,6 +14,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.dml.delete import commit_deletion, make_delete_actions
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.log import deletion_vectors
+from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import as_stored
 from streamhouse_spark.log.deletion_vectors import DeleteRows
@@ -104,7 +105,7 @@ class TestReads:
         assert ids(table.to_arrow(as_of_timestamp_ms=later)) == [2, 3]
 
     def test_times_between_deletions_that_are_no_longer_told_apart(self, table, clock, monkeypatch):
-        monkeypatch.setattr(deletion_vectors, "DELETIONS_MAX", 2)
+        monkeypatch.setattr(state_module, "DELETIONS_MAX", 2)
         table.append(rows(*range(6)))
         moments = []
         for number in range(4):
@@ -118,7 +119,7 @@ class TestReads:
             table.to_arrow(as_of_timestamp_ms=moments[1])
 
     def test_all_of_them_are_joined_once(self, table, monkeypatch):
-        monkeypatch.setattr(deletion_vectors, "DELETIONS_MAX", 3)
+        monkeypatch.setattr(state_module, "DELETIONS_MAX", 3)
         table.append(rows(*range(40)))
         for number in (3, 21, 4, 30, 22, 5):
             table.delete(where=[("id", "=", number)])
@@ -244,7 +245,7 @@ class TestTails:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_lives(wh, other_process, seed, monkeypatch):
     """Appends, deletions, merges, truncations and new processes, against a list."""
-    monkeypatch.setattr(deletion_vectors, "DELETIONS_MAX", 3)
+    monkeypatch.setattr(state_module, "DELETIONS_MAX", 3)
     chance = random.Random(seed)
     table = wh.create_table("d.t", "id BIGINT, day INT", buckets=chance.choice([1, 3]), properties=HOT)
     expected: list[int] = []

@@ -60,12 +60,11 @@ from streamhouse_spark.log.catalog.branches import (
 )
 from streamhouse_spark.log.checkpoint import write_checkpoint, write_tagged
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.deletion_vectors import of_snapshot
 from streamhouse_spark.log.log_copy import copy_version, without_log_location
 from streamhouse_spark.log.low_watermark import write_low_watermark
 from streamhouse_spark.log.object_existence import list_referenced_keys, manifest_keys
 from streamhouse_spark.log.record import Record
-from streamhouse_spark.log.state import TableState, fold
+from streamhouse_spark.log.state import TableState, deletions_in_latest_lake, fold
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
 from streamhouse_spark.table.versioning.tags import keep_version
@@ -87,7 +86,7 @@ def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, propert
         time_ms=now_ms,
         properties=without_log_location(properties),
         lake_history=() if base.lake is None else (base.lake,),
-        deletions=of_snapshot(base.deletions, base.lake),
+        deletions=deletions_in_latest_lake(base),
         former_uuids=(*base.former_uuids, base.table_uuid),
         manifests={number: manifest for number, manifest in base.manifests.items() if number in inline},
         condemned={},

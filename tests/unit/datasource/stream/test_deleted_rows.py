@@ -60,7 +60,7 @@ def test_a_batch_that_is_repeated_has_the_rows_that_it_had(wh, table):
 
 
 def test_a_batch_that_is_repeated_after_many_deletions(wh, table, monkeypatch):
-    monkeypatch.setattr("streamhouse_spark.log.deletion_vectors.DELETIONS_MAX", 2)
+    monkeypatch.setattr("streamhouse_spark.log.state.DELETIONS_MAX", 2)
     append(table, *range(10))
     table.delete(where=[("id", "=", 0)])
     query = Query("d.t", skipChangeCommits="true")
