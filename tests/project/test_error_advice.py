@@ -79,11 +79,11 @@ ELSEWHERE = {
     "the ticket has only some of uuid, plan and part": (
         "unit/serve/test_flight.py::test_a_ticket_for_a_part_that_there_is_not"
     ),
-    "reserving numbers of column": (
+    "cannot reserve identity values of column": (
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),
     "of its rows are stored; continue with a real-time trigger": (
-        "unit/log/commits/test_idempotency.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
+        "unit/log/commits/test_commit_validation.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
     ),
     "of their rows are stored; go on with a micro-batch trigger": (
         "spark/test_real_time_sink.py::test_a_query_keeps_its_trigger"
@@ -100,7 +100,7 @@ ELSEWHERE = {
     "all rows from there on are written": (
         "unit/datasource/write/test_realtime_sink.py::TestRestoring::test_a_source_that_does_not_have_the_rows_that_are_stored"
     ),
-    "continue where the stored version ends": (
+    "continue after the stored version": (
         "unit/datasource/write/test_realtime_sink.py::test_an_older_run_of_the_query_writes_nothing"
     ),
     "create a new table with them and copy the rows": (
@@ -346,6 +346,7 @@ MACHINES = {
 RUN_AGAIN = {
     "tier again",
     "read again",
+    "retry the read",
     "run it again",
     "run maintenance again",
     "try again",
@@ -369,15 +370,15 @@ NO_ADVICE = {
     "is the lake of table",
     "committed before that of",
     "belong to queries",
-    "rows are upserted, not appended",
+    "it has a primary key; nothing was written, upsert the rows",
     "its rows by key are known up to",
     "was found damaged … times in a row",
     "they are not in their order",
     "was the cache deleted?",
     "kv/lmdb/environment.py CORRUPT_DATA: …: …",
     "was truncated or overwritten by commit",
-    "rows are missing",
-    "expected, found …",
+    "the rows of offsets …",
+    "found offset …, expected …",
     "holds …, expected",
     "the hot log starts at",
     "checkpoint is empty, expected a directory",

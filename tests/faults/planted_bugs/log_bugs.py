@@ -639,7 +639,7 @@ LOG_BUGS = (
         Patch(garbage_collection, "_mark_orphans", lambda original: original(grace_ms=0)),
     ).found_by(
         a_cleaner_at_work_while_an_append_is_staged,
-        "rows were staged so long ago (1000 ms) that maintenance may have deleted them",
+        "rows were staged 1000 ms ago, and maintenance may have deleted them since",
     ),
     PlantedBug(
         "trimming removes one segment too many", Patch(retention, "plan_trim", plan_trim_of_one_more_segment)

@@ -278,7 +278,9 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "is missing although records follow it; restore this file",
     ),
     a_missing_segment: Advice(
-        "CORRUPT_DATA", r"/segments/.* is missing .*restore it", "is missing although the table names it; restore it"
+        "CORRUPT_DATA",
+        r"/segments/.* is missing .*restore this file",
+        "is missing although the table names it; restore this file",
     ),
     a_damaged_segment: Advice("CORRUPT_DATA", r"/segments/.*restore this file", "restore this file"),
     a_damaged_name: Advice("CORRUPT_DATA", r"/names/00000001\.json .*restore this file", "restore this file"),

@@ -110,7 +110,7 @@ def test_nulls_only():
 )
 def test_other_types_have_no_bucket(data_type):
     assert not is_paimon_bucketable(data_type)
-    with pytest.raises(TypeError, match="cannot be taken of 1 columns, or of type"):
+    with pytest.raises(TypeError, match="has no bucket for 1 columns, or for type"):
         paimon_buckets([pa.nulls(1, data_type)], 4)
 
 

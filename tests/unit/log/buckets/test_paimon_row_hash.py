@@ -72,9 +72,9 @@ def test_slices_chunks_and_parts(monkeypatch):
 
 def test_what_cannot_be_hashed():
     id_column = pa.array([1])
-    with pytest.raises(TypeError, match="of type double"):
+    with pytest.raises(TypeError, match="for type double"):
         paimon_buckets([id_column, pa.array([0.5])], 4)
-    with pytest.raises(TypeError, match="of 25 columns"):
+    with pytest.raises(TypeError, match="for 25 columns"):
         paimon_buckets([id_column] * 25, 4)
     for columns, num_buckets in (([id_column], 0), ([], 4)):
         with pytest.raises(ValueError, match="at least 1"):

@@ -146,7 +146,7 @@ class TestProcessThatSleptPastTheGrace:
             table.append([{"id": i}])
         old = table.state
         slept()
-        with pytest.raises(SnapshotExpiredError, match="read again"):
+        with pytest.raises(SnapshotExpiredError, match="retry the read"):
             list(read_split(table.storage, plan_range(old, 0, old.buckets[0].offsets), old.schema))
         getattr(table, verb)(*([[{"id": 7}]] if verb == "append" else []))
         assert table.to_arrow().num_rows == 215 + (verb == "append")
