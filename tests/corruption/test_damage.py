@@ -15,7 +15,7 @@ from streamhouse_spark import (
     Warehouse,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.core.paths import WAREHOUSE_KEY
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY
 from streamhouse_spark.log.compaction import plan_inline_merge
 from streamhouse_spark.log.segments import reader
 

@@ -9,7 +9,7 @@ from faults.sim import sim_world
 from faults.two_stores import HOT, two_stores
 from streamhouse_spark import StreamhouseError, TableExistsError, Warehouse, relocate
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import location_key, owner_key
+from streamhouse_spark.core.warehouse_layout import location_key, owner_key
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

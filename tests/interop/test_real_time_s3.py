@@ -16,7 +16,7 @@ from spark.noted_stream import WAIT_S, Stream
 from storage.s3_proxy import Fault, Request, S3Proxy, running_s3_proxy
 from storage.s3_server import SECRET_ACCESS_KEY, S3Server, settings_for
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 
 pytestmark = [
     pytest.mark.engines,

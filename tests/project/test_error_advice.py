@@ -81,11 +81,11 @@ ELSEWHERE = {
     "the ticket has only some of uuid, plan and part": (
         "unit/serve/flight/test_flight.py::test_a_ticket_for_a_part_that_there_is_not"
     ),
-    "reserving numbers of column": (
+    "cannot reserve identity values of column": (
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),
     "of its rows are stored; continue with a real-time trigger": (
-        "unit/log/test_idempotency.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
+        "unit/log/test_commit_validation.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
     ),
     "of their rows are stored; go on with a micro-batch trigger": (
         "spark/test_real_time_sink.py::test_a_query_keeps_its_trigger"
@@ -102,7 +102,7 @@ ELSEWHERE = {
     "all rows from there on are written": (
         "unit/datasource/realtime/test_sink.py::TestRestoring::test_a_source_that_does_not_have_the_rows_that_are_stored"
     ),
-    "continue where the stored version ends": (
+    "continue after the stored version": (
         "unit/datasource/realtime/test_sink.py::test_an_older_run_of_the_query_writes_nothing"
     ),
     "create a new table with them and copy the rows": (
@@ -148,7 +148,7 @@ ELSEWHERE = {
         "unit/write/producer/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
     "with texts in UTF-8": "unit/serve/test_rest_api.py::test_rows_are_written_in_every_form",
-    "send new rows with a new key": (
+    "send new requests with a new key": (
         "unit/serve/test_idempotent_requests.py::test_another_request_with_a_stored_identity_is_422_and_writes_nothing"
     ),
     "send new rows as sequence": (
@@ -190,7 +190,7 @@ ELSEWHERE = {
     "drop the clones, clean the warehouse after the grace, and copy it then": (
         "unit/warehouse/test_cloning.py::test_a_warehouse_becomes_a_copy_without_its_clones"
     ),
-    "write to the table, or make another branch": (
+    "write to the table, or create another branch": (
         "unit/table/versioning/test_publication.py::test_a_change_between_the_look_and_the_record_is_found"
     ),
     "Drop the branch, make it again, and write it by": (
@@ -352,6 +352,7 @@ MACHINES = {
 RUN_AGAIN = {
     "tier again",
     "read again",
+    "retry the read",
     "run it again",
     "run maintenance again",
     "try again",
@@ -375,15 +376,15 @@ NO_ADVICE = {
     "is the lake of table",
     "committed before that of",
     "belong to queries",
-    "rows are upserted, not appended",
+    "it has a primary key; nothing was written, upsert the rows",
     "its rows by key are known up to",
     "was found damaged … times in a row",
     "they are not in their order",
     "was the cache deleted?",
     "kv/lmdb/environment.py CORRUPT_DATA: …: …",
     "was truncated or overwritten by commit",
-    "rows are missing",
-    "expected, found …",
+    "the rows of offsets …",
+    "found offset …, expected …",
     "holds …, expected",
     "the hot log starts at",
     "checkpoint is empty, expected a directory",

@@ -9,7 +9,7 @@ import pytest
 
 import streamhouse_spark as sh
 from spark.session import drain, in_python, load, load_stream
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.table import refresh_commit
 

@@ -20,7 +20,7 @@ INJECTED = {"self", "world", "storage"}
 """Parameters that take parts of the package, which tests put in place of the real ones."""
 INTERNAL = {
     "Table.require_not_dropped": "takes a state",
-    "Table.look": "takes a number of records",
+    "Table.refresh_at_most": "takes a number of records",
     "Table.stager": "takes a state",
     "Table.segment_options": "takes a state",
     "Table.commit": "takes what a stager gave",

@@ -1,5 +1,4 @@
-"""``verify``: checks that all files of a table exist, are intact and are consistent. Reads everything, changes
-nothing.
+"""``verify``: checks that all files of a table exist, are intact and are consistent. Reads everything, changes nothing.
 
 A cleaner may run concurrently, so a metadata file counts as missing only if nothing explains its deletion.
 """
@@ -15,7 +14,7 @@ import numpy as np
 from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_hint_key,
     checkpoint_key,
     commit_key,
@@ -319,7 +318,7 @@ def lake_metadata_problems(table: Table) -> Iterator[str]:
 
 def _record_problems(table: Table, state: TableState) -> Iterator[str]:
     listed = parse_numbers(table.storage.list_names(commits_prefix(table.uuid)))
-    first = max(table.log.refresh_floor(), 1 if not state.former_uuids else min(listed, default=1))
+    first = max(table.log.refresh_low_watermark(), 1 if not state.former_uuids else min(listed, default=1))
     missing = partial(_missing_record, table)
     yield from _problems(
         range(first, state.version + 1), lambda number: read_record(table.storage, table.uuid, number), missing
@@ -327,7 +326,7 @@ def _record_problems(table: Table, state: TableState) -> Iterator[str]:
 
 
 def _missing_record(table: Table, number: int) -> str | None:
-    if number < table.log.refresh_floor():
+    if number < table.log.refresh_low_watermark():
         return None  # cleaned up concurrently
     return f"{url_of(table.storage, commit_key(table.uuid, number))} is missing; restore it"
 

@@ -21,7 +21,7 @@ from streamhouse_spark.errors import (
     InvalidOptionError,
     count_of,
 )
-from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata, without_metadata
 from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
 from streamhouse_spark.read.tail import metadata_fields, read_log, start_offsets

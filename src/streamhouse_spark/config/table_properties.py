@@ -333,7 +333,7 @@ def parse_properties(
 ) -> TableProperties:
     """Parse the properties of a table with this schema and these partition columns.
 
-    Properties specific to primary-key tables are parsed by `streamhouse_spark.kv.table_config` and rejected here
+    `streamhouse_spark.kv.primary_key_properties` parses the properties of primary-key tables, which are rejected here
     without ``primary.key``. Raises `InvalidOptionError` for an unknown property under our own prefixes (naming the
     nearest), an invalid value, a column that cannot have its role, and a value that looks like a credential, and
     `SchemaMismatchError` for a column that the lake does not support.

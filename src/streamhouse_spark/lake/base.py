@@ -141,7 +141,7 @@ class LakeAdoption(ABC):
     @abstractmethod
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
         """Examine whether the lake table at ``place`` can be adopted as ``path``; see
-        `streamhouse_spark.core.paths.lake_location`. Changes nothing.
+        `streamhouse_spark.core.warehouse_layout.lake_location`. Changes nothing.
 
         Raises `LakeMismatchError` with all obstacles, `StorageError`, `CorruptDataError`.
         """

@@ -10,7 +10,7 @@ from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import DifferentHistoryError, FormatVersionError, InvalidOptionError, quote
 from streamhouse_spark.log.actions import Action, CommitConsumerOffset
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
 from streamhouse_spark.log.state import TableState
 
 VERSION = 1

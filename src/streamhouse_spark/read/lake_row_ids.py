@@ -21,7 +21,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Sn
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
-from streamhouse_spark.log.delete_vectors import FileRows, count_rows, have_same_files, union_deleted_file_rows
+from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.segments.metadata_columns import NO_PLACE, Int64Array, offsets_by_bucket, positions_by_file
 from streamhouse_spark.log.state import TableState
@@ -134,7 +134,7 @@ def require_same_files(state: TableState, read: ReadVersion, files: FileRows) ->
     other files than the one that was read.
     """
     lake = state.lake.snapshot_id if state.lake is not None else None
-    if not have_same_files(state.lake_history, read.lake_snapshot_id, lake):
+    if not state.has_same_lake_files(read.lake_snapshot_id, lake):
         raise changed_since_read_error(
             state, f"it read lake snapshot {read.lake_snapshot_id}, and {lake} may have other files"
         )

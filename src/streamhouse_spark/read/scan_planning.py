@@ -21,10 +21,9 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.snapshot_history import require_metadata
 from streamhouse_spark.lake.types import LakeScan, ScanFile
 from streamhouse_spark.log.data_skipping import prune_buckets, segment_may_match
-from streamhouse_spark.log.delete_vectors import (
+from streamhouse_spark.log.deletion_vectors import (
     NO_FILE_ROWS,
     FileRows,
-    have_same_files,
     unapplied_deletes,
     unapplied_file_deletes,
     union_deleted_file_rows,
@@ -255,7 +254,7 @@ def deleted_file_rows(snapshot: ReadSnapshot) -> FileRows:
         return NO_FILE_ROWS
     deletions = unapplied_file_deletes(state.deletions, tiered.applied_through)
     for deletion in deletions:
-        if not have_same_files(state.lake_history, deletion.snapshot_id, tiered.snapshot_id):
+        if not state.has_same_lake_files(deletion.snapshot_id, tiered.snapshot_id):
             raise SnapshotExpiredError(
                 f"{state.name}: commit {deletion.commit} deleted rows of lake snapshot {deletion.snapshot_id}, which "
                 f"may lie in other files of snapshot {tiered.snapshot_id}, because another engine rewrote some; tier "

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, quote
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.log.actions import NO_ARCHIVE
@@ -119,7 +119,7 @@ def _follow(
     """
     clock = table.world.clock
     lookout = poller_of(table) if poll_ms is None else None
-    first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.look
+    first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.refresh_at_most
     fields = metadata_fields(initial, include_metadata=include_metadata)
     state = table.refresh()  # the first batch may be requested long after the call
     idle_since_ms = clock.boot_ms()

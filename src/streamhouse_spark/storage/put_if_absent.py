@@ -1,6 +1,6 @@
 """Put-if-absent with a known outcome: the one commit protocol of the package.
 
-A *slot* is a key that is written once and never replaced: a numbered record of a log, a name pointer, a floor, a
+A *slot* is a key that is written once and never replaced: a numbered record of a log, a name pointer, a watermark, a
 version of an Iceberg table or a snapshot of a Paimon table. Writers race for the same slot, and exactly one wins.
 
 Protocol:

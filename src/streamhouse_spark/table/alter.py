@@ -111,7 +111,7 @@ def _validate_keyed(
 ) -> None:
     """Raise for properties that a primary-key table does not support."""
     if state.primary_key:
-        from streamhouse_spark.kv.table_config import parse_keyed_properties
+        from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 
         parse_keyed_properties(texts, schema, partition_by)
 

@@ -133,7 +133,7 @@ def _count_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionRe
 
 
 def _require_deletable(table: TableHandle, state: TableState) -> None:
-    from streamhouse_spark.kv.table_config import parse_keyed_properties
+    from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 
     behavior = parse_keyed_properties(state.properties, state.schema, state.partition_by).delete_behavior
     if behavior != "allow":

@@ -8,7 +8,7 @@
    (`log.catalog.branches`).
 3. Rows of the hot log are copied; they are few compared to those of the lake.
 4. The clone's lake table starts from the version's snapshot and refers to the files in place.
-5. Inline rows are moved to a segment, and a floor voids the copied records, which are deleted: the clone's history
+5. Inline rows are moved to a segment, and a watermark voids the copied records, which are deleted: the clone's history
    starts here.
 """
 
@@ -20,9 +20,9 @@ from typing import Final
 
 from streamhouse_spark.config.table_properties import ADOPTED, VIEW
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import lake_location
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
 from streamhouse_spark.lake.base import LakeTable, RearrangeableFiles
 from streamhouse_spark.log.actions import Rename

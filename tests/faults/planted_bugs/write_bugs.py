@@ -70,7 +70,7 @@ from streamhouse_spark.log import compaction, staging
 from streamhouse_spark.log.actions import Append, Drop, Trim
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, PartitionDropRows
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments import statistics
 from streamhouse_spark.log.segments.reader import InlineRecords
@@ -686,6 +686,7 @@ WRITE_BUGS = (
         "a retried task starts where its batch started",
         Patch(RealTimeStreamWriter, "_report_stored", lambda: StagedCommitMessage(None, counts=STORED_KEY + "{}")),
     ).found_by(
-        a_task_fails_after_its_first_commit, "CommitConflictError: ...version 3 of...follows -1, and 2 is stored"
+        a_task_fails_after_its_first_commit,
+        "CommitConflictError: ...version 3 of...follows version -1, but version 2 is stored",
     ),
 )

@@ -9,7 +9,7 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, LakeRolledBackError, OffsetRange
-from streamhouse_spark.core.paths import checkpoints_prefix, commit_key
+from streamhouse_spark.core.warehouse_layout import checkpoints_prefix, commit_key
 from streamhouse_spark.lake.types import COMMIT_USER
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.history import state_at

@@ -17,8 +17,8 @@ from interop.paimon_cases import Stock
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli import diagnostics as doctor_module
 from streamhouse_spark.cli.diagnostics import Finding
-from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.log.catalog import names, renaming
 from streamhouse_spark.log.catalog.names import ViewEntry
 

@@ -11,7 +11,7 @@ import pytest
 
 from streamhouse_spark import StorageError
 from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
 from streamhouse_spark.table.refresh_commit import pause_refreshes
 

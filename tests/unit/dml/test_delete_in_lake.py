@@ -24,7 +24,7 @@ from streamhouse_spark.dml.delete import commit_deletion, has_dropped_partitions
 from streamhouse_spark.lake.iceberg import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.types import CompactReport
-from streamhouse_spark.log import delete_vectors
+from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.checkpoint import as_stored
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.read.offset_scan import partition_drops_as_of, plan_ranges
@@ -203,7 +203,7 @@ def test_reads_as_of_a_time_show_rows_until_their_deletion(table, clock: SimCloc
 def test_random_lives_of_a_lake_with_deletions_agree_with_a_list(wh, lake, other_process, seed, monkeypatch):
     """Appends, deletions, rounds, trimming, merging, truncations and new processes, against a list."""
     if seed % 2:
-        monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 3)
+        monkeypatch.setattr(state_module, "DELETIONS_MAX", 3)
     chance = random.Random(seed)
     partition_by = ["day"] if chance.random() < 0.5 else []
     table = new_table(wh, lake, buckets=chance.choice([1, 3]), partition_by=partition_by)

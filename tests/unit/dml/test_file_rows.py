@@ -33,7 +33,7 @@ from streamhouse_spark.lake.parquet.reader import read_offset_file
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.log import checkpoint
 from streamhouse_spark.log.checkpoint import as_stored
-from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS

@@ -14,15 +14,16 @@ import xxhash
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark import FormatVersionError, Warehouse
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, plain_root, segment_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, parse_number, plain_root, segment_key
 from streamhouse_spark.log import actions
 from streamhouse_spark.log import framing as frame_module
 from streamhouse_spark.log.actions import Append, Archive, ArchivePage, Payload, SetArchive
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.names import WarehouseMetadata
-from streamhouse_spark.log.checkpoint import read_checkpoint, read_floor, read_latest_checkpoint, write_checkpoint
+from streamhouse_spark.log.checkpoint import read_checkpoint, read_latest_checkpoint, write_checkpoint
 from streamhouse_spark.log.framing import decode_frame, encode_frame
+from streamhouse_spark.log.low_watermark import read_low_watermark
 from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segments.writer import write_file
@@ -163,8 +164,8 @@ class TestReading:
 
     def test_the_golden_low_watermark_is_read(self, golden):
         uuid = KINDS["floor"].split("/")[1]
-        floor = read_floor(golden, uuid, 1)
-        assert (floor.floor, floor.time_ms) == (3, 1_750_000_002_000)
+        watermark = read_low_watermark(golden, uuid, 1)
+        assert (watermark.number, watermark.time_ms) == (3, 1_750_000_002_000)
 
 
 class TestWriting:

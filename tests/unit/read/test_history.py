@@ -10,7 +10,7 @@ import pytest
 from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
 from streamhouse_spark.core.clock import Author, World, system_author
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.log.actions import TieredSnapshot
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.record import encode_record, read_record

@@ -158,7 +158,7 @@ class TestEnding:
         for i in range(1, 5):
             writer.append([{"id": i}])
         writer.log.commit(lambda *_: (Trim({0: 3}),))
-        with pytest.raises(OffsetsTrimmedError, match="earlier rows are in the lake if the table has one"):
+        with pytest.raises(OffsetsTrimmedError, match="earlier rows are in the lake, if the table has a lake"):
             next(following)
 
     def test_a_table_that_is_trimmed_to_its_end(self, table, clock):

@@ -9,7 +9,7 @@ import pytest
 from doc_pages import ROOT
 from faults.sim import SimClock
 from streamhouse_spark import InvalidNameError, InvalidOptionError
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.serve import acl
 from streamhouse_spark.serve.acl import (
     ALL_TABLES,

@@ -187,7 +187,7 @@ class TestAltering:
         staged = other.stager().stage(rows)
         other.append([{"id": 1, "amount": 1}])
         table.alter(set_properties={POSITIVE: "amount > 0"})
-        with pytest.raises(CommitConflictError, match="a constraint was added while rows were written"):
+        with pytest.raises(CommitConflictError, match="a constraint was added while rows were staged"):
             other.commit(staged)
         with pytest.raises(ConstraintViolatedError):
             other.append([{"id": 2, "amount": -1}])

@@ -241,7 +241,7 @@ class TestWriters:
         writer = other_process().table(NAME)
         table.alter(rename_columns={"a": "b", "b": "a"})
         rows = pa.table({"id": [1], "a": ["x"]})
-        with pytest.raises(CommitConflictError, match="write them again"):
+        with pytest.raises(CommitConflictError, match="write the rows again"):
             writer.append(pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()))
         assert table.to_arrow().num_rows == 0
 

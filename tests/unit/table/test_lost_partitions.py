@@ -22,7 +22,7 @@ from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.tiering import record_snapshot
 from streamhouse_spark.log.checkpoint import as_stored
 from streamhouse_spark.log.commit_reader import find_partition_drop, iter_records_backwards
-from streamhouse_spark.log.delete_vectors import PartitionDropRows
+from streamhouse_spark.log.deletion_vectors import PartitionDropRows
 from streamhouse_spark.table import drop_partition
 from streamhouse_spark.table.versioning.rollback import rollback_to_version
 

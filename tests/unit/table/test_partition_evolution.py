@@ -186,7 +186,7 @@ class TestTheRecord:
             keyed.set_partitioning(["region"])
         branched = wh.create_table("d.b", DDL)
         branched.create_branch("audit")
-        with pytest.raises(InvalidOptionError, match="changing the partitioning is for its table"):
+        with pytest.raises(InvalidOptionError, match="not changing the partitioning; use its table"):
             branched.branch("audit").set_partitioning(["region"])
         assert all(t.refresh().former_partitionings == () for t in (paimon, expiring, keyed, branched))
         view = replace(branched.state, properties={VIEW: "select 1"})

@@ -17,7 +17,7 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import BucketOffsets, OffsetRange, Transaction, Warehouse
-from streamhouse_spark.core.paths import commit_key, segments_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, segments_prefix
 from streamhouse_spark.errors import (
     CommitStateUnknownError,
     InvalidOptionError,

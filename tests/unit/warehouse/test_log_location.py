@@ -27,8 +27,8 @@ from streamhouse_spark import (
 from streamhouse_spark.cli.diagnostics import check_warehouse
 from streamhouse_spark.cli.table_commands import build_description
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import is_placed, location_key, owner_key, table_prefix
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import is_placed, location_key, owner_key, table_prefix
 from streamhouse_spark.log.catalog import log_locations, names
 from streamhouse_spark.log.catalog.log_locations import LogLocationResolver, create_table_uuid, log_settings
 from streamhouse_spark.log.commit_log import CommitLog

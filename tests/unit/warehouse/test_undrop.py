@@ -12,8 +12,8 @@ from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.catalog import names, renaming
-from streamhouse_spark.log.checkpoint import DROPPED_FLOOR, read_floor
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, read_low_watermark
 from streamhouse_spark.storage.memory import MemoryStorage
 
 NAME = "sales.orders"
@@ -147,12 +147,12 @@ class TestCleaning:
             monkeypatch.setattr(type(table.log), "commit", late)
             with pytest.raises(TableNotFoundError):
                 wh.undrop_table(NAME)
-            assert read_floor(wh.storage, table.uuid, 1).floor == DROPPED_FLOOR
+            assert read_low_watermark(wh.storage, table.uuid, 1).number == DROPPED_WATERMARK
             assert wh.tables() == []
         else:
             monkeypatch.setattr(type(table.log), "commit", late)
             wh.clean_dropped()
-            assert read_floor(wh.storage, table.uuid, 1) is None
+            assert read_low_watermark(wh.storage, table.uuid, 1) is None
             assert ids(wh.table(NAME)) == list(range(10))
         assert begun
 

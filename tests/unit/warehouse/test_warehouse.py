@@ -20,8 +20,8 @@ from streamhouse_spark import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, commit_key, name_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, commit_key, name_key
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -180,7 +180,7 @@ class TestWrites:
             table.stager()
         plain = wh.create_table("staged", COLUMNS)
         staged = replace(plain.stager().stage(plain.schema.empty_table()), table_uuid=table.uuid)
-        with pytest.raises(CommitConflictError, match="upserted, not appended"):
+        with pytest.raises(CommitConflictError, match="it has a primary key; nothing was written, upsert the rows"):
             table.commit(staged, transaction=Transaction("job", 0))
         with pytest.raises(SchemaMismatchError, match=r"'id' of sales\.orders is NOT NULL"):
             table.upsert([row(None)])

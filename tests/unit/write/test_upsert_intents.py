@@ -12,7 +12,7 @@ from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Transaction, Warehouse
-from streamhouse_spark.core.paths import commit_key, segment_key
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.log.actions import MarkOrphans
 from streamhouse_spark.log.read_version import ReadVersion

@@ -20,7 +20,7 @@ from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.reader import LiveRows, group_by_bucket, read_live_rows
 from streamhouse_spark.log.commit_reader import Commit, iter_deletions
-from streamhouse_spark.log.delete_vectors import DeleteRows, FileRows, count_rows, without_rows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, FileRows, count_rows, without_rows
 from streamhouse_spark.log.history import require_kept
 from streamhouse_spark.log.segments.scan import LogSplit, plan_whole_range
 from streamhouse_spark.log.state import TableState

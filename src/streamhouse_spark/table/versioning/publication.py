@@ -27,9 +27,9 @@ import pyarrow.compute as pc
 from streamhouse_spark.config.table_properties import ADOPTED, BRANCH, BranchMark
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.paths import parse_branch
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import OffsetRange, Transaction
+from streamhouse_spark.core.warehouse_layout import parse_branch
 from streamhouse_spark.dml.delete import (
     commit_with_conflict_check,
     has_dropped_partitions,
@@ -40,13 +40,13 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Ta
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.conflict_detection import ConflictChecker
-from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action, DropTag, SetProperties
 from streamhouse_spark.log.catalog.branches import Branch, find_branch, find_publication, publication_id, require_branch
 from streamhouse_spark.log.checkpoint import read_tagged
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import FileRows, count_rows, have_same_files, union_deleted_file_rows
+from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows
 from streamhouse_spark.log.group_commit import CommitResult
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
@@ -378,7 +378,7 @@ def _require_publishable(state: TableState, changes: BranchChanges) -> None:
     before, now = (
         table_state.lake.snapshot_id if table_state.lake is not None else None for table_state in (changes.base, state)
     )
-    if changes.files and not have_same_files(state.lake_history, before, now):
+    if changes.files and not state.has_same_lake_files(before, now):
         raise changes.conflict_error("lake files of which it deleted rows may have been rewritten")
 
 

@@ -32,7 +32,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.bucketing import row_buckets
-from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.commit_validation import require_not_dropped
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version, name_sum
 from streamhouse_spark.table_handle import TableHandle

@@ -27,7 +27,7 @@ from streamhouse_spark.core.types import BucketOffsets
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterStoppedError
 from streamhouse_spark.expressions.check_constraints import require_constraints
 from streamhouse_spark.expressions.generated_columns import fill_generated_columns
-from streamhouse_spark.log.idempotency import require_writable
+from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import FEW_ROWS

@@ -229,13 +229,14 @@ def test_a_version_is_the_number_of_a_commit(orders, scans):
 
 
 def test_an_old_commit_whose_records_are_gone(orders, scans, monkeypatch):
-    from streamhouse_spark.log.checkpoint import write_checkpoint, write_floor
+    from streamhouse_spark.log.checkpoint import write_checkpoint
+    from streamhouse_spark.log.low_watermark import write_low_watermark
 
     for i in range(60):
         orders.append(some_rows(300 + i, 301 + i))
     state = orders.refresh()
     write_checkpoint(orders.storage, state)
-    write_floor(orders.storage, orders.uuid, 1, state.version)
+    write_low_watermark(orders.storage, orders.uuid, 1, state.version)
     forget(monkeypatch)
     with pytest.raises(SnapshotExpiredError, match="as of commit 3"):
         scans.load("sales.orders", version="3")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from property.stream_driver import Opened
 from streamhouse_spark import OffsetsTrimmedError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.read_target import resolve_stream_target
 from streamhouse_spark.datasource.rpc_arguments import NEED_OPTION

@@ -12,7 +12,7 @@ import pytest
 from property.stream_driver import Opened, Query
 from streamhouse_spark import SchemaMismatchError, TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.read_target import resolve_stream_target
 from streamhouse_spark.datasource.scan.stream_pushdown import lag_ms

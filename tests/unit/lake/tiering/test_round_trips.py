@@ -13,7 +13,7 @@ from faults.sim import sim_world
 from kit.round_trips import Cost, RemoteStorage
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, StorageError, StreamhouseError, Table, Warehouse
-from streamhouse_spark.core.paths import WAREHOUSE_KEY
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY
 from streamhouse_spark.lake.tiering.job import (
     LASTS_MS,
     TieringJob,

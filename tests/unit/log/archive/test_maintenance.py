@@ -8,7 +8,7 @@ import pytest
 
 from kit.tables import TableCase
 from streamhouse_spark import CorruptDataError, OffsetsTrimmedError
-from streamhouse_spark.core.paths import commit_key, manifest_key, manifests_prefix, segments_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key, manifests_prefix, segments_prefix
 from streamhouse_spark.log.actions import NO_ARCHIVE, KvSnapshot, Trim
 from streamhouse_spark.log.archive import maintenance
 from streamhouse_spark.log.archive.maintenance import keep_archive
@@ -243,7 +243,7 @@ class TestRecords:
             table.merge_inline()
             table.log.checkpoint(table.state)
             clean(table.log, table.storage)
-        assert table.log.refresh_floor() <= first
+        assert table.log.refresh_low_watermark() <= first
         assert table.storage.size_bytes(commit_key(table.uuid, first))
         archive(table)
         assert table.refresh().archive.first_commit == 1

@@ -10,7 +10,7 @@ import pytest
 from kit.change_replay import changes
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
-from streamhouse_spark.core.paths import commit_key, segment_key
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.datasource.read.read_target import batch_ranges
 from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, initial_offset
 from streamhouse_spark.log.archive import maintenance

@@ -15,7 +15,7 @@ from property.stream_driver import Query
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import as_stored
-from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX

@@ -17,7 +17,7 @@ from kit.round_trips import RemoteStorage
 from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import TableNotFoundError, Warehouse
-from streamhouse_spark.core.paths import VIRTUAL_PREFIX
+from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX
 from streamhouse_spark.lake.iceberg import virtual_table
 from streamhouse_spark.lake.tiering.job import TieringJob
 from streamhouse_spark.serve.iceberg import served_tables

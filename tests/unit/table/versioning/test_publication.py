@@ -310,7 +310,7 @@ def test_a_change_between_the_look_and_the_record_is_found(wh, other_process, mo
             table.fast_forward("audit")
     assert ids(table) == [*range(6), 50]
     assert ids(branch) == [0, 2, 3, 4, 5]
-    with pytest.raises(CommitConflictError, match="takes no more rows"):
+    with pytest.raises(CommitConflictError, match="accepts no more rows"):
         add(branch, 60)  # it was sealed by then
     table.drop_branch("audit")
     table.create_branch("audit")

@@ -188,7 +188,7 @@ def test_create_branch_returns_the_made_branch(catalog, call):
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
     call("create_branch", table="sales.branched", branch="b")
     assert call("drop_branch", table="sales.branched", branch="b") == [{"table": "sales.branched", "branch": "b"}]
-    with pytest.raises(InvalidNameError, match="a branch takes and gives rows alone"):
+    with pytest.raises(InvalidNameError, match="a branch supports only reads and writes of rows"):
         call("tier", table="sales.branched$branch_b")
 
 
