@@ -11,7 +11,7 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageRefusedError
 from streamhouse_spark.storage import gcs as storage
-from streamhouse_spark.storage.gcs import AnswerError, GcsAddress, GcsBlobs
+from streamhouse_spark.storage.gcs import GcsAddress, GcsBlobs, ResponseError
 from streamhouse_spark.storage.remote.retry import FailureKind
 
 URL = "gs://bucket/some/prefix"
@@ -39,10 +39,10 @@ def blobs() -> GcsBlobs:
 def test_a_url_tells_bucket_and_prefix():
     address, prefix = GcsAddress.parse(URL, {})
     assert (address.bucket, prefix, address.host) == ("bucket", "some/prefix", "https://storage.googleapis.com")
-    assert address.is_googles
+    assert address.is_google
     emulator, _ = GcsAddress.parse("gs://bucket", {"gcs.service.host": "http://127.0.0.1:4443/"})
     assert emulator.host == "http://127.0.0.1:4443"
-    assert not emulator.is_googles
+    assert not emulator.is_google
 
 
 @pytest.mark.parametrize("url", ["gs://b", "gs://user@bucket/p", "gs://Bucket/p", "gs://bucket/a//b", "gs://bucket/.."])
@@ -71,16 +71,19 @@ def test_bad_settings(settings, message):
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (AnswerError(answer(412, reason="conditionNotMet"), is_put=True), FailureKind.EXISTS),
-        (AnswerError(answer(412), is_put=False), FailureKind.FINAL),
-        (AnswerError(answer(404, "No such object: bucket/a", "notFound"), is_put=False), FailureKind.ABSENT),
-        (AnswerError(plain(404, "No such object: bucket/a"), is_put=False), FailureKind.ABSENT),
-        (AnswerError(plain(404, "<html>nothing here</html>"), is_put=False), FailureKind.FINAL),
-        (AnswerError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True), FailureKind.FINAL),
-        (AnswerError(answer(429, reason="rateLimitExceeded"), is_put=True), FailureKind.THROTTLED),
-        (AnswerError(answer(503), is_put=True), FailureKind.THROTTLED),
-        (AnswerError(answer(500), is_put=True), FailureKind.TRANSIENT),
-        (AnswerError(answer(403, reason="forbidden"), is_put=True), FailureKind.FINAL),
+        (ResponseError(answer(412, reason="conditionNotMet"), is_put=True), FailureKind.EXISTS),
+        (ResponseError(answer(412), is_put=False), FailureKind.FINAL),
+        (ResponseError(answer(404, "No such object: bucket/a", "notFound"), is_put=False), FailureKind.ABSENT),
+        (ResponseError(plain(404, "No such object: bucket/a"), is_put=False), FailureKind.ABSENT),
+        (ResponseError(plain(404, "<html>nothing here</html>"), is_put=False), FailureKind.FINAL),
+        (
+            ResponseError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True),
+            FailureKind.FINAL,
+        ),
+        (ResponseError(answer(429, reason="rateLimitExceeded"), is_put=True), FailureKind.THROTTLED),
+        (ResponseError(answer(503), is_put=True), FailureKind.THROTTLED),
+        (ResponseError(answer(500), is_put=True), FailureKind.TRANSIENT),
+        (ResponseError(answer(403, reason="forbidden"), is_put=True), FailureKind.FINAL),
         (requests.ConnectionError("broken"), FailureKind.TRANSIENT),
         (RefreshError("away", retryable=True), FailureKind.TRANSIENT),
         (RefreshError("revoked", retryable=False), FailureKind.FINAL),
@@ -88,24 +91,26 @@ def test_bad_settings(settings, message):
     ],
 )
 def test_what_failures_mean(error, kind):
-    assert blobs().judge(error).kind is kind
+    assert blobs().classify_failure(error).kind is kind
 
 
 def test_texts_have_a_remedy_and_no_secret():
     known = blobs()
-    denied = AnswerError(answer(403, f"not with {TOKEN}\nhere", "forbidden"), is_put=True)
-    error = known.judge(denied).error("write", f"{URL}/a")
+    denied = ResponseError(answer(403, f"not with {TOKEN}\nhere", "forbidden"), is_put=True)
+    error = known.classify_failure(denied).error("write", f"{URL}/a")
     assert type(error) is StorageRefusedError
     assert "grant the role Storage Object User" in str(error)
     assert TOKEN not in str(error)
     assert "\n" not in str(error)
-    assert "application-default login" in known.judge(DefaultCredentialsError("none")).remedy
-    exists = known.judge(AnswerError(answer(412), is_put=True)).error("write", f"{URL}/a")
+    assert "application-default login" in known.classify_failure(DefaultCredentialsError("none")).remedy
+    exists = known.classify_failure(ResponseError(answer(412), is_put=True)).error("write", f"{URL}/a")
     assert type(exists) is ObjectExistsError
-    absent = known.judge(AnswerError(plain(404, "No such object: x"), is_put=False)).error("read", f"{URL}/a")
+    absent = known.classify_failure(ResponseError(plain(404, "No such object: x"), is_put=False)).error(
+        "read", f"{URL}/a"
+    )
     assert type(absent) is ObjectNotFoundError
-    no_bucket = AnswerError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True)
-    assert "create the bucket" in known.judge(no_bucket).remedy
+    no_bucket = ResponseError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True)
+    assert "create the bucket" in known.classify_failure(no_bucket).remedy
 
 
 def test_the_text_form_shows_no_secret():
