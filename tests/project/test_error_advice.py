@@ -114,7 +114,7 @@ ELSEWHERE = {
     "see its log": (
         "s3/test_vended_credentials.py::test_a_server_that_may_not_assume_the_role_says_so_without_naming_it"
     ),
-    "write the secret to it, and make it readable for": (
+    "write the secret to the file, and make it readable for": (
         "unit/storage/remote/test_token_file.py::test_a_file_that_cannot_be_read_is_named"
     ),
     "is empty: write the secret into it": (
@@ -344,10 +344,12 @@ MACHINES = {
 """To be done about a machine or a store, which a test of tables cannot."""
 
 RUN_AGAIN = {
-    "tier again",
+    "retry the round",
     "read again",
     "run it again",
     "run maintenance again",
+    "retry",
+    "retry the query",
     "try again",
     "run the query again",
     "Look up again",

@@ -158,8 +158,10 @@ def _exclude_deleted(rows: PlacedRows, marked: OffsetSet) -> PlacedRows:
             yield offsets[~deleted], drop_rows(batch, deleted)
 
 
-def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetSet) -> PlacedRows:
-    """Read rows as `LakeTable.read_held` does; ``plan`` covers the whole snapshot."""
+def read_stored_rows(
+    files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetSet
+) -> PlacedRows:
+    """Read rows as `LakeTable.read_stored_rows` does; ``plan`` covers the whole snapshot."""
     splits = [s for s in plan.splits if may_hold(s.location, bucket, rows.range)]
     files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
     return read_held_rows(files_at, files, bucket, rows, plan.projection)
@@ -375,8 +377,8 @@ def read_held_rows(
     offsets = OffsetSet.merged([runs for _, runs in shared])
     if offsets.num_rows != rows.num_rows or offsets.num_rows != sum(runs.num_rows for _, runs in shared):
         raise OffsetsTrimmedError(
-            f"bucket {bucket}: {rows.num_rows} rows in offsets {rows.range} were asked for, the lake's files "
-            f"hold {offsets.num_rows} of them; run the query again, and if it ends so too, begin later"
+            f"bucket {bucket}: the lake's files hold {offsets.num_rows} rows at offsets {rows.range}, expected "
+            f"{rows.num_rows}; retry the query, and if the error persists, start at a later offset"
         )
     parts = [(file, file.runs.within(runs.range)) for file, runs in shared]
     return read_in_offset_order(files_at, parts, rows.range, projection)

@@ -536,10 +536,10 @@ DELETED_ROW_BUGS = (
         Patch(PaimonLake, "wait_until_durable", lambda snapshot: snapshot),
     ).found_by(
         a_rename_over_a_round_with_deletions,
-        "LakeRolledBackError: ...the lake went back to before partitions were dropped",
+        "LakeRolledBackError: ...the lake was rolled back to before partitions were dropped",
     ),
     PlantedBug(
-        "rows deleted before a round are written into a Paimon lake", Patch(PaimonLake, "leaves_out_deleted", False)
+        "rows deleted before a round are written into a Paimon lake", Patch(PaimonLake, "omits_deleted_rows", False)
     ).found_by(a_life_with_a_paimon_lake, "At index 6 diff: 7 != 8"),
     PlantedBug(
         "rewritten Paimon files name the offsets of deleted rows",
@@ -587,7 +587,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_checkpoint_of_deleted_file_rows, "files={}, snapshot_id=None"),
     PlantedBug(
         "other engines are assumed to add no rows to a Paimon lake",
-        Patch(PaimonLake, "adds_only_own_rows", lambda: True),
+        Patch(PaimonLake, "adds_no_foreign_rows", lambda: True),
     ).found_by(a_rollback_to_before_another_engine_appended, "DID NOT RAISE ...InvalidOptionError"),
     PlantedBug(
         "Paimon files lose the row before the deleted one",
@@ -610,7 +610,7 @@ DELETED_ROW_BUGS = (
     ).found_by(an_append_while_a_round_writes, "assert 0 == 1"),
     PlantedBug(
         "a Paimon snapshot is known by its number alone",
-        Patch(PaimonLake, "snapshot_mark", lambda snapshot_id: f"{snapshot_id}"),
+        Patch(PaimonLake, "snapshot_identity", lambda snapshot_id: f"{snapshot_id}"),
     ).found_by(a_rename_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
         "a read does not require the files of deleted rows", Patch(scan_planning, "_require_files", lambda: None)

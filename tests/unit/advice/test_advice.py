@@ -311,12 +311,12 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "rebuild the lake from the log (streamhouse retier)",
     ),
     a_lost_manifest: Advice(
-        "SNAPSHOT_EXPIRED", r"run the query again. If it is gone then too, .*retier", "If it is gone then too"
+        "SNAPSHOT_EXPIRED", r"retry the query. If the error persists, .*retier", "If the error persists"
     ),
     a_place_that_another_table_has: Advice(
         "LAKE_MISMATCH",
-        r"build the lake at another place \(streamhouse retier\)",
-        "build the lake at another place (streamhouse retier)",
+        r"rebuild the lake at another location \(streamhouse retier\)",
+        "rebuild the lake at another location (streamhouse retier)",
     ),
     rows_that_are_in_a_lost_lake_alone: Advice(
         "OFFSETS_TRIMMED",

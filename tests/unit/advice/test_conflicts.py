@@ -251,7 +251,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     rewriting_rows_of_another_history: Advice(
         "DIFFERENT_HISTORY", "run it again", "Nothing was written; run it again on the table as it is now"
     ),
-    tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "faster; try again", "try again"),
+    tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "concurrently; retry", "retry"),
     committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "other writers won", "try again later"),
     dropping_a_partition_beside_quick_engines: Advice(
         "COMMIT_CONFLICT", "nothing of .* was dropped, try again", "dropped, try again"

@@ -109,7 +109,7 @@ class TestTheNextRound:
         table = wh.create_table("shared", PLAIN.arrow)
         table.append(_rows(0))
         _tier(table)
-        iceberg = table.open_lake().place.load()
+        iceberg = table.open_lake().binding.load()
         iceberg.append(_rows(900).cast(iceberg.schema().as_arrow()))
         assert 900 in _ids(table)
         table.truncate()
@@ -267,7 +267,7 @@ class TestTheFence:
         assert (emptied.offsets, emptied.starts) == ({0: 2}, {0: 2})
         assert lake.newest() == emptied
         files, new = write_round(lake, {0: _rows(2)}, {0: 2})
-        with pytest.raises(CommitConflictError, match="before a truncation: another tiering service was faster"):
+        with pytest.raises(CommitConflictError, match="before a truncation: another tiering service committed"):
             lake.commit(files, expected={0: 2}, new=new, context=context)
         with pytest.raises(LakeRolledBackError):
             lake.commit(files, expected={0: 2}, new=new, context=context, expected_starts={0: 3}, starts={0: 3})
@@ -286,7 +286,7 @@ class TestTheFence:
 
     def test_the_tag_goes_along_and_the_newest_is_not_expired(self, lake, clock):
         snapshot = lake.commit([], expected={0: 2}, new={0: 2}, context=lake.write_context(), starts={0: 2})
-        assert lake.place.load().metadata.refs[COMMIT_USER].snapshot_id == snapshot.id
+        assert lake.binding.load().metadata.refs[COMMIT_USER].snapshot_id == snapshot.id
         clock.advance(HOUR_MS)
         expired = lake.expire(keep_last=1, keep_ms=0)
         assert len(expired.snapshots) == 1
@@ -337,7 +337,7 @@ class TestUpkeep:
         first = table.lake.newest()
         table.truncate()
         _tier(table)
-        iceberg = table.open_lake().place.load()
+        iceberg = table.open_lake().binding.load()
         iceberg.manage_snapshots().rollback_to_snapshot(first.id).remove_tag(COMMIT_USER).commit()
         with pytest.raises(LakeRolledBackError, match="nothing was trimmed"):
             table.maintain()

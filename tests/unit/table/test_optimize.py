@@ -171,7 +171,7 @@ def test_files_have_footers_with_checksums(table):
     table.lake.optimize("a")
     lake = table.open_lake()
     paths = table.lake.files()["file_path"].to_pylist()
-    assert all(parse_cluster_mark(path) and has_whole_footer(lake.place.files_at(path), path) for path in paths)
+    assert all(parse_cluster_mark(path) and has_whole_footer(lake.binding.files_at(path), path) for path in paths)
 
 
 def test_deleted_rows_are_left_behind(wh, table):

@@ -77,7 +77,7 @@ def planned(table: Table, files_min: int) -> list:
     """The groups of files that compaction would join, were so few worth it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compaction, "COMPACT_FILES_MIN", files_min)
-        place = table.open_lake().place
+        place = table.open_lake().binding
         lake = place.require()
         return compaction.plan_compaction(place, lake, lake.current_snapshot())
 
@@ -345,7 +345,7 @@ class TestTheLake:
         table.set_partitioning(["region"])
         table.retier()
         tier(table)
-        metadata = table.open_lake().place.require().metadata
+        metadata = table.open_lake().binding.require().metadata
         assert [[f.name for f in spec.fields] for spec in metadata.partition_specs] == [["region", "id_bucket"]]
         assert ids(table.lake.to_arrow()) == [0, 1]
 
@@ -532,7 +532,7 @@ class TestVersions:
             clone.append(rows(9))
             tier(clone)
             check_reads(clone, [*numbers, 9])
-            lake = clone.open_lake().place.require()
+            lake = clone.open_lake().binding.require()
             assert [f.name for f in lake.spec().fields] == ["region", "id_bucket"]
             assert ids(lake.scan().to_arrow()) == [*numbers, 9]
 

@@ -237,7 +237,7 @@ def test_a_file_of_another_engine_may_have_the_rows(wh):
     table.append([{"id": 1, "d": "a"}, {"id": 2, "d": "b"}, {"id": 3, "d": "b"}])
     tier(table)
     clear_manifest_cache()  # tables of other tests have the same names of files
-    table.open_lake().place.load().delete("id = 3")  # writes the file of partition b again
+    table.open_lake().binding.load().delete("id = 3")  # writes the file of partition b again
     table.drop_partition({"d": "a"})
     assert table.refresh().dropped_rows.named, "its own files tell which rows went"
     assert table.retier(dry_run=True).returned_rows == 0

@@ -112,8 +112,8 @@ class IcebergAdoption(LakeAdoption):
         """Read the rows by bucket. Files whose partition spec does not determine it are read once per bucket."""
         if examined.snapshot_id is None:
             return
-        place = self._place(spec)
-        table = place.require()
+        binding = self._place(spec)
+        table = binding.require()
         snapshot = require_snapshot(table.metadata, examined.snapshot_id)
         lake = snapshot_schema(table.metadata, snapshot)
         mapping = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
@@ -125,9 +125,9 @@ class IcebergAdoption(LakeAdoption):
             by_bucket.setdefault(split.bucket if examined.bucket_key else 0, []).append(split)
         mixed = by_bucket.pop(None, [])
         for bucket in range(examined.num_buckets):
-            batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(place.files_at(s.location), s, how)]
+            batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(binding.files_at(s.location), s, how)]
             for split in mixed:
-                batches_of_split = read_split(place.files_at(split.location), split, how)
+                batches_of_split = read_split(binding.files_at(split.location), split, how)
                 batches += (_filter_bucket(batch, examined, bucket) for batch in batches_of_split)
             rows = pa.Table.from_batches(batches, examined.schema.arrow)
             if rows.num_rows:
@@ -135,8 +135,8 @@ class IcebergAdoption(LakeAdoption):
 
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
         """Claim the lake table; see the module."""
-        place = self._place(spec)
-        place.require_home("adoption")
+        binding = self._place(spec)
+        binding.require_home("adoption")
         table_uuid = spec.table_uuid
 
         def validated(metadata: TableMetadata) -> Change:
@@ -151,18 +151,18 @@ class IcebergAdoption(LakeAdoption):
             operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
             return Change(operation, summary=summary, properties=properties)
 
-        return commit_snapshot(place, validated)
+        return commit_snapshot(binding, validated)
 
     def release(self, spec: LakeTableSpec) -> None:
-        place = self._place(spec)
-        place.require_home("releasing the lake table")
-        table = place.find()
+        binding = self._place(spec)
+        binding.require_home("releasing the lake table")
+        table = binding.find()
         if table is None or table.properties.get(TABLE_UUID_PROPERTY) != spec.table_uuid:
             return
         update = RemovePropertiesUpdate(removals=[TABLE_UUID_PROPERTY])
         try:
             with commit_answers(f"releasing lake table {table.location()}"):
-                place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+                binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
         except CommitFailedException as error:
             raise CommitConflictError(
                 f"lake table {table.location()} changed while it was released; try again"
@@ -177,15 +177,15 @@ def _filter_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: in
     return rows.filter(pa.array(row_buckets(keys, examined.num_buckets, "iceberg") == bucket))
 
 
-def _find_wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
+def _find_wrong_location(binding: IcebergTableBinding, table: Table) -> list[str]:
     """Return the obstacle of a table in the file catalog that records another location, because it is a copy."""
-    files = StorageFiles(place.storage)
-    if not isinstance(place.catalog, FileCatalog):
+    files = StorageFiles(binding.storage)
+    if not isinstance(binding.catalog, FileCatalog):
         return []
     location, move = table.location(), table.io.move if isinstance(table.io, StorageFileIO) else None
-    if move is None and files.holds(location) and files.key_of(location).rstrip("/") == place.spec.location:
+    if move is None and files.holds(location) and files.key_of(location).rstrip("/") == binding.spec.location:
         return []
-    actual = f"{place.storage.url}/{place.spec.location}"
+    actual = f"{binding.storage.url}/{binding.spec.location}"
     recorded = "there" if move is None else f"at {move.back().of(location)}"
     text = (
         f"its metadata says that it lies {recorded}, it was found at {actual}: it was moved or copied; rewrite its "

@@ -63,7 +63,7 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     version_number,
     version_numbers,
 )
-from streamhouse_spark.lake.metadata_cache import RecentValues
+from streamhouse_spark.lake.metadata_cache import LruCache
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.catalog.names import warehouse_moved_error
 from streamhouse_spark.storage.base import Storage
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_parsed_metadata: RecentValues[bytes, TableMetadata] = RecentValues(8)  # several tables are tiered concurrently
+_parsed_metadata: LruCache[bytes, TableMetadata] = LruCache(8)  # several tables are tiered concurrently
 
 ATTEMPT_PROPERTY = "streamhouse.attempt"
 """Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""

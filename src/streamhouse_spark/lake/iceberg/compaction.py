@@ -22,7 +22,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offset_files
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
@@ -93,41 +93,41 @@ class RewriteTask(Portable):
     projection: LakeProjection
 
     def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        files = FilesAhead(storage, settings, group.splits())
+        files = PrefetchedFiles(storage, settings, group.splits())
         spec = IcebergFileSpec.from_json(self.context.lake)
         write = merge_group if self.how is None else partial(write_cluster, self.how)
         written = write(group, FileOutput(self.context, spec, files, world.ids), self.projection)
         return Rewritten(tuple(written), group.num_rows)
 
 
-def compact(place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
+def compact(binding: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
     """Compact a log table as `LakeTable.compact` does."""
-    current = find_current(place, dry_run=dry_run)
+    current = find_current(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, planned = current
     with lake_metadata(table.location()):
-        groups = plan_compaction(place, table, planned, purge=purge)
+        groups = plan_compaction(binding, table, planned, purge=purge)
         if not dry_run:
             groups = list(limit_to_budget(groups, None if run is None else SPREAD_BYTES_MAX))
-    return rewrite(place, table, planned, groups, None, dry_run=dry_run, run=run)
+    return rewrite(binding, table, planned, groups, None, dry_run=dry_run, run=run)
 
 
-def find_current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
+def find_current(binding: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
     """Return the lake table and its latest snapshot, or None. Migrates its columns, except for a dry run."""
     if not dry_run:
-        place.migrate_columns()
-    table = place.find()
+        binding.migrate_columns()
+    table = binding.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
         return None
-    place.require_owner(table.metadata)
+    binding.require_owner(table.metadata)
     expect(table.io, [(snapshot.manifest_list, 0)])
     return table, snapshot
 
 
 def rewrite(
-    place: IcebergTableBinding,
+    binding: IcebergTableBinding,
     table: Table,
     planned: Snapshot,
     groups: Sequence[CompactGroup],
@@ -148,24 +148,24 @@ def rewrite(
     if not groups or dry_run:
         num_written = sum(group.num_rows > 0 for group in groups)
         return CompactReport(len(removed), num_written, rows, purged_rows=purged_rows)
-    context = write_context(place)
+    context = write_context(binding)
     spec = IcebergFileSpec.from_json(context.lake)
-    task = RewriteTask(how, context, own_projection(table.metadata, place.spec))
-    run = run or make_local_runner(place.storage, place.settings, place.world)
+    task = RewriteTask(how, context, own_projection(table.metadata, binding.spec))
+    run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     added = rewrite_same_rows(run, groups, task, table.location())
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         require_shape(metadata, spec)
-        require_written(place, metadata, added, spec)
+        require_written(binding, metadata, added, spec)
         return make_compaction_change(table, planned, groups, added, metadata)
 
-    snapshot = commit_snapshot(place, validated)
+    snapshot = commit_snapshot(binding, validated)
     return CompactReport(len(removed), len(added), rows, snapshot, purged_rows=purged_rows)
 
 
 def plan_compaction(
-    place: IcebergTableBinding, table: Table, snapshot: Snapshot, *, purge: bool = False
+    binding: IcebergTableBinding, table: Table, snapshot: Snapshot, *, purge: bool = False
 ) -> list[CompactGroup]:
     """Plan the merge of small files with adjacent offset ranges, with no file of their partition in between, and the
     rewrite of files with many deleted rows, with ``purge`` any.
@@ -176,10 +176,10 @@ def plan_compaction(
     with_deletes = find_files_with_deletes(table, snapshot)
     if with_deletes is None:
         return []
-    target_bytes = place.spec.target_file_bytes
-    files = place.files_at(data_location(table))
+    target_bytes = binding.spec.target_file_bytes
+    files = binding.files_at(data_location(table))
     purged = list(
-        select_files_to_purge(with_deletes, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN)
+        select_files_to_purge(with_deletes, files, binding.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN)
     )
     # A purged file counts as large, so that its neighbours are not merged across it.
     current = [
@@ -190,7 +190,7 @@ def plan_compaction(
     ]
 
     sizes = {file.data.file_path: file.data.file_size_in_bytes for file in with_deletes}
-    footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
+    footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
     joined = plan_groups(current, footers, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
     return [*joined, *purged]
 
@@ -249,21 +249,28 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
 
 
 def cluster(
-    place: IcebergTableBinding, how: Clustering, chosen: Collection[str], *, dry_run: bool, run: RunGroups | None = None
+    binding: IcebergTableBinding,
+    how: Clustering,
+    chosen: Collection[str],
+    *,
+    dry_run: bool,
+    run: RunGroups | None = None,
 ) -> CompactReport:
-    """Cluster as `RearrangeableFiles.cluster` does.
+    """Cluster as `RewritableFiles.cluster` does.
 
     A dry run reports the work of all following calls, with the planned number of files.
     """
-    current = find_current(place, dry_run=dry_run)
+    current = find_current(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, planned = current
-    files = place.files_at(data_location(table))
+    files = binding.files_at(data_location(table))
 
     def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
         sizes = {file.location: file.size_bytes for file in stored}
-        offset_files_of_sizes = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
+        offset_files_of_sizes = read_offset_files(
+            binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes)
+        )
         own = [file for file in offset_files_of_sizes if file is not None]
         if len(own) < len(stored):
             return None
@@ -283,18 +290,18 @@ def cluster(
         plan = plan_clusters(chosen_files, how, group_of)
         groups = list(plan if dry_run else limit_to_budget(plan, None if run is None else SPREAD_BYTES_MAX))
     if dry_run:
-        report = rewrite(place, table, planned, groups, how, dry_run=True)
+        report = rewrite(binding, table, planned, groups, how, dry_run=True)
         return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows))
-    return rewrite(place, table, planned, groups, how, dry_run=False, run=run)
+    return rewrite(binding, table, planned, groups, how, dry_run=False, run=run)
 
 
-def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
-    """Rewrite manifests as `RearrangeableFiles.rewrite_manifests` does, those of concurrent commits included."""
-    table = place.find()
+def rewrite_manifests(binding: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
+    """Rewrite manifests as `RewritableFiles.rewrite_manifests` does, those of concurrent commits included."""
+    table = binding.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
         return ManifestReport()
-    place.require_owner(table.metadata)
+    binding.require_owner(table.metadata)
     with lake_metadata(table.location()):
         manifests = manifests_of(table.io, snapshot)
     groups = manifest_groups(m for m in manifests if m.has_added_files() or m.has_existing_files())
@@ -303,11 +310,11 @@ def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestR
         return ManifestReport(removed, added)
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         summary = carry_offsets(metadata)
         return Change(Operation.REPLACE, summary=summary, joins_manifests=True)
 
-    committed = commit_snapshot(place, validated)
+    committed = commit_snapshot(binding, validated)
     return ManifestReport(removed, added, committed.id)
 
 
@@ -433,39 +440,39 @@ class KeyedRewriteTask(Portable):
 
 
 def compact_keyed(
-    place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+    binding: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
     """Compact a primary-key table as `LakeTable.compact` does."""
-    current = find_current(place, dry_run=dry_run)
+    current = find_current(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, snapshot = current
-    plan = plan_keyed_compaction(table, snapshot, place.spec, purge=purge, is_whole=dry_run)
+    plan = plan_keyed_compaction(table, snapshot, binding.spec, purge=purge, is_whole=dry_run)
     num_removed = len(plan.removed) + len(plan.removed_deletes)
     if dry_run or not num_removed:
         num_rows = sum(group.num_rows for group in plan.groups)
         return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted)
-    context = write_context(place)
-    offsets_before = newest_offsets(table.metadata, place.spec.table_uuid)
+    context = write_context(binding)
+    offsets_before = newest_offsets(table.metadata, binding.spec.table_uuid)
     offsets = offsets_before.offsets if offsets_before else {}
-    task = KeyedRewriteTask(context, own_projection(table.metadata, place.spec), offsets, table.location())
-    run = run or make_local_runner(place.storage, place.settings, place.world)
+    task = KeyedRewriteTask(context, own_projection(table.metadata, binding.spec), offsets, table.location())
+    run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     rewrites = rewrite_groups(run, plan.groups, task, table.location())
     added, num_read = list_new_files(rewrites), sum(rewrite.num_read for rewrite in rewrites)
     num_rows = sum(file.num_rows for file in added)
     file_spec = IcebergFileSpec.from_json(context.lake)
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         require_snapshot_as_planned(metadata, snapshot.snapshot_id)
         require_shape(metadata, file_spec)
-        require_written(place, metadata, added, file_spec)
+        require_written(binding, metadata, added, file_spec)
         summary = carry_offsets(metadata)
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
         return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary)
 
-    committed, healed_rows = commit_snapshot(place, validated), num_read - num_rows
-    warn_of_duplicates(str(place.spec.path), healed_rows)
+    committed, healed_rows = commit_snapshot(binding, validated), num_read - num_rows
+    warn_of_duplicates(str(binding.spec.path), healed_rows)
     return CompactReport(num_removed, len(added), num_rows, committed, healed_rows, plan.num_deleted)
 
 

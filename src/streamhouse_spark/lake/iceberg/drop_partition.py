@@ -47,43 +47,45 @@ from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
 
 
 def drop_partitions(
-    place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    binding: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> LakeDropReport:
     """Drop partitions as `LakeTable.drop_partitions` does. Raises `CommitConflictError` to be called again."""
-    current = find_current(place, dry_run=dry_run)
+    current = find_current(binding, dry_run=dry_run)
     if current is None:
         return LakeDropReport()
     table, planned = current
-    files_to_drop, deletes = _find_files_to_drop(place, table, planned, chosen, below)
+    files_to_drop, deletes = _find_files_to_drop(binding, table, planned, chosen, below)
     report = files_to_drop.report()
     if not files_to_drop.files or dry_run:
         return report
-    context = write_context(place)
+    context = write_context(binding)
     file_spec = IcebergFileSpec.from_json(context.lake)
-    output = FileOutput(context, file_spec, place.files_at(file_spec.data_location), place.world.ids)
-    added = rewrite_partial_files(files_to_drop.cut, output, own_projection(table.metadata, place.spec), place.files_at)
+    output = FileOutput(context, file_spec, binding.files_at(file_spec.data_location), binding.world.ids)
+    added = rewrite_partial_files(
+        files_to_drop.cut, output, own_projection(table.metadata, binding.spec), binding.files_at
+    )
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
-        offsets = newest_offsets(metadata, place.spec.table_uuid)
+        binding.require_owner(metadata)
+        offsets = newest_offsets(metadata, binding.spec.table_uuid)
         require_tiered(metadata.location, offsets.offsets if offsets else {}, below)
         require_snapshot_as_planned(metadata, planned.snapshot_id)
         if added:
             require_shape(metadata, file_spec)
-            require_written(place, metadata, added, file_spec)
-        return _make_change(place, metadata, files_to_drop, deletes, added)
+            require_written(binding, metadata, added, file_spec)
+        return _make_change(binding, metadata, files_to_drop, deletes, added)
 
-    return replace(report, snapshot=commit_snapshot(place, validated))
+    return replace(report, snapshot=commit_snapshot(binding, validated))
 
 
 def _make_change(
-    place: IcebergTableBinding,
+    binding: IcebergTableBinding,
     metadata: TableMetadata,
     files_to_drop: FilesToDrop[DataFile],
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
 ) -> Change:
-    table_uuid = place.spec.table_uuid
+    table_uuid = binding.spec.table_uuid
     summary = files_to_drop.properties_after(newest_offsets(metadata, table_uuid), table_uuid)
     return Change(
         Operation.OVERWRITE if added else Operation.DELETE,
@@ -95,7 +97,7 @@ def _make_change(
 
 
 def _find_files_to_drop(
-    place: IcebergTableBinding, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
+    binding: IcebergTableBinding, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
 ) -> tuple[FilesToDrop[DataFile], Sequence[DataFile]]:
     """Return the data files to remove, and the delete files that then apply to no file."""
     schema, specs = table.metadata.schema(), table.metadata.specs()
@@ -118,7 +120,7 @@ def _find_files_to_drop(
                 yield file, LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
 
     with lake_metadata(table.location()):
-        files_to_drop = find_files_to_drop(candidates(), place.files_at, place.spec.writers, below)
+        files_to_drop = find_files_to_drop(candidates(), binding.files_at, binding.spec.writers, below)
     if files_to_drop.cut and deletes:
         raise LakeMismatchError(
             f"lake table {table.location()}: rows of {chosen} were deleted one by one, and "

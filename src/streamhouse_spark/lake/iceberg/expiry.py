@@ -52,7 +52,7 @@ from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concur
 
 
 def expire(
-    place: IcebergTableBinding,
+    binding: IcebergTableBinding,
     rules: Sequence[ExpiryRules],
     *,
     dry_run: bool,
@@ -60,12 +60,12 @@ def expire(
     claim: Claim | None = None,
 ) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does."""
-    table = place.find()
+    table = binding.find()
     if table is None:
         return ExpireReport()
-    place.require_owner(table.metadata)
-    now_ms = place.storage.now_ms()
-    metadata, owner = table.metadata, place.spec.table_uuid
+    binding.require_owner(table.metadata)
+    now_ms = binding.storage.now_ms()
+    metadata, owner = table.metadata, binding.spec.table_uuid
     expirable_ids = [
         find_expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules
     ]
@@ -80,7 +80,7 @@ def expire(
         return ExpireReport(expired_ids, tuple(find_unreachable_files(table, table.metadata, after)))
     if claim is not None:
         claim(expired_ids, [snapshot.snapshot_id for snapshot in metadata.snapshots])
-    after = remove_snapshots(place.catalog, table, expired_ids)
+    after = remove_snapshots(binding.catalog, table, expired_ids)
     files = find_unreachable_files(table, table.metadata, after)
 
     def delete(location: str) -> None:
@@ -88,7 +88,7 @@ def expire(
             table.io.delete(location)
 
     for _, files_of_depth in groupby(files, key=_depth):  # data first, then manifests, then manifest lists
-        for _ in map_with_store_concurrency(place.storage, delete, list(files_of_depth)):
+        for _ in map_with_store_concurrency(binding.storage, delete, list(files_of_depth)):
             pass
     return ExpireReport(expired_ids, tuple(files))
 
@@ -214,18 +214,18 @@ def _refs(metadata: TableMetadata) -> dict[str, int]:
     return {name: ref.snapshot_id for name, ref in metadata.refs.items()}
 
 
-def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
+def remove_orphans(binding: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
 
     Keeps statistics files of other engines while the metadata names them. Covers only data and metadata folders inside
     the warehouse. Raises `LakeMismatchError` for another table's lake, `CommitConflictError` if the table changed
     concurrently.
     """
-    table = place.find()
+    table = binding.find()
     if table is None:
         return []
-    place.require_owner(table.metadata)
-    storage, files = place.storage, StorageFiles(place.storage)
+    binding.require_owner(table.metadata)
+    storage, files = binding.storage, StorageFiles(binding.storage)
     if not files.holds(table.location()):
         return []
     not_before_ms = storage.now_ms() - grace_ms
@@ -235,9 +235,9 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
     needed = _referenced_paths(table, files)
     if dry_run or not any(key not in needed for key in old):
         return [key for key in old if key not in needed]
-    _store_not_before(place, table, not_before_ms)
+    _store_not_before(binding, table, not_before_ms)
     round_cache.forget()
-    needed = _referenced_paths(place.load(), files)  # read again: a round may have committed before the property
+    needed = _referenced_paths(binding.load(), files)  # read again: a round may have committed before the property
     orphans = [key for key in old if key not in needed]
     delete_all(storage, orphans)
     return orphans
@@ -258,29 +258,29 @@ def _referenced_paths(table: Table, files: StorageFiles) -> set[str]:
     return {files.key_of(location) for location in locations if files.holds(location)}
 
 
-def _store_not_before(place: IcebergTableBinding, table: Table, not_before_ms: int) -> None:
+def _store_not_before(binding: IcebergTableBinding, table: Table, not_before_ms: int) -> None:
     moment_ms = max(known_not_before_ms(table.metadata), not_before_ms)
-    if not isinstance(place.catalog, MetastoreCatalog):
-        _commit_not_before(place, moment_ms)
+    if not isinstance(binding.catalog, MetastoreCatalog):
+        _commit_not_before(binding, moment_ms)
         return
     update = SetPropertiesUpdate(updates={NOT_BEFORE_PROPERTY: str(moment_ms)})
     try:
         with commit_answers(f"removing orphans of {table.metadata.location}"):
-            place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+            binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
         raise CommitConflictError(
             f"lake table {table.metadata.location} changed during orphan removal; try again"
         ) from error
 
 
-def _commit_not_before(place: IcebergTableBinding, moment_ms: int) -> None:
+def _commit_not_before(binding: IcebergTableBinding, moment_ms: int) -> None:
     """Commit the cutoff with a snapshot of the same files, for catalogs that do not support our requirement."""
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         summary = carry_offsets(metadata)
         properties = {NOT_BEFORE_PROPERTY: str(max(known_not_before_ms(metadata), moment_ms))}
         operation = Operation.REPLACE if metadata.current_snapshot() else Operation.APPEND
         return Change(operation, summary=summary, properties=properties)
 
-    commit_snapshot(place, validated)
+    commit_snapshot(binding, validated)

@@ -102,13 +102,13 @@ class _CountingManifest(ManifestFile):
         return entries
 
 
-def find_metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
+def find_metadata_problems(binding: IcebergTableBinding) -> Iterator[str]:
     """Describe problems as `LakeTable.metadata_problems` does, without those of snapshots that expire meanwhile."""
-    table = place.find()
+    table = binding.find()
     if table is None:
         return
-    if place.uses_files:
-        yield from _find_hint_problems(place)
+    if binding.uses_files:
+        yield from _find_hint_problems(binding)
     checked: set[str] = set()
     for snapshot in table.metadata.snapshots:
         try:
@@ -118,16 +118,16 @@ def find_metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
                         checked.add(manifest.manifest_path)
                         manifest.fetch_manifest_entry(table.io, discard_deleted=False)
         except StreamhouseError as error:
-            if place.load().metadata.snapshot_by_id(snapshot.snapshot_id) is not None:
+            if binding.load().metadata.snapshot_by_id(snapshot.snapshot_id) is not None:
                 yield str(error)
 
 
-def _find_hint_problems(place: IcebergTableBinding) -> Iterator[str]:
-    number, key = parse_version_hint(place.storage, place.spec.location), place.spec.location
+def _find_hint_problems(binding: IcebergTableBinding) -> Iterator[str]:
+    number, key = parse_version_hint(binding.storage, binding.spec.location), binding.spec.location
     if number is None:
         yield f"lake file {hint_key(key)} is missing, or names no version; {REWRITTEN}"
         return
     try:
-        place.storage.size_bytes(version_key(key, number))
+        binding.storage.size_bytes(version_key(key, number))
     except ObjectNotFoundError:
         yield f"lake file {hint_key(key)} names version {number}, which is not there; {REWRITTEN}"

@@ -15,7 +15,7 @@ from typing import Final
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
-from streamhouse_spark.lake.metadata_cache import RecentValues, RoundCache
+from streamhouse_spark.lake.metadata_cache import LruCache, RoundCache
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, call_both
 from streamhouse_spark.storage.sequence_search import find_last_result
@@ -47,7 +47,7 @@ class _KnownVersion:
 
 
 round_cache: RoundCache[LatestVersion] = RoundCache()
-_known_versions: RecentValues[tuple[str, str], _KnownVersion] = RecentValues(1024)
+_known_versions: LruCache[tuple[str, str], _KnownVersion] = LruCache(1024)
 """The latest version that this process has read, by table."""
 
 

@@ -45,8 +45,8 @@ _POSITIONS: Final = 1
 class IcebergRelocation:
     """The `LakeRelocation` of Iceberg."""
 
-    def __init__(self, place: IcebergTableBinding) -> None:
-        self._place = place
+    def __init__(self, binding: IcebergTableBinding) -> None:
+        self._binding = binding
         self.num_written = 0
 
     def recorded_root(self) -> str | None:
@@ -61,10 +61,10 @@ class IcebergRelocation:
 
     def needed(self) -> set[str]:
         """Return the keys of all files that a snapshot needs. Raises `SnapshotExpiredError` if metadata is missing."""
-        table = self._place.find()
+        table = self._binding.find()
         if table is None:
             return set()
-        files = StorageFiles(self._place.storage)
+        files = StorageFiles(self._binding.storage)
         locations = list_files(table, table.metadata.snapshots)
         return {files.key_of(location) for location in locations if files.holds(location)}
 
@@ -76,26 +76,26 @@ class IcebergRelocation:
 
         def rewritten(metadata: TableMetadata, move: Move | None) -> TableMetadata | None:
             owner = metadata.properties.get(TABLE_UUID_PROPERTY)
-            if owner not in (self._place.spec.table_uuid, new_uuid):
+            if owner not in (self._binding.spec.table_uuid, new_uuid):
                 return None  # it is another table's
             changed = metadata
             if move is not None:
-                files = _MetadataFiles(self._place, metadata, move)
+                files = _MetadataFiles(self._binding, metadata, move)
                 changed = files.rewrite()
                 self.num_written += files.num_written
             if new_uuid is not None and owner != new_uuid:
-                changed = _with_owner(changed, self._place.spec.table_uuid, new_uuid, self._place.world)
+                changed = _with_owner(changed, self._binding.spec.table_uuid, new_uuid, self._binding.world)
             return None if changed is metadata else changed
 
         self._relocate(rewritten)
 
     def _relocate(self, rewrite: Any) -> None:
-        catalog, path = self._place.catalog, self._place.spec.path
+        catalog, path = self._binding.catalog, self._binding.spec.path
         if not isinstance(catalog, FileCatalog):
             return
         try:
             with commit_answers(f"relocating the lake table of {path}"):
-                catalog.relocate_table(self._place.identifier, rewrite)
+                catalog.relocate_table(self._binding.identifier, rewrite)
         except NoSuchTableError:
             return
         except CommitFailedException as error:
@@ -113,11 +113,11 @@ def _with_owner(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: Wo
 class _MetadataFiles:
     """Rewrites the metadata files of all snapshots, each once."""
 
-    def __init__(self, place: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
-        self._place = place
+    def __init__(self, binding: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
+        self._binding = binding
         self._metadata = metadata
         self._move = move
-        self._files = StorageFiles(place.storage)
+        self._files = StorageFiles(binding.storage)
         self._manifests: dict[str, tuple[str, int]] = {}
         self._deletes: dict[str, tuple[str, int]] = {}
         self.num_written = 0
@@ -186,11 +186,11 @@ class _MetadataFiles:
 
     def _new_name(self, location: str) -> str:
         stem, dot, kind = plain_location(location).rpartition(".")
-        key, own = self._files.key_of(stem), self._place.spec.location
+        key, own = self._files.key_of(stem), self._binding.spec.location
         if key.startswith(tuple(f"{other}/" for other in shared_locations(self._metadata.properties))):
             folder = "data" if kind == "parquet" else "metadata"  # a clone writes below its own location
             key = f"{own}/{folder}/{key.rpartition('/')[2]}"
-        return f"{self._files.location_of(key)}-{self._place.world.ids.new_uuid()}{dot}{kind}"
+        return f"{self._files.location_of(key)}-{self._binding.world.ids.new_uuid()}{dot}{kind}"
 
 
 def _null_value(optional: Any) -> Any:

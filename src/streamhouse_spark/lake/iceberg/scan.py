@@ -39,7 +39,7 @@ from streamhouse_spark.lake.iceberg.schema import (
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.reader import SnapshotScan, column_bounds, file_may_match, projection_of
-from streamhouse_spark.lake.snapshot_properties import latest_ms
+from streamhouse_spark.lake.snapshot_properties import latest_possible_times_ms
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import ColumnStatistics, LakeProjection, LakeSnapshot, ScanFile
 from streamhouse_spark.schema.evolution import has_same_storage
@@ -390,21 +390,21 @@ def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any
     return is_column and "fixed" not in plain_type(field.field_type) and is_stored_as(arrow, field.field_type)
 
 
-def snapshot(place: IcebergTableBinding, metadata: TableMetadata, snapshot_id: int) -> LakeSnapshot:
-    return _describe_snapshot(place, metadata, require_snapshot(metadata, snapshot_id))
+def snapshot(binding: IcebergTableBinding, metadata: TableMetadata, snapshot_id: int) -> LakeSnapshot:
+    return _describe_snapshot(binding, metadata, require_snapshot(metadata, snapshot_id))
 
 
-def snapshot_by_name(place: IcebergTableBinding, metadata: TableMetadata, name: str) -> LakeSnapshot:
+def snapshot_by_name(binding: IcebergTableBinding, metadata: TableMetadata, name: str) -> LakeSnapshot:
     snapshot = metadata.snapshot_by_name(name)
     if snapshot is None:
         raise SnapshotExpiredError(
             f"lake table {metadata.location} has no tag or branch '{name}'; there are {', '.join(metadata.refs)}"
         )
-    return _describe_snapshot(place, metadata, snapshot)
+    return _describe_snapshot(binding, metadata, snapshot)
 
 
-def snapshot_as_of(place: IcebergTableBinding, metadata: TableMetadata, timestamp_ms: int) -> LakeSnapshot:
-    times_ms = latest_ms([log_time_ms(metadata, entry) for entry in metadata.snapshot_log])
+def snapshot_as_of(binding: IcebergTableBinding, metadata: TableMetadata, timestamp_ms: int) -> LakeSnapshot:
+    times_ms = latest_possible_times_ms([log_time_ms(metadata, entry) for entry in metadata.snapshot_log])
     entries = [e for e, time_ms in zip(metadata.snapshot_log, times_ms, strict=True) if time_ms <= timestamp_ms]
     if not entries:
         first = min(times_ms, default=None)
@@ -413,28 +413,30 @@ def snapshot_as_of(place: IcebergTableBinding, metadata: TableMetadata, timestam
             f"kept is from {first} ms; choose a later time"
         )
     # The last in log order: while a clock is slow, all snapshots get the time of their predecessor.
-    return _describe_snapshot(place, metadata, require_snapshot(metadata, entries[-1].snapshot_id))
+    return _describe_snapshot(binding, metadata, require_snapshot(metadata, entries[-1].snapshot_id))
 
 
 class IcebergScan(SnapshotScan):
     """The scan of a snapshot: the one with an id, or the current one by the current schema."""
 
-    def __init__(self, place: IcebergTableBinding, table: Table, snapshot_id: int | None) -> None:
+    def __init__(self, binding: IcebergTableBinding, table: Table, snapshot_id: int | None) -> None:
         metadata = table.metadata
-        self._place = place
+        self._binding = binding
         self._table = table
         self._snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
         if self._snapshot is None or snapshot_id is None:
             self._schema = metadata.schema()
         else:
             self._schema = snapshot_schema(metadata, self._snapshot)
-        self._mapping = iceberg_columns(metadata, place.spec)
+        self._mapping = iceberg_columns(metadata, binding.spec)
 
     def describe(self) -> LakeSnapshot | None:
-        return None if self._snapshot is None else _describe_snapshot(self._place, self._table.metadata, self._snapshot)
+        return (
+            None if self._snapshot is None else _describe_snapshot(self._binding, self._table.metadata, self._snapshot)
+        )
 
     def projection(self, columns: Sequence[str] | None, schema: TableSchema | None) -> LakeProjection:
-        return projection(self._schema, self._mapping, self._place.spec.schema, columns, schema)
+        return projection(self._schema, self._mapping, self._binding.spec.schema, columns, schema)
 
     def files(
         self, every: LakeProjection, statistics_of: Sequence[str], node: Node, buckets: Collection[int] | None
@@ -442,7 +444,7 @@ class IcebergScan(SnapshotScan):
         if self._snapshot is None:
             return ()
         return scan_files(
-            self._table, self._snapshot, every, self._place.spec.num_buckets, statistics_of, node, buckets
+            self._table, self._snapshot, every, self._binding.spec.num_buckets, statistics_of, node, buckets
         )
 
     def is_unchanged(self, column: Column, field_id: int | None) -> bool:
@@ -454,11 +456,11 @@ class IcebergScan(SnapshotScan):
     @cached_property
     def _older_columns(self) -> Collection[Column]:
         """Columns of all schemas of the table: other engines drop older ones of the lake."""
-        return {column for schema in self._place.spec.schemas.values() for column in schema.columns}
+        return {column for schema in self._binding.spec.schemas.values() for column in schema.columns}
 
 
-def _describe_snapshot(place: IcebergTableBinding, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
-    uuid = place.spec.table_uuid
+def _describe_snapshot(binding: IcebergTableBinding, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
+    uuid = binding.spec.table_uuid
     try:
         offsets = offsets_at(metadata, snapshot, uuid)
     except LakeMismatchError:

@@ -413,25 +413,25 @@ Validation = Callable[[TableMetadata], Change]
 """Validates the change against this metadata and returns it. Raises the obstacle otherwise."""
 
 
-def commit_snapshot(place: IcebergTableBinding, validate: Validation) -> LakeSnapshot:
+def commit_snapshot(binding: IcebergTableBinding, validate: Validation) -> LakeSnapshot:
     """Commit the change in one snapshot on top of the latest one.
 
     Raises the errors of ``validate``, `CommitConflictError` if other writers win too often, `CommitStateUnknownError`.
     """
-    commit_uuid, name = place.world.ids.new_uuid(), ".".join(place.identifier)
+    commit_uuid, name = binding.world.ids.new_uuid(), ".".join(binding.identifier)
     for attempt in range(ATTEMPTS_MAX):
-        place.world.wait_to_retry(attempt)
+        binding.world.wait_to_retry(attempt)
         round_cache.forget()
         with round_cache.open():
-            snapshot = _attempt(place, validate, commit_uuid, attempt)
+            snapshot = _attempt(binding, validate, commit_uuid, attempt)
         if snapshot is not None:
-            return describe_snapshot(snapshot, own_offsets(snapshot, place.spec.table_uuid, name))
+            return describe_snapshot(snapshot, own_offsets(snapshot, binding.spec.table_uuid, name))
     raise CommitConflictError(f"lake table {name}: other writers won {ATTEMPTS_MAX} times in a row; try again later")
 
 
-def _attempt(place: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int) -> Snapshot | None:
+def _attempt(binding: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int) -> Snapshot | None:
     """Try once, on the loaded version or not at all. Return the snapshot, or None if another writer won."""
-    catalog, identifier = place.catalog, place.identifier
+    catalog, identifier = binding.catalog, binding.identifier
     with catalog_answers(f"{'.'.join(identifier)} was loaded"):
         table = catalog.load_table(identifier)
     landed = find_commit(table.metadata, commit_uuid)
@@ -439,7 +439,7 @@ def _attempt(place: IcebergTableBinding, validate: Validation, commit_uuid: str,
         return landed
     change = _validate_change(table, validate)
     try:
-        snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, place.world).build()
+        snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, binding.world).build()
     except FileNotFoundError as error:
         round_cache.forget()
         _require_overtaken(catalog, table, error)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import LakeRolledBackError
-from streamhouse_spark.lake.metadata_cache import RecentValues
+from streamhouse_spark.lake.metadata_cache import LruCache
 from streamhouse_spark.lake.snapshot_properties import (
     COMMIT_PROPERTY,
     OFFSETS_PROPERTY,
     USER_PROPERTY,
     LakeOffsets,
     make_lake_snapshot,
-    own_ms,
     parse_offsets,
+    writer_time_ms,
 )
 from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
-_parsed: RecentValues[bytes, ParsedSnapshots] = RecentValues(8)
+_parsed: LruCache[bytes, ParsedSnapshots] = LruCache(8)
 
 
 class AnySnapshot(Protocol):
@@ -280,7 +280,7 @@ def own_offsets(snapshot: AnySnapshot, table_uuid: str, location: str) -> LakeOf
 def own_time_ms(snapshot: Snapshot) -> int:
     """Return the snapshot's own time; see `streamhouse_spark.lake.snapshot_properties`."""
     summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-    return own_ms(snapshot.timestamp_ms, summary)
+    return writer_time_ms(snapshot.timestamp_ms, summary)
 
 
 def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:

@@ -112,7 +112,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
             if problems := evolved.differences or fits:
                 raise LakeMismatchError(
                     f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(problems)}; "
-                    "change it, or build the lake at another place (streamhouse retier)"
+                    "change it, or rebuild the lake at another location (streamhouse retier)"
                 )
             is_right = not is_own or evolved.columns == iceberg_columns(table.metadata, self.spec)
             is_right &= evolved.schema is table.schema() and evolved.spec.spec_id == table.metadata.default_spec_id
@@ -163,7 +163,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         if any(m.has_added_files() or m.has_existing_files() for m in manifests):
             raise LakeMismatchError(
                 f"the Iceberg table at {table.location()} has rows already, which {self.spec.path} would not know of; "
-                "make a table of it (adopt_table), or build the lake at another place (streamhouse retier)"
+                "make a table of it (adopt_table), or rebuild the lake at another location (streamhouse retier)"
             )
         with commit_answers(f"lake table {table.location()}"), table.transaction() as transaction:
             transaction.set_properties(self._identity(table.schema()))
@@ -308,5 +308,5 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
     def _external_table_error(self, location: str, owner: str | None) -> LakeMismatchError:
         return LakeMismatchError(
             f"the Iceberg table at {location} belongs to {f'table {owner}' if owner else 'nobody'}, expected table "
-            f"{self.spec.table_uuid} ({self.spec.path}); build the lake at another place (streamhouse retier)"
+            f"{self.spec.table_uuid} ({self.spec.path}); rebuild the lake at another location (streamhouse retier)"
         )

@@ -19,16 +19,16 @@ from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, Write
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
 
-def write_context(place: IcebergTableBinding) -> WriteContext:
-    table = place.require()
-    place.require_owner(table.metadata)
-    require_brought_up(table.metadata, place.spec)
+def write_context(binding: IcebergTableBinding) -> WriteContext:
+    table = binding.require()
+    binding.require_owner(table.metadata)
+    require_brought_up(table.metadata, binding.spec)
     properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
     head = table.metadata.current_snapshot_id
     file_spec = IcebergFileSpec(
-        table.schema(), table.spec(), data_location(table), properties, place.storage.now_ms(), head
+        table.schema(), table.spec(), data_location(table), properties, binding.storage.now_ms(), head
     )
-    spec = place.spec
+    spec = binding.spec
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
@@ -39,30 +39,30 @@ def data_location(table: Table) -> str:
 
 
 def plan_data_files(
-    place: IcebergTableBinding, context: WriteContext, buckets: Collection[int]
+    binding: IcebergTableBinding, context: WriteContext, buckets: Collection[int]
 ) -> dict[int, tuple[LiveFile, ...]]:
     """Return the data files as `LakeTable.live_files` does."""
     file_spec = IcebergFileSpec.from_json(context.lake)
     if file_spec.snapshot_id is None:
         return dict.fromkeys(buckets, ())
-    table = place.require()
+    table = binding.require()
     snapshot = table.metadata.snapshot_by_id(file_spec.snapshot_id)
     if snapshot is None:
         raise CommitConflictError(
             f"lake table {table.location()}: snapshot {file_spec.snapshot_id}, which this round began with, was "
             "expired; try again"
         )
-    return find_live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, place.spec.num_buckets)
+    return find_live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, binding.spec.num_buckets)
 
 
 def commit_round(
-    place: IcebergTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
+    binding: IcebergTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
     """Commit a round as `LakeTable.commit` does."""
     is_truncated = not same_offsets(expected.starts, new.starts)
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
-    is_keyed = bool(place.spec.primary_key)
+    is_keyed = bool(binding.spec.primary_key)
     if not is_keyed:
         data = [file for file in files if file.deletes is None]
         require_dense(data, new.starts if is_truncated else expected.ends, new.ends)
@@ -72,22 +72,22 @@ def commit_round(
     file_spec = IcebergFileSpec.from_json(context.lake)
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         require_shape(metadata, file_spec)
-        offsets = newest_offsets(metadata, place.spec.table_uuid)
+        offsets = newest_offsets(metadata, binding.spec.table_uuid)
         require_offsets(metadata.location, offsets, expected)
-        moved = next_offsets(offsets, expected, new, num_deleted, place.spec.history)
-        summary = moved.to_properties(place.spec.table_uuid)
+        moved = next_offsets(offsets, expected, new, num_deleted, binding.spec.history)
+        summary = moved.to_properties(binding.spec.table_uuid)
         if is_keyed or has_deletes:
             require_snapshot_as_planned(metadata, file_spec.snapshot_id)
-        require_written(place, metadata, files, file_spec)
+        require_written(binding, metadata, files, file_spec)
         if not is_truncated or metadata.current_snapshot() is None:
             operation = Operation.OVERWRITE if has_deletes else Operation.APPEND
             return Change(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
         operation = Operation.OVERWRITE if files else Operation.DELETE
         return Change(operation, added=files, removes_all=True, summary=summary)
 
-    return commit_snapshot(place, validated)
+    return commit_snapshot(binding, validated)
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
@@ -105,18 +105,18 @@ def require_shape(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
     if here != planned or metadata.schema() != file_spec.schema or metadata.spec() != file_spec.spec:
         raise CommitConflictError(
             f"lake table {metadata.location}: schema and partition spec are {here} now, the files were written for "
-            f"{planned}; tier again"
+            f"{planned}; retry the round"
         )
 
 
 def require_written(
-    place: IcebergTableBinding, metadata: TableMetadata, files: Sequence[LakeFile], file_spec: IcebergFileSpec
+    binding: IcebergTableBinding, metadata: TableMetadata, files: Sequence[LakeFile], file_spec: IcebergFileSpec
 ) -> None:
     """Require that the files exist as written, and that no orphan removal since may have deleted them."""
     if file_spec.planned_ms < not_before_ms(metadata):
         raise CommitConflictError(
             f"lake table {metadata.location}: this round was planned at {file_spec.planned_ms} ms, and files from "
-            f"before {not_before_ms(metadata)} ms that nothing needed were cleaned up; tier again"
+            f"before {not_before_ms(metadata)} ms that nothing needed were cleaned up; retry the round"
         )
 
-    require_present(place.files_at, files)
+    require_present(binding.files_at, files)

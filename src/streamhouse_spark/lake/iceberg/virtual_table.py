@@ -64,7 +64,7 @@ class VirtualTable(IcebergLake):
         return cls(storage, replace(LakeTableSpec.of(state), location=location), settings=own, world=world)
 
     def with_state(self, state: TableState) -> Self:
-        target_file_bytes = self.place.spec.target_file_bytes
+        target_file_bytes = self.binding.spec.target_file_bytes
         spec = replace(LakeTableSpec.of(state), location=self.location, target_file_bytes=target_file_bytes)
         return self._with_spec(spec)
 
@@ -73,24 +73,24 @@ class VirtualTable(IcebergLake):
         self.require_home("making a virtual table")
         if self.exists():
             return
-        place = self.place
-        catalog, metadata = place.catalog, real.metadata if real is not None else self._empty()
+        binding = self.binding
+        catalog, metadata = binding.catalog, real.metadata if real is not None else self._empty()
         assert isinstance(catalog, FileCatalog)
-        at = StorageFiles(place.storage).location_of(self.location)
-        with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {place.spec.path}"):
-            catalog.create_from_metadata(place.identifier, _place_snapshot_log(metadata, at, place.spec.table_uuid))
+        at = StorageFiles(binding.storage).location_of(self.location)
+        with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {binding.spec.path}"):
+            catalog.create_from_metadata(binding.identifier, _place_snapshot_log(metadata, at, binding.spec.table_uuid))
         round_cache.forget()
 
     def _empty(self) -> TableMetadata:
         """Return the metadata of a lake table before its first round."""
-        world = self.place.world
-        binding = IcebergTableBinding(MemoryStorage(world), self.place.spec, world=world)
+        world = self.binding.world
+        binding = IcebergTableBinding(MemoryStorage(world), self.binding.spec, world=world)
         binding.create_or_evolve()
         return binding.require().metadata
 
     def document(self) -> IcebergMetadata:
         """Return its latest version."""
-        table = self.place.require()
+        table = self.binding.require()
         since = int(table.metadata.properties.get(VIRTUAL_PROPERTY, "0"))
         return _wrap_metadata(table, _sequence_number(table.metadata) - since)
 
@@ -110,10 +110,10 @@ def make_virtual_identity(storage: Storage, state: TableState, real: IcebergMeta
 
 def read_latest_metadata(lake: IcebergLake) -> IcebergMetadata | None:
     """Return the latest version, or None before the first. Raises `LakeMismatchError` for another table's."""
-    table = lake.place.find()
+    table = lake.binding.find()
     if table is None:
         return None
-    lake.place.require_owner(table.metadata)
+    lake.binding.require_owner(table.metadata)
     return _wrap_metadata(table, 0)
 
 

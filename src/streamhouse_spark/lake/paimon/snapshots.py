@@ -26,8 +26,8 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StorageError,
 )
-from streamhouse_spark.lake.metadata_cache import RecentValues
-from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, own_ms
+from streamhouse_spark.lake.metadata_cache import LruCache
+from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, writer_time_ms
 from streamhouse_spark.lake.types import COMMIT_USER
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, map_with_store_concurrency
@@ -36,7 +36,7 @@ from streamhouse_spark.storage.sequence_search import find_last_result
 
 SNAPSHOT_PREFIX = "snapshot-"
 TAG_PREFIX = "tag-"
-_newest_seen: RecentValues[tuple[str, str], int] = RecentValues(1024)
+_newest_seen: LruCache[tuple[str, str], int] = LruCache(1024)
 """The number of the latest snapshot that this process read, by table: a guess of the hint."""
 
 
@@ -321,4 +321,4 @@ def consumer_text(snapshot_id: int) -> bytes:
 
 def own_time_ms(snapshot: Snapshot) -> int:
     """Return the snapshot's own time; see `streamhouse_spark.lake.snapshot_properties`."""
-    return own_ms(snapshot.time_millis, snapshot.properties or {})
+    return writer_time_ms(snapshot.time_millis, snapshot.properties or {})

@@ -398,8 +398,8 @@ def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
 
 def _expired_error(location: str) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again. If "
-        "it is missing then too, it was lost: restore it, or rebuild the lake from the log (streamhouse retier)"
+        f"lake file {location} no longer exists, because its snapshot expired during the read; retry the query. If the "
+        "error persists, it was lost: restore it, or rebuild the lake from the log (streamhouse retier)"
     )
 
 

@@ -39,7 +39,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.file_access import FilesAhead, lake_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, lake_files
 from streamhouse_spark.lake.formats import file_spec_of, lake_library
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
@@ -105,7 +105,7 @@ def find_unchanged_state(
 
     Sends three concurrent requests. ``refreshed`` reads the log to its end.
     """
-    storage = lake.place.storage
+    storage = lake.binding.storage
     with _lock:
         last_round = _no_op_rounds.get(log)
     if last_round is None or not isinstance(storage, ReadsMany):
@@ -115,7 +115,7 @@ def find_unchanged_state(
         return None
     keys = [last_round.head.key, last_round.head.following]
     state, (newest, following) = call_both(storage, refreshed, lambda: list(storage.read_many(keys)))
-    is_same = newest is not None and following is None and lake.content_of(newest) == last_round.head.content
+    is_same = newest is not None and following is None and lake.digest_of(newest) == last_round.head.content
     if is_same and last_round.is_state(state):
         return state
     forget(log)
@@ -210,7 +210,7 @@ class TieringJob:
     def _read_current_state(self) -> TableState:
         """Return the latest state of a table whose lake this warehouse may write."""
         lake = self._lake
-        _, state = call_both(lake.place.storage, partial(lake.require_home, "tiering"), self._refresh_state)
+        _, state = call_both(lake.binding.storage, partial(lake.require_home, "tiering"), self._refresh_state)
         return state
 
     def _run_round(
@@ -354,7 +354,7 @@ def _run_keyed_task(
         return paimon_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes)
     from streamhouse_spark.lake.iceberg import position_deletes as iceberg_keyed
 
-    ahead = partial(FilesAhead, storage, settings)
+    ahead = partial(PrefetchedFiles, storage, settings)
     return iceberg_keyed.write_changes(
         task.context, files_at, world.ids, task.bucket, task.offsets, changes, task.live, ahead
     )

@@ -72,7 +72,7 @@ def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapsho
         if (lost_rows := find_lost_rows(state, lake, pair)) is not None:
             return [_name_lost_rows(lost_rows, ranges)]
     with suppress(SnapshotExpiredError):
-        held_runs = lake.find_held_offsets(pair.snapshot_id, ranges) if ranges else {}
+        held_runs = lake.find_stored_offsets(pair.snapshot_id, ranges) if ranges else {}
         if held_runs is not None:
             named = (dict(deletion.rows) for deletion in state.dropped_rows.named)
             missing = _find_missing_offsets(ranges, [dict(held_runs), dict(state.deleted), *named])
@@ -156,20 +156,20 @@ def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> 
     """
     if (drop := _find_partition_drop(state, lake, pair)) is None:
         return None
-    schema, place = lake.place.spec.schema, lake.place
+    schema, binding = lake.binding.spec.schema, lake.binding
     before = lake.plan_read(snapshot_id=drop.older, schema=schema)
     after = lake.plan_read(snapshot_id=drop.newer, schema=schema)
     files_after, files_before = ({split.location for split in plan.splits} for plan in (after, before))
     removed = read_live_rows(
-        place.files_at, [s for s in before.splits if s.location not in files_after], place.spec.writers
+        binding.files_at, [s for s in before.splits if s.location not in files_after], binding.spec.writers
     )
     new = read_live_rows(
-        place.files_at, [s for s in after.splits if s.location not in files_before], place.spec.writers
+        binding.files_at, [s for s in after.splits if s.location not in files_before], binding.spec.writers
     )
     if any(file.bucket is None for file in new):
         return None
     own = without_rows(group_by_bucket(removed), group_by_bucket(new))
-    names = StorageFiles(place.storage)
+    names = StorageFiles(binding.storage)
     files = {names.name_of(file.location): file.rows for file in removed if file.bucket is None and file.rows}
     if count_rows(own) + count_rows(files) != drop.num_rows:
         return None

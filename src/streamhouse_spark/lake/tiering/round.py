@@ -77,8 +77,8 @@ class TieringPlan:
         return bool(self.deleted or self.file_deletes)
 
     def absent_from(self, lake: LakeTable) -> Mapping[int, int]:
-        """Return bucket → rows of the round that are not in its files; see `LakeTable.leaves_out_deleted`."""
-        if not lake.leaves_out_deleted:
+        """Return bucket → rows of the round that are not in its files; see `LakeTable.omits_deleted_rows`."""
+        if not lake.omits_deleted_rows:
             return NOTHING_ABSENT
         return {
             bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._deleted_rows_of_round.items()
@@ -86,7 +86,7 @@ class TieringPlan:
 
     def deleted_rows_of(self, lake: LakeTable) -> Mapping[int, OffsetSet]:
         """Return the deleted rows to remove from files: of the lake, and of the round if its files have them."""
-        if not lake.leaves_out_deleted:
+        if not lake.omits_deleted_rows:
             return self.deleted
         older = {
             b: runs.within(OffsetRange(0, self.ranges[b].start)) for b, runs in self._deleted_rows_of_round.items()
@@ -128,7 +128,7 @@ def plan_round(
 def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_tasks: RunTasks) -> list[LakeFile]:
     """Write the files of the round, including its row deletions. They are durable on return, but not visible."""
     state = plan.state
-    split_of = plan_range if lake.leaves_out_deleted else plan_whole_range
+    split_of = plan_range if lake.omits_deleted_rows else plan_whole_range
     # A round that drops all rows of the lake searches for no older ones.
     has_live_files = bool(state.primary_key) and plan.keeps_rows
     live = lake.live_files(context, list(plan.ranges)) if has_live_files else {}
@@ -144,7 +144,7 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     deleted = plan.deleted_rows_of(lake)
     if deleted or plan.file_deletes:
         recorded = state.lake.snapshot_id if state.lake is not None else None
-        rows = RowsOfLog(lake.place.storage, state, lake.place.spec.schema)
+        rows = RowsOfLog(lake.binding.storage, state, lake.binding.spec.schema)
         pending = PendingDeletes(plan.file_deletes, recorded, plan.applied_through, rows)
         files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, pending=pending)
     return files

@@ -110,7 +110,7 @@ def test_rows_that_another_engine_wrote_again_are_not_left_out(wh, table):
     tier(table)
     table.drop_partition({"day": "mon"})
     clear_manifest_cache()  # tables of other tests have the same names of files
-    table.open_lake().place.load().delete("id = 3")
+    table.open_lake().binding.load().delete("id = 3")
     trim(table)
     assert streamed(wh) == [2, 3], "as the table has them until a round records what the other engine did"
     append(table, 4, day="tue")

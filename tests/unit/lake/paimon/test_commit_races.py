@@ -143,7 +143,7 @@ def test_a_settled_lake_is_not_settled_again(table):
     held = lake.find_durable()
     assert (held.id, held.offsets, lake.newest().id) == (2, {0: 6}, 3)
     assert (lake.find_durable(), lake.newest().id) == (held, 3)
-    assert table.open_lake().place.snapshots.newest().commit_kind == "COMPACT"
+    assert table.open_lake().binding.snapshots.newest().commit_kind == "COMPACT"
 
 
 def test_nothing_is_settled_where_there_is_nothing_to_trim(table):

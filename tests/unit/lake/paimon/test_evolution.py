@@ -147,7 +147,7 @@ class TestReading:
             scan = table.open_lake().scan_files(
                 snapshot_id=state.lake.snapshot_id, columns=state.schema.names, schema=state.schema
             )
-            assert scan.same_by_name == {"id", "d"}
+            assert scan.readable_by_name == {"id", "d"}
             tier(table)
 
     def test_files_of_a_writer_without_field_ids_by_the_schema_that_they_name(self, table):

@@ -295,7 +295,7 @@ def test_partitions_of_files_that_another_engine_wrote_without_them(catalog):
     table = catalog.connection.table("sales.t")
     table.append([{"x": 1, "s": "a"}])
     tier(table)
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     with lake.update_spec() as update:
         update.remove_field("s")
     lake.append(pa.table({"x": pa.array([2, 3], pa.int32()), "s": ["b", None]}))

@@ -70,7 +70,7 @@ def test_a_snapshot_that_another_engine_expired_while_columns_moved(table, scans
     table.alter(rename_columns={"k": "v", "v": "k"})
     table.append([{"k": 3, "v": 4, "s": "y"}])
     tier(table)
-    table.open_lake().place.load().maintenance.expire_snapshots().by_id(pinned).commit()
+    table.open_lake().binding.load().maintenance.expire_snapshots().by_id(pinned).commit()
     with pytest.raises((SchemaMismatchError, SnapshotExpiredError), match="run the query again"):
         scans.plan(loaded)
     assert rows_of(scans.plan(scans.load(NAME), ["k", "v"])) == [(2, 1), (3, 4)]
