@@ -366,7 +366,7 @@ NO_ADVICE = {
     "storage/s3/storage.py STORAGE: cannot write …: …",
     "report this",
     "run streamhouse verify",
-    "restore it from an older metadata file",
+    "restore the property from an older metadata file",
     "has no tag",
     "is the lake of table",
     "committed before that of",

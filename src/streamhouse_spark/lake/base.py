@@ -441,7 +441,7 @@ class LakeTable(ABC):
     def newest(self) -> LakeSnapshot | None:
         """Return the latest snapshot with its offsets, or None before the first. Raises `LakeRolledBackError`."""
 
-    def marks(self) -> LakeValidators | None:
+    def validators(self) -> LakeValidators | None:
         """Return the objects whose changes reveal every change of the lake by any engine, or None if there are none."""
         return None
 

@@ -492,7 +492,7 @@ NO_PENDING_DELETES: Final = PendingDeletes()
 class LakeValidators:
     """The lake is unchanged if the objects ``present`` are unchanged and the objects ``absent`` do not exist."""
 
-    there: tuple[str, ...]
+    present: tuple[str, ...]
     absent: tuple[str, ...]
 
 
@@ -501,7 +501,7 @@ class LakeVersion:
     """The object with the latest state of a lake table. Every change adds a successor or removes the object."""
 
     key: str
-    content: bytes
+    digest: bytes
     """The digest of its content."""
-    following: str
+    successor: str
     """The key of the object that the next change adds."""

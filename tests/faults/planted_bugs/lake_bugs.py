@@ -448,7 +448,7 @@ LAKE_BUGS = (
         ),
     ).found_by(
         sweeping(sc.CompactPaimon, "crash after"),
-        "LAKE_ROLLED_BACK: ... the lake holds bucket 0 up to offset 0, it held it up to 9 before",
+        "LAKE_ROLLED_BACK: ... the lake has bucket 0 up to offset 0, expected 9",
     ),
     PlantedBug(
         "Paimon expiry deletes the newest snapshots first",

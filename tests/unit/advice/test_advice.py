@@ -325,11 +325,11 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     rows_that_are_in_neither: Advice(
         "LAKE_ROLLED_BACK",
-        r"give them up \(streamhouse retier --allow-loss\)",
-        "or give them up (streamhouse retier --allow-loss)",
+        r"accept the loss \(streamhouse retier --allow-loss\)",
+        "or accept the loss (streamhouse retier --allow-loss)",
     ),
     tiering_a_lake_that_is_disabled: Advice(
-        "INVALID_OPTION", r"set it to true", "so nothing is tiered; set it to true"
+        "INVALID_OPTION", r"set it to true", "table.datalake.enabled is false; set it to true"
     ),
     the_lake_of_a_table_without_one: Advice(
         "INVALID_OPTION", r"set it to true, then tier the table", "set it to true, then tier the table"

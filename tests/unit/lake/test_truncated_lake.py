@@ -19,7 +19,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.lake.tiering.plan import round_begin
+from streamhouse_spark.lake.tiering.plan import find_round_starts
 from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.state import fold
@@ -302,16 +302,16 @@ class TestPlanning:
 
     def test_where_a_round_begins(self):
         state = self.state()
-        assert round_begin(appended(segment(0, 4)), None) == {}
-        assert round_begin(state, None) == {0: 4}
+        assert find_round_starts(appended(segment(0, 4)), None) == {}
+        assert find_round_starts(state, None) == {0: 4}
         for offset in (0, 2, 4):
-            assert round_begin(state, LakeSnapshot(1, {0: offset}, 0)) == {0: 4}
-        assert round_begin(state, LakeSnapshot(1, {0: 5}, 0, {0: 4})) == {0: 5}
+            assert find_round_starts(state, LakeSnapshot(1, {0: offset}, 0)) == {0: 4}
+        assert find_round_starts(state, LakeSnapshot(1, {0: 5}, 0, {0: 4})) == {0: 5}
 
     @pytest.mark.parametrize(("offset", "start"), [(5, 0), (6, 6), (5, 3)])
     def test_a_lake_that_knows_more_than_the_log(self, offset, start):
         with pytest.raises(LakeMismatchError, match="truncated at 4"):
-            round_begin(self.state(), LakeSnapshot(1, {0: offset}, 0, {0: start}))
+            find_round_starts(self.state(), LakeSnapshot(1, {0: offset}, 0, {0: start}))
 
     def test_the_service_does_not_wait_for_rows(self, table, clock):
         assert oldest_waiting_ms(table.state) is None

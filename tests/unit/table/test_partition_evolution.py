@@ -302,7 +302,7 @@ class TestTheLake:
         table.set_partitioning(["region"])
         table.append(rows(1))
         tier(table)
-        with pytest.raises(CommitConflictError, match="was altered since this round began"):
+        with pytest.raises(CommitConflictError, match="was altered after this round started"):
             stale.create_or_evolve()
         assert lake_of(table).metadata.default_spec_id == 1
 

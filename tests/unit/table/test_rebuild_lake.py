@@ -223,7 +223,7 @@ def test_a_drop_that_died_before_its_record_is_named_by_the_next_round(wh, monke
 
 def test_rows_that_no_record_names_are_not_brought_back_unasked(wh, monkeypatch):
     """Such as those of a partition that an older version of the package dropped."""
-    monkeypatch.setattr(record_snapshot, "make_partition_drops", lambda *_: [])
+    monkeypatch.setattr(record_snapshot, "find_partition_drops", lambda *_: [])
     table = partitioned(wh, "iceberg")
     with pytest.raises(OffsetsTrimmedError, match="2 rows of dropped partitions"):
         table.retier()

@@ -94,8 +94,8 @@ class IcebergLake(LakeTable, RewritableFiles):
         head = metadata.current_snapshot()
         return None if head is None else describe_snapshot(head, offsets)
 
-    def marks(self) -> LakeValidators | None:
-        return self.binding.marks()
+    def validators(self) -> LakeValidators | None:
+        return self.binding.validators()
 
     def head(self) -> LakeVersion | None:
         file = self.binding.newest_file()

@@ -267,7 +267,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         table = self.find()
         return None if table is None else table.metadata
 
-    def marks(self) -> LakeValidators | None:
+    def validators(self) -> LakeValidators | None:
         """Return the objects that reveal the next change, or None if there are none, or no lake table."""
         key = self._key
         version = None if key is None else newest_version(self.storage, self.world, key)

@@ -16,7 +16,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.expressions.filters import Filter, Projection
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.compaction import RunGroups
-from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 from streamhouse_spark.lake.types import Claim, CompactReport, ExpireReport, ExpiryRules, ManifestReport
 from streamhouse_spark.log.actions import Action, MarkOrphans
 from streamhouse_spark.log.state import TableState
@@ -229,7 +229,7 @@ def make_expiry_claim(table: TableHandle) -> Claim:
         if (
             recorded is not None and recorded.snapshot_id in doomed
         ):  # as after a compaction: the latest snapshot is kept
-            record_newest(table.log, table.open_lake())
+            record_latest_snapshot(table.log, table.open_lake())
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
             if state.lake is not None and state.lake.snapshot_id in doomed and state.deletions:

@@ -10,7 +10,7 @@ import pytest
 from faults.sim import sim_world
 from kit.round_trips import Cost, RemoteStorage
 from streamhouse_spark import CorruptDataError, StorageError, StreamhouseError, Table, Warehouse
-from streamhouse_spark.lake.tiering.job import LASTS_MS, TieringJob, TieringReport, run_tasks_locally
+from streamhouse_spark.lake.tiering.job import NO_OP_MS_MAX, TieringJob, TieringReport, run_tasks_locally
 
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 SHORT = 3
@@ -103,7 +103,7 @@ def test_a_damaged_object_is_told(table, memory):
 
 
 def test_all_is_looked_at_again_after_a_while(table, remote, clock):
-    clock.advance(LASTS_MS + 1)
+    clock.advance(NO_OP_MS_MAX + 1)
     assert measured(table, remote)[1].requests > SHORT
     assert measured(table, remote)[1].requests == SHORT
 

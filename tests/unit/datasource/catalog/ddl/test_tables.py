@@ -16,7 +16,7 @@ from streamhouse_spark import (
     TableNotFoundError,
 )
 from streamhouse_spark.datasource.table_definition import describe_properties, format_partitioning
-from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 from unit.datasource.catalog.calls import bucket, identity, struct
 
 BAD_NAMES = ["a b", "a`b", "a'b", 'a"b', "a.b", "..", "../x", "größe", "", "x/y", "a\nb", ".", "b.c"]
@@ -304,7 +304,7 @@ def test_partitions_of_files_that_another_engine_wrote_without_them(catalog):
     table.append([{"x": 4, "s": "c"}])
     found = catalog.call("partition_values", database="sales", table="t", names=[], values=[])["partitions"]
     assert found == [["a"], ["c"]], "as reads do until the log knows of the other rows"
-    record_newest(table.log, table.open_lake())
+    record_latest_snapshot(table.log, table.open_lake())
     found = catalog.call("partition_values", database="sales", table="t", names=[], values=[])["partitions"]
     assert found == [[None], ["a"], ["b"], ["c"]]
 
