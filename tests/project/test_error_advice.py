@@ -42,7 +42,7 @@ ELSEWHERE = {
     "delete the rows with it (write them into a table with an Iceberg lake first": (
         "unit/test_extreme_values.py::test_a_table_with_such_a_row_from_an_older_version_is_tiered_again"
     ),
-    "which are not read here; rewrite the file without shredding": (
+    "which is not supported; rewrite the file without shredding": (
         "unit/lake/paimon/test_variants.py::test_a_value_in_columns_of_its_own_is_refused"
     ),
     "has a value that is …; leave the column out": "unit/schema/test_variant.py::test_bytes_that_are_no_variant",
@@ -62,9 +62,7 @@ ELSEWHERE = {
         "spark/test_materialize_calls.py::test_what_is_wrong_is_said_as_in_python"
     ),
     "cli/spark_session.py STREAMHOUSE": "unit/cli/test_view_commands.py::test_an_error_of_spark_is_told_as_ours",
-    "file groups were rewritten; try again": (
-        "unit/table/test_optimize.py::test_nothing_is_committed_where_others_fail"
-    ),
+    "file groups were rewritten; retry": ("unit/table/test_optimize.py::test_nothing_is_committed_where_others_fail"),
     "start the query again when the registry answers": (
         "spark/test_cdc_avro.py::test_a_registry_that_is_away_ends_the_query_and_a_restart_goes_on"
     ),
@@ -225,7 +223,7 @@ ELSEWHERE = {
         "unit/test_histories.py::TestTheLog::test_who_stands_in_the_other_history_writes_nothing"
     ),
     "or drop these partitions again": ("interop/test_restored_lake.py::test_a_lake_of_before_partitions_were_dropped"),
-    "Put both back to copies of one time, or rebuild the lake": (
+    "Restore both from copies of the same time, or rebuild": (
         "interop/test_restored_lake.py::test_a_catalog_without_its_files_or_files_without_their_catalog"
     ),
     "Tier the table, which writes them again": (
@@ -305,7 +303,7 @@ ELSEWHERE = {
 
 OTHER_ENGINES = {
     "the engine that wrote",
-    "compact it there first",
+    "compact it with that engine first",
     "with another engine",
     "with that engine",
     "read it with another engine",
@@ -314,7 +312,7 @@ OTHER_ENGINES = {
     "in its own warehouse",
     "copy its rows into a new table",
     "purge it there",
-    "rewrite the file there",
+    "rewrite the file with that engine",
     "change them there",
     "cannot be adopted: …",
     "rows have a null in the primary key",

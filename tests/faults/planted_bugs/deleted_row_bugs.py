@@ -459,7 +459,7 @@ NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 
 DELETED_ROW_BUGS = (
     # rows with offsets
-    PlantedBug("deleted rows are read", Patch(scan_executor, "deleted_places_within", lambda: NO_POSITIONS)).found_by(
+    PlantedBug("deleted rows are read", Patch(scan_executor, "deleted_rows_within", lambda: NO_POSITIONS)).found_by(
         some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
     ),
     PlantedBug("a tail returns deleted rows", Patch(LogBatch, "without", lambda self: self)).found_by(
@@ -593,7 +593,7 @@ DELETED_ROW_BUGS = (
         "Paimon files lose the row before the deleted one",
         Patch(
             copy_on_write,
-            "deleted_places_within",
+            "deleted_rows_within",
             lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0)),
         ),
     ).found_by(rows_of_paimon_files_are_deleted, "[1, 2, 3, 5] == [0, 2, 3, 4]"),

@@ -334,9 +334,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     the_lake_of_a_table_without_one: Advice(
         "INVALID_OPTION", r"set it to true, then tier the table", "set it to true, then tier the table"
     ),
-    a_lake_commit_whose_outcome_is_unknown: Advice(
-        "COMMIT_STATE_UNKNOWN", r"run the same tiering again", "run the same tiering again"
-    ),
+    a_lake_commit_whose_outcome_is_unknown: Advice("COMMIT_STATE_UNKNOWN", r"retry the round", "retry the round"),
     a_commit_whose_outcome_is_unknown: Advice("COMMIT_STATE_UNKNOWN", r"attempt [0-9a-f]{32} in \$commits", "$commits"),
     a_transaction_of_another_query: Advice(
         "TRANSACTION_CONFLICT",
@@ -348,7 +346,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     a_time_before_the_log: Advice("OFFSETS_TRIMMED", r"read the lake as of that time", "read the lake as of that time"),
     a_lake_snapshot_that_is_not_there: Advice(
-        "SNAPSHOT_EXPIRED", r"the newest kept are .*choose one of them", "choose one of them"
+        "SNAPSHOT_EXPIRED", r"the latest retained ones are .*choose one of them", "choose one of them"
     ),
 }
 

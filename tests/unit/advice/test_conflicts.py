@@ -252,9 +252,9 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "DIFFERENT_HISTORY", "run it again", "Nothing was written; run it again on the table as it is now"
     ),
     tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "concurrently; retry", "retry"),
-    committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "other writers won", "try again later"),
+    committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "conflicted with other writers", "retry later"),
     dropping_a_partition_beside_quick_engines: Advice(
-        "COMMIT_CONFLICT", "nothing of .* was dropped, try again", "dropped, try again"
+        "COMMIT_CONFLICT", "nothing of .* was dropped, retry", "dropped, retry"
     ),
 }
 

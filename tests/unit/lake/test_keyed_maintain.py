@@ -421,5 +421,5 @@ def test_positions_are_those_of_the_snapshot_that_is_committed_on(items):
     items.change([(1, "b", 1)])
     context = lake.write_context()
     foreign_append(items, [(1, "dup", 0)])
-    with pytest.raises(CommitConflictError, match="rows were looked up in snapshot"):
+    with pytest.raises(CommitConflictError, match="expected"):
         lake.commit([], expected={0: 20}, new={0: 22}, context=context)

@@ -489,7 +489,7 @@ class TestIceberg(LakeContract):
         tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
         fetch = ManifestFile.fetch_manifest_entry
         monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", lambda *args, **kwargs: fetch(*args, **kwargs)[1:])
-        with pytest.raises(CorruptDataError, match=r"its manifests have \d files, expected \d by the manifest list"):
+        with pytest.raises(CorruptDataError, match=r"its manifests have \d files, expected \d from the manifest list"):
             Warehouse(str(tmp_path)).table("t").lake.to_arrow()
 
     def properties_of(self, lake, snapshot_id):

@@ -56,7 +56,7 @@ def test_a_time_behind_the_round_finds_what_was_current_then(lake, made):
             assert num_rows(lake, lake.snapshot_as_of(time_ms)) == number + 1
     assert num_rows(lake, lake.snapshot_as_of(made[2])) == 2
     assert num_rows(lake, lake.snapshot_as_of(made[3] - 1)) == 2
-    with pytest.raises(SnapshotExpiredError, match=f"the oldest that is kept is from {made[0]} ms"):
+    with pytest.raises(SnapshotExpiredError, match=f"the oldest retained one is from {made[0]} ms"):
         lake.snapshot_as_of(made[0] - 1)
 
 

@@ -325,7 +325,7 @@ class TestTheLake:
         for number in range(8, 16, 2):
             table.append(rows(number, number + 1))
             tier(table)
-        groups = [{file.place[0] for file in group.stored} for group in planned(table, files_min=2)]
+        groups = [{file.partition[0] for file in group.stored} for group in planned(table, files_min=2)]
         assert sorted(map(sorted, groups)) == sorted([[spec_id] for found in groups for spec_id in found])
         table.delete(where=[("id", "<", 3)])
         tier(table)

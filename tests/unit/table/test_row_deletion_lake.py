@@ -457,7 +457,7 @@ def test_a_deletion_that_comes_while_files_are_merged_is_a_conflict(table, monke
         return merged
 
     monkeypatch.setattr(compaction, "merge_group", delete_meanwhile)
-    with pytest.raises(CommitConflictError, match="rows were deleted while files were being merged"):
+    with pytest.raises(CommitConflictError, match="rows were deleted during the compaction"):
         table.open_lake().compact()
     assert stock(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == [n for n in range(120) if n != 50]
 

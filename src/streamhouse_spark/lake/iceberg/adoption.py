@@ -26,7 +26,7 @@ from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate, Lake
 from streamhouse_spark.lake.column_mapping import map_by_name
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.evolution import add_external_nested_ids
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, commit_answers
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, translate_commit_errors
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, scan_files, snapshot_schema
 from streamhouse_spark.lake.iceberg.schema import (
     FORMAT_VERSION,
@@ -161,7 +161,7 @@ class IcebergAdoption(LakeAdoption):
             return
         update = RemovePropertiesUpdate(removals=[TABLE_UUID_PROPERTY])
         try:
-            with commit_answers(f"releasing lake table {table.location()}"):
+            with translate_commit_errors(f"releasing lake table {table.location()}"):
                 binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
         except CommitFailedException as error:
             raise CommitConflictError(

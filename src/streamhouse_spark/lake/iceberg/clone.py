@@ -25,7 +25,7 @@ from streamhouse_spark.core.paths import plain_location
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.file_io import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, require_snapshot
 from streamhouse_spark.lake.iceberg.snapshot_commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.snapshots import offsets_at
@@ -58,7 +58,7 @@ def clone(binding: IcebergTableBinding, target: IcebergTableBinding, snapshot_id
     binding.require_owner(table.metadata)
     assert isinstance(catalog, FileCatalog)
     try:
-        with commit_answers(f"making the lake table of {target.spec.path}"):
+        with translate_commit_errors(f"making the lake table of {target.spec.path}"):
             catalog.create_from_metadata(
                 target.identifier, _make_clone_metadata(table.metadata, binding, target, snapshot_id)
             )

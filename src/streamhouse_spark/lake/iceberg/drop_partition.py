@@ -2,8 +2,8 @@
 
 **Commit point:** the metadata version with that snapshot. Every attempt validates that it is based on the snapshot
 whose files were selected; after another commit, files are selected again. Files whose rows were all appended before the
-drop are removed whole. A file that also has later rows, after concurrent tiering or compaction, is rewritten with these
-rows.
+drop are removed whole. A file that also has later rows, because of concurrent tiering or compaction, is rewritten with
+these rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     find_files_to_drop,
     has_external_name,
     require_tiered,
-    rewrite_partial_files,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
@@ -49,7 +48,7 @@ from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
 def drop_partitions(
     binding: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> LakeDropReport:
-    """Drop partitions as `LakeTable.drop_partitions` does. Raises `CommitConflictError` to be called again."""
+    """Attempt the drop of `LakeTable.drop_partitions` once. Raises `CommitConflictError` if the caller should retry."""
     current = find_current(binding, dry_run=dry_run)
     if current is None:
         return LakeDropReport()
@@ -61,9 +60,7 @@ def drop_partitions(
     context = write_context(binding)
     file_spec = IcebergFileSpec.from_json(context.lake)
     output = FileOutput(context, file_spec, binding.files_at(file_spec.data_location), binding.world.ids)
-    added = rewrite_partial_files(
-        files_to_drop.cut, output, own_projection(table.metadata, binding.spec), binding.files_at
-    )
+    added = files_to_drop.rewrite_partial_files(output, own_projection(table.metadata, binding.spec), binding.files_at)
 
     def validated(metadata: TableMetadata) -> Change:
         binding.require_owner(metadata)
@@ -114,18 +111,18 @@ def _find_files_to_drop(
             if missing := [name for name in chosen.columns if name not in partition]:
                 raise LakeMismatchError(
                     f"lake file {file.file_path} of {table.location()} is not partitioned by {', '.join(missing)}, so "
-                    "it cannot be told which of its rows are to go; rewrite it with the engine that wrote it"
+                    "its rows of the partition are unknown; rewrite the file with the engine that wrote it"
                 )
             if chosen.holds(partition):
                 yield file, LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
 
     with lake_metadata(table.location()):
         files_to_drop = find_files_to_drop(candidates(), binding.files_at, binding.spec.writers, below)
-    if files_to_drop.cut and deletes:
+    if files_to_drop.partial and deletes:
         raise LakeMismatchError(
-            f"lake table {table.location()}: rows of {chosen} were deleted one by one, and "
-            f"{files_to_drop.cut[0].split.location} has rows from before and behind this drop; nothing was dropped. "
-            "Drop the partition again: then all of these are from before"
+            f"lake table {table.location()}: rows of {chosen} were deleted individually, and "
+            f"{files_to_drop.partial[0].split.location} has rows from before and after this drop; nothing was dropped. "
+            "Drop the partition again"
         )
     locations = {file.file_path for file in files_to_drop.files}
     deletes_to_drop = [

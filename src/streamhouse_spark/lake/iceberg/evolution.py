@@ -42,7 +42,7 @@ from pyiceberg.transforms import Transform as IcebergTransform
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.lake import column_mapping
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, FieldEditor, migrate_columns
-from streamhouse_spark.lake.iceberg.file_io import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors
 from streamhouse_spark.lake.iceberg.schema import iceberg_transform, iceberg_type, nested_field_finder, nested_field_ids
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema import partitioning as own
@@ -79,7 +79,7 @@ def add_external_nested_ids(mapping: ColumnMap, metadata: TableMetadata) -> Colu
     return replace(mapping, elsewhere=column_mapping.nested_fields_changed_by_lake(forms))
 
 
-def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
+def require_lake_migrated(metadata: TableMetadata, spec: LakeTableSpec) -> None:
     """Require that the lake has exactly the columns of the spec; columns of a lake without a map match by name.
 
     Raises `CommitConflictError` if the table was altered since this round began, or the lake does not have the change
@@ -230,7 +230,7 @@ def commit_columns(catalog: Catalog, table: Table, evolved: Evolved, table_uuid:
     updates += respecified
     updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: evolved.columns.to_text(table_uuid)}))
     try:
-        with commit_answers(f"columns of lake table {metadata.location}"):
+        with translate_commit_errors(f"columns of lake table {metadata.location}"):
             catalog.commit_table(table, requirements, tuple(updates))
     except CommitFailedException:
         return False

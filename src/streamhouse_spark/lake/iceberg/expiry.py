@@ -38,7 +38,13 @@ from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.clone import select_own_files
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, commit_answers, expect, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import (
+    StorageFileIO,
+    expect,
+    lake_metadata,
+    manifests_of,
+    translate_commit_errors,
+)
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshot_commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.snapshot_commit import not_before_ms as known_not_before_ms
@@ -128,7 +134,7 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
     requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *require_unchanged_refs(catalog, table.metadata))
     update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
     try:
-        with commit_answers(f"expiring snapshots of {table.metadata.location}"):
+        with translate_commit_errors(f"expiring snapshots of {table.metadata.location}"):
             return catalog.commit_table(table, requirements, (update,)).metadata
     except CommitFailedException as error:
         raise CommitConflictError(
@@ -265,7 +271,7 @@ def _store_not_before(binding: IcebergTableBinding, table: Table, not_before_ms:
         return
     update = SetPropertiesUpdate(updates={NOT_BEFORE_PROPERTY: str(moment_ms)})
     try:
-        with commit_answers(f"removing orphans of {table.metadata.location}"):
+        with translate_commit_errors(f"removing orphans of {table.metadata.location}"):
             binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
         raise CommitConflictError(

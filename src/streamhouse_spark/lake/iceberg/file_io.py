@@ -74,7 +74,7 @@ _DAMAGE = (
 
 
 @contextmanager
-def catalog_answers(action: str) -> Iterator[None]:
+def translate_catalog_errors(action: str) -> Iterator[None]:
     """Wrap catalog calls that change nothing or are idempotent.
 
     Raises `StorageError` for an error that is neither a response of the catalog nor one of this package.
@@ -90,7 +90,7 @@ def catalog_answers(action: str) -> Iterator[None]:
 
 
 @contextmanager
-def commit_answers(action: str) -> Iterator[None]:
+def translate_commit_errors(action: str) -> Iterator[None]:
     """Wrap commits. Raises `CommitStateUnknownError` for an error that is no response of the catalog."""
     try:
         yield

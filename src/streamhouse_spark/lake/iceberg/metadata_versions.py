@@ -31,7 +31,7 @@ _VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
 class LatestVersion:
     number: int
     data: bytes
-    is_behind_hint: bool
+    has_stale_hint: bool
     """Whether the hint may name an older version."""
     checked_ms: int = 0
     """Boot time at which it was requested."""

@@ -26,10 +26,10 @@ from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.expiry import list_files
 from streamhouse_spark.lake.iceberg.file_io import (
     Move,
-    commit_answers,
     lake_metadata,
     rewrite_metadata_paths,
     rewrite_record_paths,
+    translate_commit_errors,
 )
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -94,7 +94,7 @@ class IcebergRelocation:
         if not isinstance(catalog, FileCatalog):
             return
         try:
-            with commit_answers(f"relocating the lake table of {path}"):
+            with translate_commit_errors(f"relocating the lake table of {path}"):
                 catalog.relocate_table(self._binding.identifier, rewrite)
         except NoSuchTableError:
             return

@@ -1,4 +1,6 @@
-"""The Iceberg lake table of one streamhouse table: format v2, only the user's columns, offsets in the summaries."""
+"""The Iceberg lake table of one streamhouse table: format v2, with only the user's columns, and offsets in
+summaries.
+"""
 
 from __future__ import annotations
 
@@ -193,9 +195,9 @@ class IcebergLake(LakeTable, RewritableFiles):
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         if self.binding.spec.primary_key:
             raise OffsetsTrimmedError(
-                f"bucket {bucket} of {self.binding.spec.path}: changes {offsets} were asked for, the hot log no longer "
-                "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
-                "failOnDataLoss=false to skip them"
+                f"bucket {bucket} of {self.binding.spec.path}: the hot log no longer has the changes {offsets}, and "
+                "the lake of a primary-key table has current rows only; start later, or set failOnDataLoss=false to "
+                "skip them"
             )
         return super().read_with_offsets(bucket, offsets, node, snapshot_id=snapshot_id)
 
@@ -243,7 +245,7 @@ class IcebergLake(LakeTable, RewritableFiles):
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
         from streamhouse_spark.lake.iceberg.compaction import rewrite_manifests
 
-        self._require_home_unless(dry_run, "joining manifests")
+        self._require_home_unless(dry_run, "merging manifests")
         return rewrite_manifests(self.binding, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""One tiering round in the lake: the context of its tasks, and the commit fenced by offsets."""
+"""A tiering round in the lake: the context of its tasks, and the commit fenced by offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.iceberg.evolution import require_brought_up
+from streamhouse_spark.lake.iceberg.evolution import require_lake_migrated
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import find_live_files
 from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, not_before_ms
@@ -22,7 +22,7 @@ from streamhouse_spark.lake.validation import LogRange, next_offsets, require_de
 def write_context(binding: IcebergTableBinding) -> WriteContext:
     table = binding.require()
     binding.require_owner(table.metadata)
-    require_brought_up(table.metadata, binding.spec)
+    require_lake_migrated(table.metadata, binding.spec)
     properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
     head = table.metadata.current_snapshot_id
     file_spec = IcebergFileSpec(
@@ -41,7 +41,7 @@ def data_location(table: Table) -> str:
 def plan_data_files(
     binding: IcebergTableBinding, context: WriteContext, buckets: Collection[int]
 ) -> dict[int, tuple[LiveFile, ...]]:
-    """Return the data files as `LakeTable.live_files` does."""
+    """Return the data files by bucket. See `LakeTable.live_files`."""
     file_spec = IcebergFileSpec.from_json(context.lake)
     if file_spec.snapshot_id is None:
         return dict.fromkeys(buckets, ())
@@ -49,8 +49,8 @@ def plan_data_files(
     snapshot = table.metadata.snapshot_by_id(file_spec.snapshot_id)
     if snapshot is None:
         raise CommitConflictError(
-            f"lake table {table.location()}: snapshot {file_spec.snapshot_id}, which this round began with, was "
-            "expired; try again"
+            f"lake table {table.location()}: snapshot {file_spec.snapshot_id}, with which this round started, expired; "
+            "retry"
         )
     return find_live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, binding.spec.num_buckets)
 
@@ -58,7 +58,7 @@ def plan_data_files(
 def commit_round(
     binding: IcebergTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
-    """Commit a round as `LakeTable.commit` does."""
+    """Commit a round. See `LakeTable.commit`."""
     is_truncated = not same_offsets(expected.starts, new.starts)
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
@@ -91,32 +91,32 @@ def commit_round(
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
-    """Require that nothing was committed since positions were looked up: rows may have moved or been deleted."""
+    """Require that nothing was committed after positions were read, because rows may have moved or been deleted."""
     if metadata.current_snapshot_id != planned:
         raise CommitConflictError(
-            f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, rows were looked "
-            f"up in snapshot {planned}; try again"
+            f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, expected "
+            f"{planned}, from which rows were read; retry"
         )
 
 
 def require_shape(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
-    here = (metadata.current_schema_id, metadata.default_spec_id)
+    current = (metadata.current_schema_id, metadata.default_spec_id)
     planned = (file_spec.schema.schema_id, file_spec.spec.spec_id)
-    if here != planned or metadata.schema() != file_spec.schema or metadata.spec() != file_spec.spec:
+    if current != planned or metadata.schema() != file_spec.schema or metadata.spec() != file_spec.spec:
         raise CommitConflictError(
-            f"lake table {metadata.location}: schema and partition spec are {here} now, the files were written for "
-            f"{planned}; retry the round"
+            f"lake table {metadata.location}: schema and partition spec are {current}, expected {planned}, for which "
+            "the files were written; retry the round"
         )
 
 
 def require_written(
     binding: IcebergTableBinding, metadata: TableMetadata, files: Sequence[LakeFile], file_spec: IcebergFileSpec
 ) -> None:
-    """Require that the files exist as written, and that no orphan removal since may have deleted them."""
+    """Require that the files exist with their written size, and that no later orphan removal may have deleted them."""
     if file_spec.planned_ms < not_before_ms(metadata):
         raise CommitConflictError(
-            f"lake table {metadata.location}: this round was planned at {file_spec.planned_ms} ms, and files from "
-            f"before {not_before_ms(metadata)} ms that nothing needed were cleaned up; retry the round"
+            f"lake table {metadata.location}: this round was planned at {file_spec.planned_ms} ms, but orphan files "
+            f"from before {not_before_ms(metadata)} ms were removed; retry the round"
         )
 
     require_present(binding.files_at, files)

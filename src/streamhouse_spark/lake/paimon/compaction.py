@@ -45,9 +45,9 @@ from streamhouse_spark.lake.paimon.tiering_commit import (
 )
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
-    SPREAD_BYTES_MAX,
+    DISTRIBUTED_BYTES_MAX,
     CompactGroup,
-    Rewritten,
+    RewrittenGroup,
     RunGroups,
     StoredFile,
     limit_to_budget,
@@ -85,11 +85,13 @@ class RewriteTask(Portable):
     context: WriteContext
     projection: LakeProjection
 
-    def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
+    def written(
+        self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> RewrittenGroup:
         files = PrefetchedFiles(storage, settings, group.splits())
         spec = PaimonFileSpec.from_json(self.context.lake)
         files_written = merge_group(group, FileOutput(self.context, spec, files, world.ids), self.projection)
-        return Rewritten(tuple(files_written), group.num_rows)
+        return RewrittenGroup(tuple(files_written), group.num_rows)
 
 
 def find_current(binding: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
@@ -125,7 +127,7 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
     footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
     groups = plan_groups(stored, footers, target_bytes=binding.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
     if not dry_run:
-        groups = list(limit_to_budget(groups, None if run is None else SPREAD_BYTES_MAX))
+        groups = list(limit_to_budget(groups, None if run is None else DISTRIBUTED_BYTES_MAX))
     removed = [entries[file.location] for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
@@ -213,7 +215,7 @@ class KeyedRewriteTask(Portable):
     held: Mapping[int, int]
     """The lake's offsets."""
 
-    def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
+    def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup:
         """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the planned rows."""
         spec = KeyValueFileSpec.from_json(self.context.lake)
         location = group.merge.files[0].location
@@ -228,7 +230,7 @@ class KeyedRewriteTask(Portable):
                 f"lake table {spec.data_location}: {rows.num_read} rows were read of a bucket and partition that has "
                 f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
             )
-        return Rewritten(tuple(files_written), rows.num_read)
+        return RewrittenGroup(tuple(files_written), rows.num_read)
 
 
 def compact_keyed(

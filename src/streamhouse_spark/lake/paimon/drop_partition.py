@@ -1,9 +1,9 @@
 """Partition drops in a Paimon lake of a log table, in one snapshot with unchanged offsets.
 
-**Commit point:** the snapshot file, of Paimon's kind OVERWRITE; an empty one above it keeps other engines from
+**Commit point:** the snapshot file, of Paimon's kind OVERWRITE. An empty snapshot after it prevents other engines from
 replacing it. Every attempt validates that it is based on the snapshot whose files were selected; after another commit,
 files are selected again. Files whose rows were all appended before the drop are removed whole. A file that also has
-later rows, after concurrent tiering or compaction, is rewritten with these rows.
+later rows, because of concurrent tiering or compaction, is rewritten with these rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     FilesToDrop,
     find_files_to_drop,
     require_tiered,
-    rewrite_partial_files,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.types import LakeDropReport, LakeSplit
@@ -45,7 +44,7 @@ from streamhouse_spark.lake.validation import require_present
 def drop_partitions(
     binding: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> LakeDropReport:
-    """Drop partitions as `LakeTable.drop_partitions` does. Raises `CommitConflictError` to be called again."""
+    """Attempt the drop of `LakeTable.drop_partitions` once. Raises `CommitConflictError` if the caller should retry."""
     current = find_current(binding, dry_run=dry_run)
     if current is None:
         return LakeDropReport()
@@ -57,7 +56,7 @@ def drop_partitions(
     context = write_context(binding)
     spec = PaimonFileSpec.from_json(context.lake)
     output = FileOutput(context, spec, binding.files_at(table.location), binding.world.ids)
-    added = rewrite_partial_files(files_to_drop.cut, output, own_projection(table, binding.spec), binding.files_at)
+    added = files_to_drop.rewrite_partial_files(output, own_projection(table, binding.spec), binding.files_at)
 
     def validated(newest: PaimonTable) -> Change:
         binding.require_owner(newest)
@@ -75,12 +74,12 @@ def drop_partitions(
 
 
 def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
-    """Require that nothing was committed since the files were selected. Names of manifest lists are unique."""
+    """Require that the latest snapshot is the planned one. Names of manifest lists identify snapshots."""
     newest = table.snapshot
     if newest is None or newest.delta_manifest_list != planned.delta_manifest_list:
         raise CommitConflictError(
-            f"lake table {table.location}: the newest snapshot is {newest.id if newest else None}, files were looked "
-            f"up in snapshot {planned.id}; try again"
+            f"lake table {table.location}: the latest snapshot is {newest.id if newest else None}, expected "
+            f"{planned.id}, from which files were selected; retry"
         )
 
 

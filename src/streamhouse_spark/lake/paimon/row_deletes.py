@@ -74,7 +74,7 @@ def rewrite_files_without(
         removed, num_moved = file.removed_offsets, file.retained_offsets.num_rows
         location, bucket = file.split.location, file.offsets.bucket
         entry = _removed_file(spec, location, bucket, removed.range, num_dropped=removed.num_rows, num_moved=num_moved)
-        return [*rewrite_without_rows(file, output, how), entry]
+        return [*rewrite_without_rows(file, output, how, binding.files_at), entry]
 
     touched, moved = _find_touched_files(binding, table, spec, rows)
     return [file for of_group in write_groups(binding.storage, touched, write) for file in of_group], moved

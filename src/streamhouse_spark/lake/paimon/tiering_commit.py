@@ -24,7 +24,7 @@ from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.paimon.evolution import require_brought_up
+from streamhouse_spark.lake.paimon.evolution import require_lake_migrated
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 from streamhouse_spark.lake.paimon.manifests import ADD, MetadataReader, live_entries
@@ -45,7 +45,7 @@ FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
 def write_context(binding: PaimonTableBinding) -> WriteContext:
     table = binding.require()
     binding.require_owner(table)
-    require_brought_up(table.schema, binding.spec)
+    require_lake_migrated(table.schema, binding.spec)
     spec = binding.spec
     began_ms = binding.storage.now_ms()
     file_spec = PaimonFileSpec(

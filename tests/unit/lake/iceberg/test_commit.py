@@ -89,7 +89,7 @@ def test_an_outcome_that_cannot_be_seen_is_unknown(lake, memory, commit_round, e
 
     before = {info.key for info in memory.list("lake/")}
     RacingCatalog(lake, before=fail)
-    with pytest.raises(CommitStateUnknownError, match="run the same tiering again"):
+    with pytest.raises(CommitStateUnknownError, match="retry the round"):
         commit_round()
     assert before <= {info.key for info in memory.list("lake/")}
     lake.binding._catalog_opened = None
@@ -107,7 +107,7 @@ def test_a_catalog_that_is_gone_leaves_the_outcome_unknown(lake, commit_round):
         return load(identifier)
 
     catalog.load_table = load_once
-    with pytest.raises(CommitStateUnknownError, match="may or may not have happened"):
+    with pytest.raises(CommitStateUnknownError, match="is unknown"):
         commit_round()
 
 
@@ -148,7 +148,7 @@ def test_a_foreign_overwrite_keeps_the_offsets(lake):
     table = lake.binding.load()
     table.overwrite(rows_from(50).cast(table.schema().as_arrow()))
     assert lake.newest().offsets == {0: 2}
-    with pytest.raises(OffsetsTrimmedError, match="no longer exactly from 0 on"):
+    with pytest.raises(OffsetsTrimmedError, match=r"no longer have exactly the offsets .* from 0"):
         list(lake.read_offsets(0, OffsetRange(0, 2)))
 
 
