@@ -322,7 +322,7 @@ class LakeContract:
         with pytest.raises(SnapshotExpiredError, match="has no snapshot 5"):
             lake.plan_read(snapshot_id=5)
         assert lake.snapshot_by_name(COMMIT_USER) == lake.newest() == second
-        with pytest.raises(SnapshotExpiredError, match="'x'; there are"):
+        with pytest.raises(SnapshotExpiredError, match="'x'"):
             lake.snapshot_by_name("x")
 
     def test_a_read_of_files_that_were_expired_says_so(self, store):

@@ -241,8 +241,8 @@ class SnapshotManager:
             ) from error
         if newest is None or newest.id != snapshot.id:
             raise CommitStateUnknownError(
-                f"lake table {self._table_key}: snapshot {snapshot.id} was stored at a number that had expired; retry the "
-                "round, which does not repeat committed work"
+                f"lake table {self._table_key}: snapshot {snapshot.id} was stored at a number that had expired; retry "
+                "the round, which does not repeat committed work"
             )
 
     # -- expiring -------------------------------------------------------------------------------------------------
