@@ -193,7 +193,7 @@ class TestOtherEngines:
         table.drop_column("b")
         tier(table)
         table.drop_column("a")
-        with pytest.raises(LakeMismatchError, match="column 'a' was dropped here, and is in the sort order"):
+        with pytest.raises(LakeMismatchError, match="column 'a' was dropped from the table, but is in the sort order"):
             tier(table)
 
 

@@ -145,7 +145,7 @@ def test_a_reference_that_is_made_while_snapshots_expire_stays(iceberg, monkeypa
         return known(catalog, planned, snapshot_ids)
 
     monkeypatch.setattr(expiry, "remove_snapshots", behind_a_reference)
-    with pytest.raises(CommitConflictError, match="changed while snapshots were being expired"):
+    with pytest.raises(CommitConflictError, match="changed during the expiry of snapshots"):
         iceberg.expire(keep_last=1, keep_ms=0)
     assert num_rows(iceberg, iceberg.snapshot_by_name("audit")) == 1
     assert len(iceberg.expire(keep_last=1, keep_ms=0).snapshots) == 2

@@ -1,11 +1,11 @@
 """Clones of an Iceberg table: tables that start with a snapshot of another table and share its files.
 
-Nothing is copied. The clone's first metadata version has the snapshot with its manifests and data files in place, and
-the log offsets as the clone's own. Rounds, compaction and relocation write below the clone's own location.
+Nothing is copied. The clone's first metadata version has the snapshot, which references the existing manifests and data
+files, and the log offsets of the clone. Rounds, compaction and relocation write below the clone's location.
 
-Each table deletes only files below its own location. A clone names the other locations in a property and sets Iceberg's
-``gc.enabled=false``, so that other engines delete none of its files. The files stay while their owner retains the
-snapshot, which its log ensures (`log.catalog.branches`).
+Each table deletes only files below its own location. A clone stores the other locations in a property and sets
+Iceberg's ``gc.enabled=false``, so that other engines delete none of its files. The files remain while their owner
+retains the snapshot, which its log ensures (`log.catalog.branches`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def clone(binding: IcebergTableBinding, target: IcebergTableBinding, snapshot_id
             )
     except TableAlreadyExistsError as error:
         raise LakeMismatchError(
-            f"the binding {target.spec.location} of the lake of {target.spec.path} is taken, though new; run it again"
+            f"the location {target.spec.location} of the lake of clone {target.spec.path} already exists; retry"
         ) from error
 
 
@@ -101,8 +101,10 @@ def _make_clone_metadata(
 
 
 def _migrate_column_map(text: str, binding: IcebergTableBinding, target: IcebergTableBinding) -> str:
-    """Return the column map for the clone's schema, if the lake was migrated to a later one that differs only in
-    comments or defaults. Otherwise the map stays unchanged, so that no round writes to the clone.
+    """Return the column map for the clone's schema.
+
+    If the lake was migrated to a later schema that differs only in comments or defaults, the map is that of the clone's
+    schema. If it differs in columns, the map is unchanged, so that no round writes to the clone.
     """
     new = target.spec.table_uuid
     mapping = ColumnMap.from_text(text, new, where=str(target.spec.path))
@@ -115,12 +117,12 @@ def _migrate_column_map(text: str, binding: IcebergTableBinding, target: Iceberg
 
 
 def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Snapshot:
-    """Return the snapshot without ancestors, with the offsets in its own summary."""
+    """Return the snapshot without ancestors, with the offsets in its summary."""
     offsets = offsets_at(metadata, snapshot, old)
     if offsets is None or snapshot.summary is None:
         raise LakeMismatchError(
-            f"snapshot {snapshot.snapshot_id} of {metadata.location} has no offsets of table {old}, which its log says "
-            "that it has: the lake's metadata is another's, or damaged; restore it"
+            f"snapshot {snapshot.snapshot_id} of {metadata.location} has no offsets of table {old}, as recorded in its "
+            "log: the lake's metadata belongs to another table or is damaged; restore it"
         )
     properties = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
     summary = Summary(snapshot.summary.operation, **{**properties, **offsets.to_properties(new)})
@@ -133,16 +135,17 @@ def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def select_own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping[str, str]) -> list[str]:
-    """Return the locations whose files the table may delete: for a clone, without those it started with."""
+    """Return the locations whose files the table may delete. A clone may not delete those it started with."""
     shared = tuple(f"{location}/" for location in shared_locations(properties))
     return [location for location in locations if not files.key_of(location).startswith(shared)]
 
 
 def find_out_of_place_location(binding: IcebergTableBinding, *, with_files: bool) -> str | None:
-    """Return a location outside the table's folder in the warehouse that the latest snapshot names, or None.
+    """Return a location in the latest snapshot that is outside the table's folder in the warehouse, or None.
 
     With ``with_files``, and for a clone, checks each file, which reads the manifests. Otherwise checks only the
-    locations for new files.
+    locations
+    for new files.
     """
     table = binding.find()
     if table is None:

@@ -1,12 +1,12 @@
 """Expiry of Iceberg snapshots with the files that only they needed, and removal of orphan files.
 
-Orphans are left by lost rounds, killed tasks and interrupted expiry. A slow round could still commit files that look
-like orphans. So the cleaner first stores the cutoff time, the grace period ago, as a property of the lake table. A
-commit whose round was planned before the cutoff fails its own validation. A commit validated before the property was
-stored fails by the requirement that it did not change (`iceberg.commit`). If the catalog does not support that
-requirement, it fails by the current snapshot, because the property is committed with a new snapshot of the same files.
-Only then are unneeded files older than the cutoff deleted. **Commit point:** the property's metadata version; a crash
-after it leaves fewer orphans for the next run.
+Lost rounds, killed tasks and interrupted expiry leave orphan files. A slow round could still commit files that look
+like orphans. So orphan removal first stores the cutoff time, which is the grace period ago, as a property of the lake
+table. A commit whose round was planned before the cutoff fails its own validation. A commit that was validated before
+the property was stored fails by the requirement that the property has not changed (`iceberg.snapshot_commit`). If the
+catalog does not support that requirement, the property is committed with a new snapshot of the same files, and such a
+commit fails by the requirement on the current snapshot. Only then are unneeded files older than the cutoff deleted.
+**Commit point:** the property's metadata version. A crash after it leaves orphans for the next run.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def expire(
     tagged: Collection[int] = (),
     claim: Claim | None = None,
 ) -> ExpireReport:
-    """Expire snapshots as `LakeTable.expire` does."""
+    """Expire snapshots. See `LakeTable.expire`."""
     table = binding.find()
     if table is None:
         return ExpireReport()
@@ -93,7 +93,7 @@ def expire(
         with suppress(FileNotFoundError):
             table.io.delete(location)
 
-    for _, files_of_depth in groupby(files, key=_depth):  # data first, then manifests, then manifest lists
+    for _, files_of_depth in groupby(files, key=_depth):  # data files, then manifests, then manifest lists
         for _ in map_with_store_concurrency(binding.storage, delete, list(files_of_depth)):
             pass
     return ExpireReport(expired_ids, tuple(files))
@@ -102,7 +102,11 @@ def expire(
 def find_expirable(
     metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
 ) -> tuple[int, ...]:
-    """Return the snapshots that can expire: not the latest ``keep_last``, of a tag or branch, or with the offsets."""
+    """Return the snapshots that may expire.
+
+    Retains the latest ``keep_last``, those younger than ``keep_ms``, those of tags and branches, and the latest with
+    offsets.
+    """
     head = metadata.current_snapshot()
     if head is None:
         return ()
@@ -112,11 +116,9 @@ def find_expirable(
     if offsets is not None:
         retained.add(offsets.snapshot_id)
     for ref in metadata.refs.values():
-        if ref.snapshot_ref_type == "branch" and ref.snapshot_id != head.snapshot_id:
-            branch_head = metadata.snapshot_by_id(ref.snapshot_id)
-            retained.update(
-                s.snapshot_id for s in iter_ancestor_snapshots(metadata, branch_head)
-            ) if branch_head else None
+        branch_head = metadata.snapshot_by_id(ref.snapshot_id) if ref.snapshot_ref_type == "branch" else None
+        if branch_head is not None and branch_head is not head:
+            retained.update(s.snapshot_id for s in iter_ancestor_snapshots(metadata, branch_head))
     in_commit_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
     times_ms = effective_times_ms([own_time_ms(s) for s in in_commit_order], now_ms)
     age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(in_commit_order, times_ms, strict=True)}
@@ -126,10 +128,10 @@ def find_expirable(
 
 
 def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
-    """Drop snapshots from the metadata. **Commit point:** the metadata version without them.
+    """Remove snapshots from the metadata. **Commit point:** the metadata version without them.
 
-    Dropping a snapshot drops its tags and branches, so the commit fails if one changed since the selection. Raises
-    `CommitConflictError` if the table changed concurrently, `CommitStateUnknownError`.
+    Removing a snapshot drops its tags and branches, so the commit fails if a tag or branch changed after the selection.
+    Raises `CommitConflictError` if the table changed concurrently, and `CommitStateUnknownError`.
     """
     requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *require_unchanged_refs(catalog, table.metadata))
     update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
@@ -138,12 +140,12 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
             return catalog.commit_table(table, requirements, (update,)).metadata
     except CommitFailedException as error:
         raise CommitConflictError(
-            f"lake table {table.metadata.location} changed while snapshots were being expired; try again"
+            f"lake table {table.metadata.location} changed during the expiry of snapshots; retry"
         ) from error
 
 
 def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
-    """Return every file that the snapshots need, unordered: manifest lists, manifests, data and delete files."""
+    """Return all files that the snapshots need, in no order: manifest lists, manifests, data and delete files."""
     needed: dict[str, None] = {}
     manifests: dict[str, ManifestFile] = {}
 
@@ -165,7 +167,9 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
 
 
 def find_unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
-    """Return the files that only removed snapshots needed, data first, so that the rest is found after a crash."""
+    """Return the files that only removed snapshots needed, data files first, so that a crash leaves the others
+    findable.
+    """
     left = {s.snapshot_id for s in after.snapshots}
     expired = [s for s in before.snapshots if s.snapshot_id not in left]
     retained: Mapping[str, None] = list_files(table, after.snapshots)
@@ -181,12 +185,14 @@ def find_unreachable_files(table: Table, before: TableMetadata, after: TableMeta
 
 
 def _depth(location: str) -> tuple[bool, bool]:
-    """Rank data files before manifests before manifest lists: each is named by files of the next kind."""
+    """Rank data files before manifests before manifest lists. Files of the next kind reference each kind."""
     return location.endswith(".avro"), "/snap-" in location
 
 
 class AssertRefs(ValidatableTableRequirement):
-    """The requirement that the table has exactly these tags and branches: Iceberg's own do not cover new ones."""
+    """The requirement that the table has exactly these tags and branches. Iceberg's requirements do not cover
+    new ones.
+    """
 
     type: Literal["assert-refs"] = Field(default="assert-refs")
     refs: dict[str, int]
@@ -200,10 +206,10 @@ class AssertRefs(ValidatableTableRequirement):
 
 
 def require_unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[TableRequirement, ...]:
-    """Return the requirements that the set of tags and branches is unchanged.
+    """Return the requirements that tags and branches are unchanged.
 
-    A REST catalog checks requirements itself, and supports only those on existing names: a new tag created between
-    planning and commit goes unnoticed there.
+    A REST catalog checks requirements itself, and supports only those on existing names. It does not detect a tag that
+    was created between planning and commit.
     """
     refs_before = {MAIN_BRANCH: None, **_refs(planned)}
     per_ref = tuple(
@@ -221,11 +227,11 @@ def _refs(metadata: TableMetadata) -> dict[str, int]:
 
 
 def remove_orphans(binding: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
-    """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
+    """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot. Returns their keys.
 
-    Keeps statistics files of other engines while the metadata names them. Covers only data and metadata folders inside
-    the warehouse. Raises `LakeMismatchError` for another table's lake, `CommitConflictError` if the table changed
-    concurrently.
+    Retains statistics files of other engines while the metadata references them. Covers only data and metadata folders
+    inside the warehouse. Raises `LakeMismatchError` for another table's lake, and `CommitConflictError` if the table
+    changed concurrently.
     """
     table = binding.find()
     if table is None:
@@ -243,7 +249,7 @@ def remove_orphans(binding: IcebergTableBinding, *, grace_ms: int, dry_run: bool
         return [key for key in old if key not in needed]
     _store_not_before(binding, table, not_before_ms)
     round_cache.forget()
-    needed = _referenced_paths(binding.load(), files)  # read again: a round may have committed before the property
+    needed = _referenced_paths(binding.load(), files)  # a round may have committed before the property was stored
     orphans = [key for key in old if key not in needed]
     delete_all(storage, orphans)
     return orphans
@@ -275,7 +281,7 @@ def _store_not_before(binding: IcebergTableBinding, table: Table, not_before_ms:
             binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
         raise CommitConflictError(
-            f"lake table {table.metadata.location} changed during orphan removal; try again"
+            f"lake table {table.metadata.location} changed during orphan removal; retry"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Deletion of rows of a table without a primary key, by position deletes; see `lake.row_deletes`."""
+"""Deletes of rows of a log table with position deletes. See `lake.row_deletes`."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def write_row_deletes(
     *,
     with_older: bool,
 ) -> tuple[list[LakeFile], RewrittenRows]:
-    """Write position deletes for the rows at these offsets. Returns the files, which are durable, and the rows that may
-    be in files without offsets.
+    """Write position deletes for the rows at these offsets.
 
-    Searches the files that a round has written, and with ``with_older`` those of the context's snapshot. Positions
-    already deleted there stay deleted and are not counted again.
+    Returns the files, which are durable, and the rows that may be in files without offsets. Searches the files that a
+    round has written, and with ``with_older`` those of the context's snapshot. Positions that are already deleted stay
+    deleted and are not counted again.
     """
     spec = IcebergFileSpec.from_json(context.lake)
     output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
@@ -81,7 +81,7 @@ def _candidate_files(
     *,
     with_older: bool,
 ) -> Iterator[LiveFile]:
-    """Return the files that may hold the rows, each once."""
+    """Yield the files that may have the rows, each once."""
     for new in added:
         if new.bucket in rows:
             yield LiveFile(new.location, new.size_bytes, new.num_rows, new.spec_id, new.partition)
@@ -96,7 +96,7 @@ def _candidate_files(
 def _write_new_deletes(
     output: FileOutput, bucket: int, offsets: OffsetRange, file: LiveFile, positions: Positions, access: FileAccess
 ) -> Iterator[LakeFile]:
-    """Write the position delete file of a data file, unless all positions are deleted already."""
+    """Write the position delete file of a data file, unless all positions are already deleted."""
     new = np.setdiff1d(positions, read_deleted_positions(access, file.location, file.deletes), assume_unique=True)
     if len(new):
         every: Positions = np.union1d(read_deleted_positions(access, file.location, file.own_deletes), new)
@@ -106,10 +106,10 @@ def _write_new_deletes(
 def write_file_deletes(
     binding: IcebergTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
-    """Write position deletes for rows without offsets, as `LakeTable.delete_rows` does. Positions already deleted in
-    the context's snapshot stay deleted and are not counted again.
+    """Write position deletes for rows without offsets. See `LakeTable.delete_rows`.
 
-    ``moved`` are rows that had offsets when they were deleted.
+    ``moved`` are deleted rows that had offsets. Positions that are already deleted in the context's snapshot stay
+    deleted and are not counted again.
     """
     if not pending.file_deletes and not moved.rows:
         return []
@@ -118,8 +118,8 @@ def write_file_deletes(
     planned = table.metadata.current_snapshot()
     if planned is None or planned.snapshot_id != spec.snapshot_id:
         raise CommitConflictError(
-            f"lake table {table.location()}: snapshot {spec.snapshot_id}, which this round began with, is no longer "
-            "the latest; try again"
+            f"lake table {table.location()}: snapshot {spec.snapshot_id}, with which this round started, is no longer "
+            "the latest; retry"
         )
     offsets = newest_offsets(table.metadata, binding.spec.table_uuid)
     require_applied(table.location(), planned.snapshot_id, offsets, pending.applied_through)

@@ -69,7 +69,7 @@ def test_a_compression_that_cannot_be_written(table, name, value):
     with lake.transaction() as changes:
         changes.set_properties({f"write.parquet.{name}": value})
     table.append([{"id": 2}])
-    with pytest.raises(LakeMismatchError, match=r"cannot be written here; set write\.parquet\.compression-codec"):
+    with pytest.raises(LakeMismatchError, match=r"not supported; set write\.parquet\.compression-codec"):
         tier(table)
     with lake.refresh().transaction() as changes:
         changes.set_properties({f"write.parquet.{name}": "zstd" if name.endswith("codec") else "3"})
