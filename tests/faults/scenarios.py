@@ -930,7 +930,7 @@ class CompactLake(TierFirst):
         assert lake.compact().files_removed
         lake.expire(keep_last=1, keep_ms=0)
         lake.remove_orphans()
-        if (files := lake.capabilities.rearrangeable) is not None:
+        if (files := lake.capabilities.rewritable) is not None:
             files.prune_metadata()
 
     def recover(self, run: Run) -> None:

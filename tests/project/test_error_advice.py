@@ -42,7 +42,7 @@ ELSEWHERE = {
     "delete the rows with it (write them into a table with an Iceberg lake first": (
         "unit/test_extreme_values.py::test_a_table_with_such_a_row_from_an_older_version_is_tiered_again"
     ),
-    "which are not read here; rewrite the file without shredding": (
+    "which is not supported; rewrite the file without shredding": (
         "unit/lake/paimon/test_variants.py::test_a_value_in_columns_of_its_own_is_refused"
     ),
     "has a value that is …; leave the column out": "unit/schema/test_variant.py::test_bytes_that_are_no_variant",
@@ -62,7 +62,7 @@ ELSEWHERE = {
         "spark/test_materialize_calls.py::test_what_is_wrong_is_said_as_in_python"
     ),
     "cli/spark_session.py STREAMHOUSE": "unit/cli/test_spark_commands.py::test_an_error_of_spark_is_told_as_ours",
-    "file groups were rewritten; try again": (
+    "file groups were rewritten; retry": (
         "unit/table/maintenance/test_optimize.py::test_nothing_is_committed_where_others_fail"
     ),
     "start the query again when the registry answers": (
@@ -116,7 +116,7 @@ ELSEWHERE = {
     "see its log": (
         "s3/test_vended_credentials.py::test_a_server_that_may_not_assume_the_role_says_so_without_naming_it"
     ),
-    "write the secret to it, and make it readable for": (
+    "write the secret to the file, and make it readable for": (
         "unit/storage/remote/test_settings.py::test_a_file_that_cannot_be_read_is_named"
     ),
     "is empty: write the secret into it": (
@@ -229,7 +229,7 @@ ELSEWHERE = {
         "unit/test_histories.py::TestTheLog::test_who_stands_in_the_other_history_writes_nothing"
     ),
     "or drop these partitions again": ("interop/test_restored_lake.py::test_a_lake_of_before_partitions_were_dropped"),
-    "Put both back to copies of one time, or rebuild the lake": (
+    "Restore both from copies of the same time, or rebuild": (
         "interop/test_restored_lake.py::test_a_catalog_that_does_not_match_its_files_is_an_error"
     ),
     "Tier the table, which writes them again": (
@@ -311,7 +311,7 @@ ELSEWHERE = {
 
 OTHER_ENGINES = {
     "the engine that wrote",
-    "compact it there first",
+    "compact it with that engine first",
     "with another engine",
     "with that engine",
     "read it with another engine",
@@ -320,13 +320,13 @@ OTHER_ENGINES = {
     "in its own warehouse",
     "copy its rows into a new table",
     "purge it there",
-    "rewrite the file there",
+    "rewrite the file with that engine",
     "change them there",
     "cannot be adopted: …",
     "rows have a null in the primary key",
     "restore the schema",
-    "out of its partition spec there",
-    "give its name as the lake's catalog has it",
+    "from its partition spec with the engine that added it",
+    "specify its name in the catalog of the lake",
     "give its <database>.<table>",
     "was the lake table changed by another engine",
     "lake.iceberg.catalog.* settings",
@@ -350,9 +350,11 @@ MACHINES = {
 """To be done about a machine or a store, which a test of tables cannot."""
 
 RUN_AGAIN = {
-    "tier again",
+    "retry the round",
     "read again",
     "retry the read",
+    "retry",
+    "retry the query",
     "run it again",
     "run maintenance again",
     "try again",
@@ -371,7 +373,7 @@ NO_ADVICE = {
     "storage/s3/storage.py STORAGE: cannot write …: …",
     "report this",
     "run streamhouse verify",
-    "restore it from an older metadata file",
+    "restore the property from an older metadata file",
     "has no tag",
     "is the lake of table",
     "committed before that of",

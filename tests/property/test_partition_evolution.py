@@ -96,7 +96,7 @@ def check_reads(table: Table, model: list[Row]) -> None:
 
 def check_lake(table: Table, model: list[Row]) -> None:
     """The lake as Iceberg's own library reads it, and each of its files by its own spec."""
-    lake = table.open_lake().place.find()
+    lake = table.open_lake().binding.find()
     if lake is None:
         assert not model
         return

@@ -61,7 +61,7 @@ def take_read_version(table: TableHandle, state: TableState) -> ReadVersion:
 def _snapshot_mark(lake: LakeTable, snapshot_id: int) -> str | None:
     """Return the mark of a snapshot that another engine may replace."""
     replaceable = lake.capabilities.replaceable
-    return None if replaceable is None else replaceable.snapshot_mark(snapshot_id)
+    return None if replaceable is None else replaceable.snapshot_identity(snapshot_id)
 
 
 def locate_row_ids(table: TableHandle, state: TableState, read: ReadVersion, ids: Int64Array) -> RowLocations:
@@ -124,7 +124,7 @@ def read_lake_file(
             "another engine put its own in the place of that one; compare two versions of the table instead"
         )
     for split in splits:
-        yield from read_numbered(lake.place.files_at(split.location), split, plan.projection)
+        yield from read_numbered(lake.binding.files_at(split.location), split, plan.projection)
 
 
 def require_same_files(state: TableState, read: ReadVersion, files: FileRows) -> None:

@@ -98,10 +98,10 @@ def _drop_from_lake(table: TableHandle, ends: Mapping[int, int], chosen: Partiti
 
 def _record_drop(table: TableHandle, lake: LakeTable) -> bool:
     """Record the drop in the log and return whether it has it. A lost race is no conflict of the drop."""
-    from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+    from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 
     try:
-        return record_newest(table.log, lake)
+        return record_latest_snapshot(table.log, lake)
     except CommitConflictError:
         return False
 

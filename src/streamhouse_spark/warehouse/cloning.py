@@ -24,7 +24,7 @@ from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import lake_location
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
-from streamhouse_spark.lake.base import LakeTable, RearrangeableFiles
+from streamhouse_spark.lake.base import LakeTable, RewritableFiles
 from streamhouse_spark.log.actions import Rename
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import CLONE, require_no_branch
@@ -89,13 +89,13 @@ def _make_clone_state(base: TableState, target: TablePath, uuid: str, now_ms: in
     return replace(make_fork_state(base, str(target), uuid, now_ms, properties), lake_location=location)
 
 
-def _require_shareable(lake: LakeTable) -> RearrangeableFiles:
+def _require_shareable(lake: LakeTable) -> RewritableFiles:
     """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
-    files = lake.capabilities.rearrangeable
+    files = lake.capabilities.rewritable
     if files is None:
         raise InvalidOptionError(
-            f"table {lake.place.spec.path} has a Paimon lake: Paimon looks for data files in their table's folder, so "
-            "two tables cannot share them; copy the rows instead (CREATE TABLE … AS SELECT)"
+            f"table {lake.binding.spec.path} has a Paimon lake: Paimon looks for data files in their table's "
+            "folder, so two tables cannot share them; copy the rows instead (CREATE TABLE … AS SELECT)"
         )
     return files
 

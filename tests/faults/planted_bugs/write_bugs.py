@@ -303,7 +303,7 @@ def a_drop() -> None:
 
 
 def a_drop_that_an_earlier_version_recorded() -> None:
-    right = record_snapshot.make_partition_drops
+    right = record_snapshot.find_partition_drops
 
     def named(*given: Any) -> Any:
         return [replace(one, files={}, snapshot_id=None, total=None) for one in right(*given)]
@@ -311,7 +311,7 @@ def a_drop_that_an_earlier_version_recorded() -> None:
     table = table_by_region()
     table.append([row(6)])
     before = table.refresh().version
-    with mock.patch.object(record_snapshot, "make_partition_drops", named):
+    with mock.patch.object(record_snapshot, "find_partition_drops", named):
         table.drop_partition(EU)
     with pytest.raises(InvalidOptionError):
         changes(table, before + 1, table.refresh().version)

@@ -251,10 +251,10 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     rewriting_rows_of_another_history: Advice(
         "DIFFERENT_HISTORY", "retry with", "Nothing was written; retry with the current table"
     ),
-    tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "faster; try again", "try again"),
-    committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "other writers won", "try again later"),
+    tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "concurrently; retry", "retry"),
+    committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "conflicted with other writers", "retry later"),
     dropping_a_partition_beside_quick_engines: Advice(
-        "COMMIT_CONFLICT", "nothing of .* was dropped, try again", "dropped, try again"
+        "COMMIT_CONFLICT", "nothing of .* was dropped, retry", "dropped, retry"
     ),
 }
 

@@ -26,7 +26,7 @@ def roll_back(place: Place) -> Callable[[], object]:
     tier(place.table())
     second = place.table().lake.newest().id
     if place.lake == "iceberg":
-        iceberg = place.table().open_lake().place.load()
+        iceberg = place.table().open_lake().binding.load()
         iceberg.manage_snapshots().rollback_to_snapshot(first).commit()
         return lambda: iceberg.refresh().manage_snapshots().set_current_snapshot(second).commit()
     folder = f"{place.location}/snapshot/"
@@ -123,7 +123,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     a_snapshot_that_is_not_the_recorded_one: Advice(
         "SNAPSHOT_EXPIRED", "tier it", "tier it, which says more", ("paimon",)
     ),
-    a_lake_table_that_is_not_there: Advice("LAKE_MISMATCH", "tier it", "or not tiered yet; tier it"),
+    a_lake_table_that_is_not_there: Advice("LAKE_MISMATCH", "tier it", "or never tiered; tier it"),
     a_consumer_that_does_not_say_where_it_is: Advice(
         "CORRUPT_DATA", "delete it", "or delete it where the consumer is no longer needed", ("paimon",)
     ),

@@ -28,7 +28,7 @@ def table(memory, world):
 
 def append_elsewhere(table, land: str, num_rows: int = 3) -> None:
     """As another engine does."""
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     rows = table.schema.empty_table().from_pylist([{"id": -i, "land": land} for i in range(num_rows)], table.schema)
     lake.append(rows.cast(lake.schema().as_arrow()))
 
@@ -73,7 +73,7 @@ def test_a_drop_that_was_counted_with_them_before_is_no_problem(table, monkeypat
 
 def test_rows_that_are_missing_are_seen_beside_others(table):
     append_elsewhere(table, "fr", num_rows=20)
-    table.open_lake().place.load().delete("land = 'de'")
+    table.open_lake().binding.load().delete("land = 'de'")
     retier(table)
     assert problems(table) == [
         f"lake snapshot {table.state.lake.snapshot_id} has 6 rows, 11 offsets were tiered"

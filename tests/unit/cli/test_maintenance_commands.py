@@ -116,7 +116,7 @@ def test_the_lake_is_kept_small_a_verb_at_a_time(run, table):
 
 def test_an_iceberg_table_is_adopted_and_stays_when_the_table_is_dropped(run, table):
     run("tier", "--once")
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     with lake.transaction() as transaction:
         transaction.remove_properties("streamhouse.table-uuid")
     shown = run("adopt", "again", "--lake", "default.t", "--dry-run", "-o", "json").document

@@ -52,7 +52,7 @@ def new_table(wh, lake, **shape):
 
 def stock(table: Table) -> list[int]:
     """Read the lake as pyiceberg does, or pypaimon."""
-    place = table.open_lake().place
+    place = table.open_lake().binding
     if table.properties.datalake_format == "paimon":
         with tempfile.TemporaryDirectory() as folder:
             return sorted(row["id"] for row in Stock(table.storage.home, Path(folder)).read(table.name))
@@ -435,7 +435,7 @@ def test_rows_are_found_although_the_snapshot_expired_before_it_was_read(wh, oth
     def locate_late(*given):
         for _ in late:
             tier(other)
-            other.open_lake().place.load().maintenance.expire_snapshots().by_id(recorded).commit()
+            other.open_lake().binding.load().maintenance.expire_snapshots().by_id(recorded).commit()
         return locate(*given)
 
     monkeypatch.setattr(delete, "locate_rows", locate_late)
@@ -457,7 +457,7 @@ def test_a_deletion_that_comes_while_files_are_merged_is_a_conflict(table, monke
         return merged
 
     monkeypatch.setattr(compaction, "merge_group", delete_meanwhile)
-    with pytest.raises(CommitConflictError, match="rows were deleted while files were being merged"):
+    with pytest.raises(CommitConflictError, match="rows were deleted during the compaction"):
         table.open_lake().compact()
     assert stock(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == [n for n in range(120) if n != 50]
 

@@ -331,9 +331,9 @@ class TestStatement:
         assert ids(table.to_arrow()) == engine.ids(table) == [n for n in range(30) if n % 5 != 3]
         lake = table.open_lake()
         at = [split.location for split in lake.plan_read().splits]
-        assert [read_offset_file(lake.place.files_at(one), one, lake.place.spec.writers) for one in at] == [None] * len(
-            at
-        )
+        assert [read_offset_file(lake.binding.files_at(one), one, lake.binding.spec.writers) for one in at] == [
+            None
+        ] * len(at)
         assert sum(count_partitions(table)["lake_rows"].to_pylist()) == 24
 
     def test_older_versions_keep_deleted_adopted_rows(self, table):
@@ -569,7 +569,7 @@ class TestOtherEngines:
         expired(table, store, world)
         with pytest.raises(SnapshotExpiredError):
             table.to_arrow()
-        with pytest.raises(LakeMismatchError, match="nothing tells which rows these are"):
+        with pytest.raises(LakeMismatchError, match="the rows cannot be identified"):
             tier(table)
         assert engine.ids(table) == list(range(6)), "and nothing was deleted"
 
@@ -625,7 +625,7 @@ class TestOtherEngines:
         recorded, name = table.refresh().lake.snapshot_id, file_with(table, 0)
         engine.rewrite()
         store.delete(name)
-        with pytest.raises(LakeMismatchError, match="nothing tells which rows these are"):
+        with pytest.raises(LakeMismatchError, match="the rows cannot be identified"):
             tier(table)
         assert engine.ids(table) == list(range(6)), "and nothing was deleted"
         store.delete(f"lake/{NAME.replace('.', '.db/')}/snapshot/snapshot-{recorded}")

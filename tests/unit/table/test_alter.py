@@ -161,7 +161,7 @@ class TestTiering:
         table.alter(add_columns="note string comment 'why'", comments={"id": "the key"})
         assert table.lake.to_arrow().to_pylist() == [{"id": 1, "text": "a", "note": None}]
         tier(table)
-        metadata = table.open_lake().place.require().metadata
+        metadata = table.open_lake().binding.require().metadata
         assert [(f.field_id, f.name, f.doc) for f in metadata.schema().fields] == [
             (1, "id", "the key"),
             (2, "text", None),
@@ -176,9 +176,9 @@ class TestTiering:
     def test_without_a_change_the_lakes_schema_is_left_alone(self, table):
         table.append([{"id": 1}])
         tier(table)
-        before = table.open_lake().place.require().metadata_location
+        before = table.open_lake().binding.require().metadata_location
         tier(table)
-        assert table.open_lake().place.require().metadata_location == before
+        assert table.open_lake().binding.require().metadata_location == before
 
     @pytest.mark.parametrize("when", ["planned", "written"])
     def test_a_round_that_meets_the_change_is_planned_again(self, table, other_process, when):
@@ -239,7 +239,7 @@ class TestTiering:
     def test_a_lake_column_of_another_type_made_by_another_engine_is_a_mismatch(self, table):
         table.append([{"id": 1}])
         tier(table)
-        with table.open_lake().place.require().update_schema() as update:
+        with table.open_lake().binding.require().update_schema() as update:
             from pyiceberg.types import LongType
 
             update.add_column("note", LongType())

@@ -177,9 +177,9 @@ class TestDroppedPartition:
         """Those named rows by their offsets alone, and so told no others."""
         table.append([row(6)])
         before = table.refresh().version
-        really = record_snapshot.make_partition_drops
+        really = record_snapshot.find_partition_drops
         named = lambda *given: [replace(one, files={}, snapshot_id=None, total=None) for one in really(*given)]  # noqa: E731
-        monkeypatch.setattr(record_snapshot, "make_partition_drops", named)
+        monkeypatch.setattr(record_snapshot, "find_partition_drops", named)
         table.drop_partition(EU)
         with pytest.raises(InvalidOptionError, match="removed rows from the lake that no record names"):
             changes(table, before + 1, table.refresh().version)

@@ -153,7 +153,7 @@ class TestLake:
         table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
         table.add_columns("s.c INT")
         tier(table)
-        with table.open_lake().place.require().update_schema(allow_incompatible_changes=True) as update:
+        with table.open_lake().binding.require().update_schema(allow_incompatible_changes=True) as update:
             change(update)
         table.add_columns("s.d INT")
         table.append([{"id": 2, "s": {"a": 2, "d": 2}}])
@@ -170,7 +170,7 @@ class TestLake:
         snapshot = table.open_lake().newest()
         names = list(table.refresh().schema.names)
         scan = table.open_lake().scan_files(snapshot_id=snapshot.id, columns=names, schema=table.state.schema)
-        assert scan.same_by_name == {"id", "items", "m"}
+        assert scan.readable_by_name == {"id", "items", "m"}
 
     def test_a_file_of_another_engine_without_ids_inside_is_refused(self, table, monkeypatch):
         table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
@@ -184,7 +184,7 @@ class TestLake:
 
 
 def _metadata(table):
-    return table.open_lake().place.require().metadata
+    return table.open_lake().binding.require().metadata
 
 
 def _struct(table):

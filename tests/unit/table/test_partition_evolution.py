@@ -77,7 +77,7 @@ def planned(table: Table, files_min: int) -> list:
     """The groups of files that compaction would join, were so few worth it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compaction, "COMPACT_FILES_MIN", files_min)
-        place = table.open_lake().place
+        place = table.open_lake().binding
         lake = place.require()
         return compaction.plan_compaction(place, lake, lake.current_snapshot())
 
@@ -302,7 +302,7 @@ class TestTheLake:
         table.set_partitioning(["region"])
         table.append(rows(1))
         tier(table)
-        with pytest.raises(CommitConflictError, match="was altered since this round began"):
+        with pytest.raises(CommitConflictError, match="was altered after this round started"):
             stale.create_or_evolve()
         assert lake_of(table).metadata.default_spec_id == 1
 
@@ -325,7 +325,7 @@ class TestTheLake:
         for number in range(8, 16, 2):
             table.append(rows(number, number + 1))
             tier(table)
-        groups = [{file.place[0] for file in group.stored} for group in planned(table, files_min=2)]
+        groups = [{file.partition[0] for file in group.stored} for group in planned(table, files_min=2)]
         assert sorted(map(sorted, groups)) == sorted([[spec_id] for found in groups for spec_id in found])
         table.delete(where=[("id", "<", 3)])
         tier(table)
@@ -345,7 +345,7 @@ class TestTheLake:
         table.set_partitioning(["region"])
         table.retier()
         tier(table)
-        metadata = table.open_lake().place.require().metadata
+        metadata = table.open_lake().binding.require().metadata
         assert [[f.name for f in spec.fields] for spec in metadata.partition_specs] == [["region", "id_bucket"]]
         assert ids(table.lake.to_arrow()) == [0, 1]
 
@@ -532,7 +532,7 @@ class TestVersions:
             clone.append(rows(9))
             tier(clone)
             check_reads(clone, [*numbers, 9])
-            lake = clone.open_lake().place.require()
+            lake = clone.open_lake().binding.require()
             assert [f.name for f in lake.spec().fields] == ["region", "id_bucket"]
             assert ids(lake.scan().to_arrow()) == [*numbers, 9]
 

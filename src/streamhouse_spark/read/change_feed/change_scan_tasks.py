@@ -266,7 +266,7 @@ def truncation_scan_tasks(
 def _read_live_rows(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:
     lake = table.open_lake().with_state(state)
     plan = lake.plan_read(snapshot_id=snapshot_id, schema=state.schema)
-    return read_live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)
+    return read_live_rows(lake.binding.files_at, plan.splits, lake.binding.spec.writers)
 
 
 def plan_version_tasks(

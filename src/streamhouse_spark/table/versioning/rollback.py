@@ -308,7 +308,7 @@ def _require_files(
         later, replaceable = action.snapshot_id, lake.capabilities.replaceable
         if before is None or later is None or replaceable is None:
             return False
-        return replaceable.adds_only_own_rows(before, later)
+        return replaceable.adds_no_foreign_rows(before, later)
 
     if number := next((number for number, action in of_files if not existed(action)), None):
         raise _unsupported_error(

@@ -298,7 +298,7 @@ def test_rows_that_another_engine_wrote_again_are_not_left_out(wh, partitioned):
     tier(partitioned)
     partitioned.drop_partition({"day": "mon"})
     clear_manifest_cache()  # tables of other tests have the same names of files
-    partitioned.open_lake().place.load().delete("id = 3")
+    partitioned.open_lake().binding.load().delete("id = 3")
     trim(partitioned)
     assert streamed(wh) == [2, 3], "as the table has them until a round records what the other engine did"
     append_of_day(partitioned, 4, day="tue")

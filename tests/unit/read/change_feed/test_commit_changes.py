@@ -37,7 +37,7 @@ def append(table, number, rows=1):
 
 
 @pytest.mark.parametrize(
-    ("own_ms", "after_us", "shown_us"),
+    ("writer_time_ms", "after_us", "shown_us"),
     [
         ([], None, []),
         ([5, 6, 9], None, [5000, 6000, 9000]),
@@ -49,8 +49,8 @@ def append(table, number, rows=1):
         ([], 7000, []),
     ],
 )
-def test_times_rise_from_commit_to_commit(own_ms, after_us, shown_us):
-    assert compute_display_times_us(own_ms, after_us).tolist() == shown_us
+def test_times_rise_from_commit_to_commit(writer_time_ms, after_us, shown_us):
+    assert compute_display_times_us(writer_time_ms, after_us).tolist() == shown_us
 
 
 def test_a_commit_has_one_time_wherever_the_range_begins(table, clock):

@@ -236,7 +236,7 @@ def test_a_lake_snapshot_that_another_engine_expired_has_no_stand_in(wh, clock):
     add(branch, 6)
     tier(table)
     snapshot = branch.state.lake.snapshot_id
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     lake.maintenance.expire_snapshots().by_id(snapshot).commit()
     with pytest.raises(SnapshotExpiredError):
         branch.to_arrow()

@@ -15,7 +15,7 @@ from kit.row_replacement import replace_rows
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotFoundError, Transaction
-from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog.branches import publication_id
 from streamhouse_spark.table.versioning import publication
@@ -474,7 +474,7 @@ def test_rows_with_offsets_that_another_engine_writes_again(table, engine):
     table.create_branch("fix")
     assert table.branch("fix").delete(where=[("id", "=", 9)]) == 1
     engine.rewrite()
-    assert record_newest(table.log, table.open_lake().with_state(table.refresh()))
+    assert record_latest_snapshot(table.log, table.open_lake().with_state(table.refresh()))
     with pytest.raises(CommitConflictError, match="another engine wrote their files again"):
         table.fast_forward("fix")
     assert ids(table.to_arrow()) == [0, 1, 2, 3, 4, 5, 9]

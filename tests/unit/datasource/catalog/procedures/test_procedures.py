@@ -292,7 +292,7 @@ def test_a_lake_is_built_anew(call, table):
 def test_an_iceberg_table_is_adopted(catalog, call, in_iceberg):
     in_iceberg.append(pa.table({"id": [1, 2, 3]}))
     tier(in_iceberg)
-    lake = in_iceberg.open_lake().place.load()
+    lake = in_iceberg.open_lake().binding.load()
     with lake.transaction() as transaction:
         transaction.remove_properties("streamhouse.table-uuid")
     (shown,) = call("adopt", table="sales.again", lake="sales.orders", dry_run=True)
