@@ -297,7 +297,7 @@ class TestProjection:
             table.to_arrow(columns=columns)
 
     def test_a_column_twice(self, table):
-        with pytest.raises(SchemaMismatchError, match="'a' is asked for twice"):
+        with pytest.raises(SchemaMismatchError, match="'a' is requested twice"):
             table.to_arrow(columns=["a", "A"])
 
     @pytest.mark.parametrize(

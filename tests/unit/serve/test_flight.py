@@ -247,7 +247,7 @@ def test_batches_are_small_and_read_as_they_are_taken(warehouse, monkeypatch):
         ({"table": "s.t", "columns": "id"}, "INVALID_OPTION", "expected a list of names"),
         ({"table": "s.t", "columns": []}, "INVALID_OPTION", "expected a list of names"),
         ({"table": "s.t", "columns": ["absent"]}, "SCHEMA_MISMATCH", "absent"),
-        ({"table": "s.t", "columns": ["id", "id"]}, "SCHEMA_MISMATCH", "asked for twice"),
+        ({"table": "s.t", "columns": ["id", "id"]}, "SCHEMA_MISMATCH", "requested twice"),
         ({"table": "s.t", "where": "id ~ 1"}, "INVALID_OPTION", "~"),
         ({"table": "s.t", "where": 7}, "INVALID_OPTION", "expected a text"),
         ({"table": "s.t", "limit": -1}, "INVALID_OPTION", "limit is -1"),

@@ -159,5 +159,5 @@ class TestReplacing:
 
     def test_a_table_with_transforms_alone_has_no_partition_to_drop(self, wh):
         table = wh.create_table("d.only", DDL, partition_by=["days(ts)"])
-        with pytest.raises(InvalidOptionError, match="DELETE those of a condition"):
+        with pytest.raises(InvalidOptionError, match="delete rows with DELETE"):
             table.drop_partition({"ts": START})

@@ -458,7 +458,7 @@ class TestParts:
         check_reads(table, left)
         tier(table)
         check_lake(table, left)
-        with pytest.raises(InvalidOptionError, match="'region' is no partition column"):
+        with pytest.raises(InvalidOptionError, match="'region' is not a partition column"):
             table.drop_partition({"region": "eu"})
 
     def test_partitions_of_new_rows_are_replaced(self, table):
