@@ -124,7 +124,7 @@ def test_statistics_columns(properties, partition_by, columns):
         ({"table.merge-engine.versioned.ver-column": "id"}, "tables with a primary key"),
         ({"fields.price.agg": "sum"}, "tables with a primary key"),
         ({"table.datalake.format": "hudi"}, "'hudi', expected iceberg or paimon"),
-        ({**PAIMON, "primary.key": "price"}, "'price' of type double, whose equal values Paimon's libraries tell"),
+        ({**PAIMON, "primary.key": "price"}, "'price' of type double, whose equal values can be distinct keys"),
         ({"table.datalake.freshness": "soon"}, "table.datalake.freshness is 'soon', expected a duration"),
         ({"table.log.arrow.compression.type": "gzip"}, "expected none, lz4 or zstd"),
         ({"table.statistics.columns": "ok"}, "'ok' of type boolean, which has no minimum and maximum"),

@@ -36,19 +36,19 @@ class TestTexts:
         ],
     )
     def test_they_get_their_length(self, size, given, expected):
-        assert TextSize.parse(size).fitted(texts(None, given)).to_pylist() == [None, expected]
+        assert TextSize.parse(size).fit_texts(texts(None, given)).to_pylist() == [None, expected]
 
     @pytest.mark.parametrize("size", ["char(4)", "varchar(4)"])
     @pytest.mark.parametrize("given", ["abcde", "abcd e", "😀😀😀😀😀", "abcd\t"])
     def test_one_that_is_too_long_is_told_by_its_row(self, size, given):
         with pytest.raises(TextTooLongError) as error:
-            TextSize.parse(size).fitted(texts("a", None, "abcd ", given))
+            TextSize.parse(size).fit_texts(texts("a", None, "abcd ", given))
         assert error.value.row == 3
 
     def test_texts_that_fit_are_not_copied(self):
         fit = texts("abcd", None, "efgh")
-        assert TextSize.parse("char(4)").fitted(fit) is fit
-        assert TextSize.parse("varchar(9)").fitted(fit) is fit
+        assert TextSize.parse("char(4)").fit_texts(fit) is fit
+        assert TextSize.parse("varchar(9)").fit_texts(fit) is fit
 
     @pytest.mark.parametrize("name", ["string", "char", "char(0)", "varchar(-1)", "varchar(1,2)", "array<char(2)>"])
     def test_other_types_have_none(self, name):
@@ -82,7 +82,7 @@ class TestSchemas:
 
     @pytest.mark.parametrize("kind", ["array<varchar(2)>", "struct<a:char(2)>", "map<string,varchar(2)>"])
     def test_a_size_inside_another_type_is_refused(self, kind):
-        with pytest.raises(SchemaMismatchError, match="texts inside other types have no length"):
+        with pytest.raises(SchemaMismatchError, match="nested strings have no length"):
             TableSchema.of(f"a {kind}")
 
 

@@ -117,14 +117,14 @@ def test_comments_are_unescaped(literal, comment):
         ("a int NOT", "expected NOT NULL"),
         ("a int COMMENT x", "expected the comment in quotes"),
         ("a int GENERATED ALWAYS AS (1)", "the property table.generated"),
-        ("a int DEFAULT, b int", "expected a constant behind DEFAULT"),
+        ("a int DEFAULT, b int", "expected a constant after DEFAULT"),
         ("a struct<b int DEFAULT 1>", "the struct's field 'b' without DEFAULT"),
         ("a fancy", "has 'fancy' at character 3, expected a type, one of boolean"),
         ("a array", "expected '<'"),
         ("a array<int", "expected '>'"),
         ("a map<int>", "expected ','"),
         ("a struct<>", "expected a column name"),
-        ("a struct<b int NOT NULL>", "only columns can have it"),
+        ("a struct<b int NOT NULL>", "which only columns can have"),
         ("a struct<b int, B int>", "a struct has the field 'B' twice"),
         ("a decimal(39,2)", "decimal(39,2) cannot be stored"),
         ("a decimal(2,3)", "decimal(2,3) cannot be stored"),
@@ -178,7 +178,7 @@ def test_reads_the_json_of_a_struct_type():
     ("given_type", "message"),
     [
         ("interval day to second", "no lake format stores intervals"),
-        ({"type": "udt", "class": "x"}, "use the type that it is stored as"),
+        ({"type": "udt", "class": "x"}, "use the type that the user-defined type is stored as"),
         ({"type": "struct", "fields": []}, "a struct has no field"),
         (7, "has a type 7"),
     ],
@@ -201,5 +201,5 @@ def test_refuses_to_name_a_type_that_is_not_canonical():
 def test_the_plain_collation_is_a_string_and_another_is_refused():
     assert ddl.parse_type("string collate UTF8_BINARY") == pa.string()
     assert ddl.parse_type("array<string COLLATE utf8_binary>") == pa.list_(pa.field("element", pa.string()))
-    with pytest.raises(SchemaMismatchError, match="no other collation"):
+    with pytest.raises(SchemaMismatchError, match="the only supported collation"):
         ddl.parse_type("string collate UTF8_LCASE")

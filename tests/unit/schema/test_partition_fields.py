@@ -58,7 +58,7 @@ class TestTexts:
         [
             ("days(name)", "has type string, expected a date or a timestamp"),
             ("hours(day)", "has type date, expected a timestamp"),
-            ("truncate(4, f)", "has type double, expected text, binary, or integers"),
+            ("truncate(4, f)", "has type double, expected strings, binary, or integers"),
             ("truncate(0, name)", "expected a width above 0"),
             ("truncate(name)", "expected a width above 0"),
             ("void(ts)", "unknown transform 'void'"),

@@ -56,7 +56,7 @@ class TestColumns:
         ("columns", "words"),
         [
             ("TEXT string", "column 'text' already"),
-            ("a int, A int", "same name"),
+            ("a int, A int", "expected names that differ"),
             ("a int not null", "NOT NULL"),
             ("_log_offset bigint", "reserved"),
             ("__BUCKET int", "reserved"),
