@@ -293,7 +293,7 @@ ELSEWHERE = {
     "whose partition keys are fixed when its table is created; create a new table": (
         "unit/table/test_partition_evolution.py::TestTheRecord::test_tables_that_cannot"
     ),
-    "older lake files still are; create a new table": (
+    "older lake files are partitioned by it; create a new": (
         "unit/table/test_partition_evolution.py::TestColumns::test_what_lies_by_a_column_keeps_it"
     ),
     "its partitioning was changed since": (

@@ -73,7 +73,7 @@ def test_missing_table_names_the_create_table(spark, wh, target):
             {"startingOffsets": "latest"},
             "INVALID_OPTION: .*startingOffsets cannot be used in write",
         ),
-        ("append.target", {"txnAppId": "a"}, "INVALID_OPTION: txnAppId and txnVersion go together"),
+        ("append.target", {"txnAppId": "a"}, "INVALID_OPTION: found option txnAppId without txnVersion"),
         ("append.target", {"overwriteSchema": "true"}, "INVALID_OPTION: .*ALTER TABLE first"),
     ],
 )

@@ -63,7 +63,7 @@ def test_several_at_once_and_json(run, warehouse):
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (["gold.v", "default.t"], "default.t is no materialized table"),
+        (["gold.v", "default.t"], "default.t is not a materialized table"),
         (["gold.v", "gold.x"], "gold.x does not exist"),
         (["gold.v", "gold.v$lineage"], "gold.v$lineage"),
     ],

@@ -269,7 +269,7 @@ class TestRefusals:
             ({"add_columns": "s. INT"}, "expected a type|the name of a field"),
             ({"add_columns": "s.x INT, s.X INT"}, "already exists"),
             ({"rename_columns": {"s.nope": "x"}}, "'s.nope' does not exist"),
-            ({"widen_columns": {"s.b": "varchar(3)"}}, "cannot have a length"),
+            ({"widen_columns": {"s.b": "varchar(3)"}}, "only columns can have a length"),
             ({"defaults": {"s.a": 1}}, "no column 's.a'"),
             ({"comments": {"s.a": "x"}}, "no column 's.a'"),
         ],
@@ -281,7 +281,7 @@ class TestRefusals:
         assert table.refresh() == before
 
     def test_a_column_cannot_be_dropped_and_changed_inside_in_one_step(self, table):
-        with pytest.raises(InvalidOptionError, match="'s' is dropped and changed in one step"):
+        with pytest.raises(InvalidOptionError, match="'s' is both dropped and changed"):
             table.alter(drop_columns=["s"], rename_columns={"s.a": "x"})
 
     def test_a_column_that_a_constraint_names(self, wh):

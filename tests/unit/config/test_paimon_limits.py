@@ -28,7 +28,7 @@ def test_bucket_keys(key):
     ("key", "message"),
     [
         ("large", "expected at most 18 digits"),
-        ("price", "cannot be bucketed"),
+        ("price", "expected integers, decimals"),
         ("`a,b`", "which Paimon's option bucket-key does not support"),
         ("` c `", "which Paimon's option bucket-key does not support"),
     ],

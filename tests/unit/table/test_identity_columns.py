@@ -200,8 +200,8 @@ def test_it_cannot_change(wh):
         (lambda: table.rename_column("id", "x"), "'id' cannot be renamed: it is an identity column"),
         (lambda: table.drop_column("id"), "'id' cannot be dropped: it is an identity column"),
         (lambda: table.set_default("id", 3), "has DEFAULT; leave it out"),
-        (lambda: table.alter(unset_properties=["table.identity.id"]), "is fixed when the table is created"),
-        (lambda: table.alter(set_properties={"table.identity.v": "ALWAYS"}), "is fixed when the table is created"),
+        (lambda: table.alter(unset_properties=["table.identity.id"]), "is fixed at creation"),
+        (lambda: table.alter(set_properties={"table.identity.v": "ALWAYS"}), "is fixed at creation"),
         (lambda: table.forget_transactions("streamhouse.identity.1"), "would be handed out twice"),
     ):
         with pytest.raises(InvalidOptionError, match=says):

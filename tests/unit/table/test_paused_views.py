@@ -107,7 +107,7 @@ def test_the_clone_of_a_paused_view_is_a_plain_table(wh, view):
     pause_refreshes(view)
     clone = wh.clone_table("gold.v", "gold.c")
     assert VIEW not in clone.state.properties
-    with pytest.raises(InvalidOptionError, match=r"gold\.c is no materialized table"):
+    with pytest.raises(InvalidOptionError, match=r"gold\.c is not a materialized table"):
         pause_refreshes(clone)
 
 
