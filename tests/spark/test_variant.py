@@ -257,7 +257,7 @@ LAKE = "'table.datalake.format' = 'paimon'"
 @pytest.mark.parametrize(
     ("columns", "properties", "message"),
     [
-        ("(v VARIANT)", "'bucket.num' = '1'", "which an Iceberg lake does not support"),
+        ("(v VARIANT)", "'bucket.num' = '1'", "which requires Iceberg's format 3"),
         ("(a ARRAY<VARIANT>)", LAKE, "VARIANT inside another type"),
         ("(id INT, v VARIANT) PARTITIONED BY (v)", LAKE, "partition"),
         ("(id INT, v VARIANT NOT NULL, PRIMARY KEY (v))", LAKE, "choose columns of scalar types"),
@@ -275,6 +275,6 @@ def test_what_is_refused(spark, name, columns, properties, message):
 
 def test_an_iceberg_lake_gets_no_variant_later(spark, wh: Warehouse, name):
     spark.sql(f"CREATE TABLE streamhouse.{name} (id BIGINT)")
-    with pytest.raises(Exception, match="which an Iceberg lake does not support"):
+    with pytest.raises(Exception, match="which requires Iceberg's format 3"):
         spark.sql(f"ALTER TABLE streamhouse.{name} ADD COLUMN v VARIANT")
     assert wh.table(name).schema.names == ["id"]

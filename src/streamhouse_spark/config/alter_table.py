@@ -222,8 +222,8 @@ def _require_allowed(
     for name, kind in changes.widened.items():
         column = schema.column(name)
         if not kind.equals(column.type):
-            change = f"changed to {type_name(kind)}"
-            _refuse(column.name, change, fixed, "create a new table with that type, and copy the rows")
+            action = f"changed to {type_name(kind)}"
+            _refuse(column.name, action, fixed, "create a new table with that type, and copy the rows")
 
 
 def _refuse(column: str, change: str, roles: Sequence[tuple[str, set[str], str]], advice: str) -> None:

@@ -632,7 +632,7 @@ def check_variants(schema: TableSchema, lake_format: str) -> None:
     for column in schema.columns:
         if is_variant(column.type):
             raise SchemaMismatchError(
-                f"column '{column.name}' is VARIANT, which an Iceberg lake does not support here, because pyiceberg "
-                "cannot write it; choose a Paimon lake (table.datalake.format=paimon) or no lake "
-                "(table.datalake.enabled=false), or store JSON as STRING"
+                f"column '{column.name}' is VARIANT, which requires Iceberg's format 3, and pyiceberg cannot write "
+                "that; choose a Paimon lake (table.datalake.format=paimon) or no lake (table.datalake.enabled=false), or "
+                "store JSON as STRING"
             )

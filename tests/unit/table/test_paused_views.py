@@ -113,7 +113,7 @@ def test_the_clone_of_a_paused_view_is_a_plain_table(wh, view):
 
 def test_what_is_no_view_and_what_is_gone(wh, view):
     plain = wh.create_table("db.plain", "k INT")
-    with pytest.raises(InvalidOptionError, match="no materialized table"):
+    with pytest.raises(InvalidOptionError, match="is not a materialized table"):
         resume_refreshes(plain)
     wh.drop_table("gold.v")
     with pytest.raises(TableNotFoundError):
