@@ -299,7 +299,7 @@ ELSEWHERE = {
     "its partitioning was changed since": (
         "unit/table/test_partition_evolution.py::TestVersions::test_older_ones_are_read_and_not_gone_back_to"
     ),
-    "table.datalake.enabled=true` gives it one": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
+    "enable it with `streamhouse alter": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
 }
 """Words → the test or case that does what they say."""
 

@@ -157,9 +157,7 @@ class BranchMark:
             mark = json.loads(text)
             return cls(str(mark["of"]), str(mark["name"]), int(mark["version"]), bool(mark["is_sealed"]))
         except (ValueError, TypeError, KeyError) as error:
-            raise CorruptDataError(
-                f"a log has the invalid property {BRANCH} = {quote(text)}; restore the log"
-            ) from error
+            raise CorruptDataError(f"a log has the invalid property {BRANCH} = {quote(text)}; restore it") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -633,6 +631,6 @@ def check_variants(schema: TableSchema, lake_format: str) -> None:
         if is_variant(column.type):
             raise SchemaMismatchError(
                 f"column '{column.name}' is VARIANT, which requires Iceberg's format 3, and pyiceberg cannot write "
-                "that; choose a Paimon lake (table.datalake.format=paimon) or no lake (table.datalake.enabled=false), or "
-                "store JSON as STRING"
+                "that; choose a Paimon lake (table.datalake.format=paimon) or no lake (table.datalake.enabled=false), "
+                "or store JSON as STRING"
             )

@@ -257,7 +257,9 @@ def list_type(element: pa.DataType) -> pa.DataType:
 def struct_type(fields: list[tuple[str, pa.DataType]]) -> pa.DataType:
     """Create a struct type. Raises `SchemaMismatchError` for no fields, and for case-insensitively duplicate names."""
     if not fields:
-        raise SchemaMismatchError("a struct has no fields, which Parquet cannot store; add a field, or drop the struct")
+        raise SchemaMismatchError(
+            "a struct has no fields, which Parquet cannot store; add a field, or leave the struct out"
+        )
     folded_names: set[str] = set()
     for name, _ in fields:
         if name.casefold() in folded_names:

@@ -43,7 +43,7 @@ def test_values_count_as_they_are_and_once(run, table):
     assert run("drop-partition", "sales.orders", " land=d=e", "--yes", "-o", "json").document["rows"] == 1
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
     twice = run("drop-partition", "sales.orders", "day=2026-01-31", "day=2026-02-01", "--yes", code=2)
-    assert "is there twice" in twice.stderr
+    assert "occurs twice" in twice.stderr
     assert table.to_arrow().num_rows == 3
 
 

@@ -111,7 +111,7 @@ def test_an_error_of_spark_is_told_as_ours(error, condition):
 @pytest.mark.parametrize(
     ("report", "text"),
     [
-        (RefreshReport(changed=False), "gold.v has all rows of its sources\n"),
+        (RefreshReport(changed=False), "gold.v is up to date\n"),
         (
             RefreshReport(changed=True, rows_written=1200, rows_deleted=1, steps=1),
             "gold.v: 1,200 rows written, 1 deleted\n",
