@@ -258,7 +258,7 @@ def struct_type(fields: list[tuple[str, pa.DataType]]) -> pa.DataType:
     """Create a struct type. Raises `SchemaMismatchError` for no fields, and for case-insensitively duplicate names."""
     if not fields:
         raise SchemaMismatchError(
-            "a struct has no fields, which Parquet cannot store; add a field, or leave the struct out"
+            "a struct has no fields, which Parquet cannot store; leave the struct out, or give it a field"
         )
     folded_names: set[str] = set()
     for name, _ in fields:
