@@ -72,7 +72,7 @@ ELSEWHERE = {
         "unit/datasource/stream/test_log_following.py::test_queries_that_run_already_take_cores_too"
     ),
     "SCHEMA_REGISTRY_REFUSED": "spark/test_cdc_avro.py::test_credentials_and_their_refusal",
-    "the ticket's part can no longer be read as it was offered": (
+    "the part of the ticket is no longer readable": (
         "unit/serve/test_flight.py::test_a_part_that_can_no_longer_be_read_as_it_was_offered"
     ),
     "the ticket is for part": "unit/serve/test_flight.py::test_a_ticket_for_a_part_that_there_is_not",
@@ -147,7 +147,7 @@ ELSEWHERE = {
     "nothing was taken, send these rows again": (
         "unit/write/producer/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
-    "with texts in UTF-8": "unit/serve/test_rest_api.py::test_every_form_of_rows",
+    "one of … in UTF-8": "unit/serve/test_rest_api.py::test_every_form_of_rows",
     "send new rows with a new key": (
         "unit/serve/test_idempotent_requests.py::test_another_request_with_a_stored_identity_is_422_and_writes_nothing"
     ),
@@ -160,11 +160,11 @@ ELSEWHERE = {
     "which has the tiered rows, or tier the table first": (
         "unit/serve/test_iceberg_rest_spec.py::TestReadOnlyWarehouses::test_hot_rows_are_an_error_that_names_the_lake_and_the_lake_is_served"
     ),
-    "retry later to get its answer": (
+    "retry later to get its response": (
         "unit/serve/test_idempotent_requests.py::test_a_request_in_flight_is_409_until_it_is_answered"
     ),
     "UNSUPPORTED_MEDIA_TYPE": "unit/serve/test_same_site.py::test_requests_of_the_own_site_are_answered",
-    "the connection ended before the body": (
+    "the connection closed before the end of the body": (
         "unit/serve/test_http_protocol.py::test_a_body_that_ended_early_is_sent_again"
     ),
     "ROW_NOT_FOUND": "unit/serve/test_rest_api.py::test_upserts_deletes_and_lookups",
@@ -287,8 +287,8 @@ ELSEWHERE = {
     "commit races to other refreshes": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
     "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
     "is a materialized table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
-    "cannot be checked until it answers": "unit/serve/test_oidc.py::test_a_provider_that_is_away",
-    "ask for a right on it: … =": "unit/serve/test_guard.py::test_rights_by_table_over_http",
+    "retry when the identity provider": "unit/serve/test_oidc.py::test_a_provider_that_is_away",
+    "request the right, … =": "unit/serve/test_guard.py::test_rights_by_table_over_http",
     "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_lives",
     "whose partition keys are fixed when its table is created; create a new table": (
         "unit/table/test_partition_evolution.py::TestTheRecord::test_tables_that_cannot"

@@ -16,5 +16,5 @@ def test_who_may_write_a_table_may_write_its_branches():
 
 
 def test_there_is_no_right_on_a_branch_alone():
-    with pytest.raises(InvalidNameError, match=r"say sales\.orders"):
+    with pytest.raises(InvalidNameError, match=r"use sales\.orders"):
         acl.parse_pattern("sales.orders$branch_audit")
