@@ -45,7 +45,7 @@ ELSEWHERE = {
     "which is not supported; rewrite the file without shredding": (
         "unit/lake/paimon/test_variants.py::test_a_value_in_columns_of_its_own_is_refused"
     ),
-    "has a value that is …; leave the column out": "unit/schema/test_variant.py::test_bytes_that_are_no_variant",
+    "has an …; leave the column out": "unit/schema/test_variant.py::test_bytes_that_are_no_variant",
     "is gone; bring its files back, or choose a later commit of": (
         "unit/table/maintenance/test_rebuild_lake.py::test_a_former_lake_that_is_gone_is_an_error_that_says_so"
     ),
@@ -74,7 +74,7 @@ ELSEWHERE = {
     "SCHEMA_REGISTRY_REFUSED": (
         "spark/test_cdc_avro.py::test_refused_credentials_end_the_query_and_right_ones_continue_it"
     ),
-    "the ticket's part can no longer be read as it was offered": (
+    "the part of the ticket is no longer readable": (
         "unit/serve/flight/test_flight.py::test_a_part_that_can_no_longer_be_read_as_it_was_offered"
     ),
     "the ticket is for part": "unit/serve/flight/test_flight.py::test_a_ticket_for_a_part_that_there_is_not",
@@ -147,7 +147,7 @@ ELSEWHERE = {
     "nothing was taken, send these rows again": (
         "unit/write/producer/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
-    "with texts in UTF-8": "unit/serve/test_rest_api.py::test_rows_are_written_in_every_form",
+    "one of … in UTF-8": "unit/serve/test_rest_api.py::test_rows_are_written_in_every_form",
     "send new requests with a new key": (
         "unit/serve/test_idempotent_requests.py::test_another_request_with_a_stored_identity_is_422_and_writes_nothing"
     ),
@@ -160,11 +160,11 @@ ELSEWHERE = {
     "which has the tiered rows, or tier the table first": (
         "unit/serve/iceberg/test_rest_spec.py::TestReadOnlyWarehouses::test_hot_rows_are_an_error_that_names_the_lake_and_the_lake_is_served"
     ),
-    "retry later to get its answer": (
+    "retry later to get its response": (
         "unit/serve/test_idempotent_requests.py::test_a_request_in_flight_is_409_until_it_is_answered"
     ),
     "UNSUPPORTED_MEDIA_TYPE": "unit/serve/test_same_site.py::test_requests_of_the_own_site_are_answered",
-    "the connection ended before the body": (
+    "the connection closed before the end of the body": (
         "unit/serve/test_http_protocol.py::test_a_body_that_ended_early_is_sent_again"
     ),
     "ROW_NOT_FOUND": "unit/serve/test_rest_api.py::test_upserts_deletes_and_lookups",
@@ -293,19 +293,19 @@ ELSEWHERE = {
     "commit races to other refreshes": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
     "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
     "is a materialized table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
-    "cannot be checked until it answers": "unit/serve/test_auth.py::test_a_provider_that_is_away",
-    "ask for a right on it: … =": "unit/serve/test_guard.py::test_clients_reach_only_their_tables_over_http",
+    "retry when the identity provider": "unit/serve/test_auth.py::test_a_provider_that_is_away",
+    "request the right, … =": "unit/serve/test_guard.py::test_clients_reach_only_their_tables_over_http",
     "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_is_created_read_altered_and_dropped",
     "whose partition keys are fixed when its table is created; create a new table": (
         "unit/table/test_partition_evolution.py::TestTheRecord::test_tables_with_a_fixed_partitioning_reject_a_change"
     ),
-    "older lake files still are; create a new table": (
+    "older lake files are partitioned by it; create a new": (
         "unit/table/test_partition_evolution.py::TestColumns::test_what_lies_by_a_column_keeps_it"
     ),
     "its partitioning was changed since": (
         "unit/table/test_partition_evolution.py::TestVersions::test_older_ones_are_read_and_not_gone_back_to"
     ),
-    "table.datalake.enabled=true` gives it one": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
+    "enable it with `streamhouse alter": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
 }
 """Words → the test or case that does what they say."""
 

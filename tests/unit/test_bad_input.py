@@ -605,7 +605,7 @@ class TestArguments:
         raw = pa.array([b"a", "é".encode(), b"\xff", None], pa.binary())
         names = pa.Array.from_buffers(pa.string(), 4, raw.buffers())
         bad = pa.table({"id": range(8), "name": pa.chunked_array([pa.array(["b"] * 4), names])})
-        assert "column 'name' of sales.orders has bytes that are not UTF-8 in row 6" in refused(
+        assert "column 'name' of sales.orders has a string that is not UTF-8 in row 6" in refused(
             SchemaMismatchError, lambda: table.append(bad)
         )
         refused(SchemaMismatchError, lambda: table.append(bad.set_column(1, "NAME", bad["name"].cast("large_string"))))

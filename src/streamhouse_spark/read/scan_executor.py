@@ -33,8 +33,8 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
-from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.expressions.row_masks import rows_to_keep
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
 from streamhouse_spark.lake.file_access import WINDOW_FILES, PrefetchedFiles
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split

@@ -87,7 +87,7 @@ class ConstraintValidation:
         violations = [ViolationCounter(check) for check in checks]
         for batch in read_batches(self._table, plan):
             for breaches in violations:
-                breaches.look(batch)
+                breaches.add(batch)
         for breaches in violations:
             breaches.require_none(f"of {self._table.name}", "correct these rows first")
 

@@ -91,9 +91,7 @@ def test_no_warehouse_is_wrong_usage(run, monkeypatch):
     monkeypatch.delenv("STREAMHOUSE_WAREHOUSE")
     monkeypatch.setenv("STREAMHOUSE_WAREHOUSE", "")
     failed = run("ls", code=2)
-    assert (
-        "no warehouse was given: use --warehouse DIRECTORY-OR-URL (-w), or set STREAMHOUSE_WAREHOUSE" in failed.stderr
-    )
+    assert "found no warehouse; add --warehouse DIRECTORY-OR-URL (-w), or set STREAMHOUSE_WAREHOUSE" in failed.stderr
 
 
 def test_settings_reach_the_warehouse_and_are_not_shown(run):

@@ -45,7 +45,9 @@ def test_tier_passes_over_tables_without_a_lake(run, table):
     run("create", "dry", "--schema", "id BIGINT", "-p", "table.datalake.enabled=false")
     assert [r["table"] for r in run("tier", "--once", "-o", "json").lines] == ["default.t"]
     failed = run("tier", "--once", "dry", code=1)
-    assert failed.stderr.startswith("INVALID_OPTION: table default.dry has no lake; `streamhouse alter default.dry")
+    assert failed.stderr.startswith(
+        "INVALID_OPTION: table default.dry has no lake; enable it with `streamhouse alter default.dry"
+    )
     assert run("tier", "--once", "absent", code=1).stderr.startswith("TABLE_NOT_FOUND: ")
 
 
@@ -219,7 +221,7 @@ def test_verify_finds_missing_files_of_log_and_lake(run, table):
     assert "problems found" in failed.stderr
     problems = run("verify", "t", "-o", "json", code=1).document["problems"]
     assert any(".arrow is missing" in problem for problem in problems)
-    assert any(".parquet" in problem or "50 offsets were tiered" in problem for problem in problems)
+    assert any(".parquet" in problem or "50 tiered offsets" in problem for problem in problems)
 
 
 def test_verify_describes_gaps_between_segments():
@@ -246,7 +248,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(run, monkeypatch):
     ]
     monkeypatch.setattr("streamhouse_spark.cli.maintenance_commands.run_doctor", lambda *_: findings)
     failed = run("doctor", code=1)
-    assert failed.stderr == "cannot work: Java\n"
+    assert failed.stderr == "failed checks: Java\n"
     for part in ("3.12", "→ free some space", "→ install it", "FAILED"):
         assert part in failed.stdout
     assert [line["level"] for line in run("doctor", "-o", "json", code=1).lines] == ["ok", "warn", "fail"]

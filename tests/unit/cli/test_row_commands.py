@@ -140,7 +140,7 @@ def test_append_with_a_transaction_adds_its_rows_once(run, table, tmp_path):
     assert (again["rows"], again["duplicate"], again["offsets"]) == (0, True, first["offsets"])
     assert "nothing was added" in run(*call).stdout
     assert ids(table) == [1, 2]
-    assert "go together" in run("append", "t", str(tmp_path / "a.csv"), "--txn-app-id", "x", code=2).stderr
+    assert "require each other" in run("append", "t", str(tmp_path / "a.csv"), "--txn-app-id", "x", code=2).stderr
 
 
 def test_append_accepts_files_without_rows(run, table, tmp_path):

@@ -107,7 +107,7 @@ class TestInput:
             ([{"id": 1, "ts": dt.datetime(2026, 1, 1)}], "'ts'"),
             ([{"id": 2**63}], "'id'"),
             ([{"id": 1, "ID": 2}], "twice"),
-            ({"id": 1}, "put it into a list"),
+            ({"id": 1}, "pass a list of dicts"),
             ("id=1", "expected a pyarrow Table"),
             (None, "expected a pyarrow Table"),
             ([[1, 2]], "expected a dict"),

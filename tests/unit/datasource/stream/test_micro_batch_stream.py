@@ -153,7 +153,7 @@ CHANGES = {
     "case": ({"rename_columns": {"name": "Name"}}, "column 'name' was renamed to 'Name'"),
     "drop": ({"drop_columns": ["name"]}, "column 'name' was dropped"),
     "another": ({"drop_columns": ["name"], "add_columns": "name string"}, "column 'name' was dropped"),
-    "widen": ({"widen_columns": {"n": "bigint"}}, "column 'n' became bigint, it was int"),
+    "widen": ({"widen_columns": {"n": "bigint"}}, "column 'n' changed from int to bigint"),
     "swap": ({"rename_columns": {"n": "m", "m": "n"}}, "column 'n' was renamed to 'm'"),
 }
 
@@ -193,7 +193,7 @@ def test_a_column_that_it_reads_ends_it_and_started_again_it_goes_on(wh, altered
         lambda: running.latestOffset(query_start, running.getDefaultReadLimit()),
         lambda: running.partitions(query_start, end),
     ):
-        with pytest.raises(SchemaMismatchError, match=f"{says} since it began; restart the query"):
+        with pytest.raises(SchemaMismatchError, match=f"{says} since the read began; restart the query"):
             ask()
     put(altered_table, {"id": 4, "n": 4})
     query.run(wh)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, IsNull
+from streamhouse_spark.expressions.row_masks import rows_to_keep
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import RowGroups, read_split, select_matching_groups

@@ -127,7 +127,7 @@ CLUSTERED = {"transform": "cluster_by", "columns": [["id"], ["dt"]], "arguments"
         ({"partitioning": [{**identity("x"), "columns": [["s", "a"]]}]}, InvalidOptionError, "inside a struct"),
         ({"partitioning": [CLUSTERED]}, InvalidOptionError, r"CLUSTER BY \(id, dt\): .*bucket.num and bucket.key"),
         ({"partitioning": [identity("nope")]}, SchemaMismatchError, "no column 'nope'"),
-        ({"schema": "a int, A int"}, SchemaMismatchError, "same name"),
+        ({"schema": "a int, A int"}, SchemaMismatchError, "expected names that differ"),
         ({"schema": "_bucket int"}, SchemaMismatchError, "reserved"),
     ],
 )

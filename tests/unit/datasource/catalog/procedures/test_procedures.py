@@ -90,7 +90,7 @@ def test_views_are_paused_and_refreshed_in_a_session_alone(catalog, call):
         assert call(verb, table="sales.v") == [{"table": "sales.v", "changed": changed}]
     warehouse.create_table("sales.plain", "id BIGINT")
     for verb in ("pause", "resume"):
-        with pytest.raises(InvalidOptionError, match="no materialized table"):
+        with pytest.raises(InvalidOptionError, match="is not a materialized table"):
             call(verb, table="sales.plain")
     with pytest.raises(InvalidOptionError, match="jar is of another version"):
         call("refresh", table="sales.v")
