@@ -277,7 +277,7 @@ def test_a_hostile_name_is_nothing_but_an_unknown_name(spark, database):
 
 def test_an_unknown_suffix_says_what_there_is(spark, database):
     spark.sql(f"CREATE TABLE streamhouse.{database}.t (a INT)")
-    with pytest.raises(AnalysisException, match=r"unknown suffix \$lak; there are \$lake"):
+    with pytest.raises(AnalysisException, match=r"unknown suffix \$lak; available: \$lake"):
         spark.sql(f"SELECT * FROM streamhouse.{database}.`t$lak`")
     with pytest.raises(AnalysisException, match=r"(?i)append|read-only"):
         spark.sql(f"INSERT INTO streamhouse.{database}.`t$lake` VALUES (1)")

@@ -37,7 +37,7 @@ def a_missing_record(place: Place) -> Case:
 
 def a_missing_segment(place: Place) -> Case:
     table = place.table()
-    table.stager()._inline_bytes_max = 0
+    table.log_writer.stager()._inline_bytes_max = 0
     table.append([{"id": 20}])
     uuid = next(s.uuid for s in table.state.live_segments() if s.uuid is not None)
     whole = place.memory.read(key := segment_key(place.uuid, uuid))
@@ -48,7 +48,7 @@ def a_missing_segment(place: Place) -> Case:
 
 def a_damaged_segment(place: Place) -> Case:
     table = place.table()
-    table.stager()._inline_bytes_max = 0
+    table.log_writer.stager()._inline_bytes_max = 0
     table.append([{"id": 20}])
     uuid = next(s.uuid for s in table.state.live_segments() if s.uuid is not None)
     whole = place.memory.read(key := segment_key(place.uuid, uuid))

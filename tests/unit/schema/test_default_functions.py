@@ -127,11 +127,11 @@ def test_it_is_set_changed_and_dropped(wh, other_process):
     table.append([{"id": 1}])
     table.set_default("at", SqlText("now()"))
     lacking = pa.Table.from_pylist([{"id": 0, "at": None}], table.state.schema.arrow)
-    staged = table.stager().stage(lacking, frozenset({2}))
+    staged = table.log_writer.stager().stage(lacking, frozenset({2}))
     other_process().table("a.t").append([{"id": 2}])
     table.drop_default("at")
     with pytest.raises(CommitConflictError, match="have other defaults now"):
-        table.commit(staged)
+        table.log_writer.commit(staged)
     table.append([{"id": 3}])
     table.set_default("at", SqlText("current_timestamp()"))
     table.rename_column("at", "since")

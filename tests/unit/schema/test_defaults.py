@@ -222,12 +222,14 @@ class TestWritersThatLookedEarlier:
 
     def test_rows_that_have_the_column_are_not(self, table, other_process):
         writer = other_process().table(NAME)
-        staged = writer.stager().stage(*convert_rows([{"id": 1, "country": "x"}], writer.state.schema, table=NAME))
-        lacking = writer.stager().stage(*convert_rows([{"id": 2}], writer.state.schema, table=NAME))
+        staged = writer.log_writer.stager().stage(
+            *convert_rows([{"id": 1, "country": "x"}], writer.state.schema, table=NAME)
+        )
+        lacking = writer.log_writer.stager().stage(*convert_rows([{"id": 2}], writer.state.schema, table=NAME))
         table.set_default("country", "DE")
-        writer.commit(staged)
+        writer.log_writer.commit(staged)
         with pytest.raises(CommitConflictError):
-            writer.commit(lacking)
+            writer.log_writer.commit(lacking)
         table.refresh()
         assert rows_of(table) == [(1, "x", None)]
 

@@ -32,7 +32,7 @@ def message(answer, status=400):
 def test_arrow_that_would_end_the_process(client, warehouse, more):
     offsets = pa.py_buffer(np.array([0, 90_000_000, 3], "<i4").tobytes())
     rows = pa.table({"s": pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"abc")])})
-    assert "holds no rows" in message(client.post(f"{ROWS}{more}", content=arrow_stream(rows), headers=ARROW))
+    assert "cannot read the body" in message(client.post(f"{ROWS}{more}", content=arrow_stream(rows), headers=ARROW))
     assert warehouse.table("s.t").state.version == 1
 
 
@@ -111,4 +111,4 @@ def test_a_body_of_unknown_length_counts_as_it_comes(client, warehouse, monkeypa
 
 def test_a_name_that_is_no_text(client):
     answer = client.post(ROWS, content=b"id,\xff\xfe\n1,2\n", headers={"Content-Type": "text/csv"})
-    assert "a name that is no UTF-8" in message(answer)
+    assert "the name of a column is not UTF-8" in message(answer)

@@ -6,6 +6,7 @@ import pytest
 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.scan.stream_pushdown import lag_ms
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def table(memory, world, clock):
         table.append([{"id": i} for i in range(3)])
         clock.advance(wait_ms)
         if wait_ms == 7000:
-            table.merge_inline()
+            merge_inline(table)
     return table
 
 

@@ -75,7 +75,7 @@ def test_rows_with_offsets_that_another_engine_writes_again(table, engine):
     assert table.branch("fix").delete(where=[("id", "=", 9)]) == 1
     engine.rewrite()
     assert record_newest(table.log, table.open_lake().with_state(table.refresh()))
-    with pytest.raises(CommitConflictError, match="another engine wrote their files again"):
+    with pytest.raises(CommitConflictError, match="another engine rewrote or dropped their files"):
         table.fast_forward("fix")
     assert ids(table.to_arrow()) == [0, 1, 2, 3, 4, 5, 9]
 

@@ -14,6 +14,7 @@ from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotF
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog.branches import publication_id
 from streamhouse_spark.table.versioning import publication
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 from unit.table.branching.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -149,8 +150,8 @@ def test_the_hot_log_of_a_branch_is_merged_as_that_of_a_table(wh):
     for number in range(10, 20):
         add(branch, number)
     delete(branch, 12)
-    branch.merge_inline()
-    branch.merge_small()
+    merge_inline(branch)
+    merge_small(branch)
     add(branch, 20)
     table.fast_forward("audit")
     assert ids(table) == [*range(6), 10, 11, *range(13, 21)]
@@ -233,7 +234,7 @@ def test_upkeep_of_the_table_is_no_change(wh, clock, upkeep):
         if step == "tier":
             tier(table)
         elif step == "merge":
-            table.merge_inline()
+            merge_inline(table)
         elif step == "maintain":
             clock.advance(9 * DAY_MS)
             table.maintain()

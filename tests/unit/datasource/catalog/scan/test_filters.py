@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.write.auto_compaction import merge_inline
 from unit.datasource.catalog.filter_trees import SCHEMA, TREES, is_true
 from unit.datasource.catalog.scans import Scans, tier
 
@@ -83,7 +84,7 @@ def table(request, tmp_path_factory):
     tier(table)
     table.append(rows[150:200])
     table.append(rows[200:250])
-    table.merge_inline()
+    merge_inline(table)
     table.append(rows[250:])
     return Scans(Connection.of(path, {})), rows
 

@@ -29,6 +29,7 @@ from streamhouse_spark.datasource.scan.scan import load_source
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.read import split_planning as pieces
 from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.write.auto_compaction import merge_inline
 from unit.datasource.catalog.filter_trees import literal
 from unit.datasource.catalog.scans import Scans, gone, native_rows, tier
 
@@ -195,7 +196,7 @@ def test_a_pin_outlives_commits_merges_and_rounds(orders, scans):
     before = ids(scans.plan(loaded))
     for i in range(3):
         orders.append(some_rows(300 + i, 301 + i))
-    orders.merge_inline()
+    merge_inline(orders)
     tier(orders)
     orders.truncate()
     assert ids(scans.plan(loaded)) == before == list(range(250))
@@ -514,7 +515,7 @@ def test_a_branch_reads_no_lake_snapshot_of_its_table(plain, scans):
     name = "sales.plain$branch_audit"
     assert len(scans.rows(name, options={"asOfLakeSnapshot": seen})) == 200
     assert len(scans.rows("sales.plain", options={"asOfLakeSnapshot": newer})) == 250
-    with pytest.raises(InvalidOptionError, match=f"snapshot {newer} is of the lake of its table"):
+    with pytest.raises(InvalidOptionError, match=f"read snapshot {newer} from the lake of its table"):
         scans.rows(name, options={"asOfLakeSnapshot": newer})
     with pytest.raises(InvalidOptionError, match="reading the lake alone"):
         scans.load(f"{name}$lake")
