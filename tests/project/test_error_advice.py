@@ -193,14 +193,14 @@ ELSEWHERE = {
     "write to the table, or make another branch": (
         "unit/table/branching/test_publication.py::test_a_change_between_the_look_and_the_record_is_found"
     ),
-    "Drop the branch, make it again, and write it by": (
+    "Drop the branch, create ": (
         "unit/table/branching/test_publication.py::test_a_branch_that_removed_rows_is_not_published_behind_changes"
     ),
-    "check them there, and copy them then": (
+    "rows into a separate table, check them": (
         "unit/table/branching/test_branches.py::test_tables_that_cannot_have_branches"
     ),
     "run drop_branch again": ("unit/table/branching/test_publication.py::test_a_drop_that_was_cut_short_is_finished"),
-    "took longer than the grace; make it again": (
+    "longer than the grace period; create it again": (
         "unit/table/branching/test_branches.py::test_a_creator_that_sleeps_for_days_is_told"
     ),
     "publish or drop the branches, and copy the warehouse then": (
@@ -228,7 +228,7 @@ ELSEWHERE = {
     "Put both back to copies of one time, or rebuild the lake": (
         "interop/test_restored_lake.py::test_a_catalog_without_its_files_or_files_without_their_catalog"
     ),
-    "Tier the table, which writes them again": (
+    "Tier the table to write these rows again": (
         "unit/lake/paimon/test_commit_races.py::test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again"
     ),
     "relocate`; if it is a copy, run": "contract/test_moved.py::test_a_move_is_made_whole",
@@ -349,6 +349,7 @@ RUN_AGAIN = {
     "run it again",
     "run maintenance again",
     "try again",
+    "nothing was expired, ",
     "run the query again",
     "Look up again",
     "Drop the partition again",

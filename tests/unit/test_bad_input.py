@@ -157,7 +157,7 @@ class TestNames:
                 wh.view(f"plain${suffix}")
         with pytest.raises(InvalidOptionError, match="has no lake"):
             _ = wh.table("plain").lake
-        with pytest.raises(InvalidNameError, match="only tables with a primary key"):
+        with pytest.raises(InvalidNameError, match="only primary-key tables"):
             wh.view("plain$binlog")
 
     def test_unknown_tables_and_databases(self, wh, refused):

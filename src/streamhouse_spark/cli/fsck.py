@@ -59,7 +59,7 @@ from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.versioning.tags import list_pinned_segments
+from streamhouse_spark.table.versioning.tags import list_segments
 
 Advance = Callable[[int], None]
 """A callback with the number of segments or lake rows that were checked since the last call."""
@@ -368,7 +368,7 @@ def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterat
     checked = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # verified by `verify_log`
     pin = take_latest_snapshot(tagged)
     of_keys = {(segment.uuid, segment.part) for base in pin.bases.values() for segment in base.segments}
-    for segment in list_pinned_segments(pin):
+    for segment in list_segments(pin):
         place = segment.uuid, segment.part
         if segment.uuid is None or place in checked:
             continue

@@ -320,8 +320,8 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     rows_that_are_in_a_lost_lake_alone: Advice(
         "OFFSETS_TRIMMED",
-        r"give these rows up with allow_loss=True",
-        "give these rows up with allow_loss=True",
+        r"accept the loss with ",
+        "accept the loss with ",
     ),
     rows_that_are_in_neither: Advice(
         "LAKE_ROLLED_BACK",

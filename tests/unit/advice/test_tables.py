@@ -413,7 +413,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "INVALID_OPTION", "set the property to allow", "set the property to allow"
     ),
     deletions_that_a_table_with_an_engine_takes_not: Advice(
-        "INVALID_OPTION", "set the property to allow", "set the property to allow where"
+        "INVALID_OPTION", "set the property to allow", "set the property to allow if"
     ),
     deleting_rows_that_a_table_keeps: Advice(
         "INVALID_OPTION", "to ignore", "or set the property to ignore, or to allow"

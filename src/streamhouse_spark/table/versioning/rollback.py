@@ -64,7 +64,7 @@ from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
 from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
 from streamhouse_spark.schema.variant import cast_rows
-from streamhouse_spark.table.versioning.tags import list_pinned_segments, resolve_version
+from streamhouse_spark.table.versioning.tags import list_segments, resolve_version
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.upsert import PrimaryKeyTable, require_rewritable
@@ -434,7 +434,7 @@ def _count_rows(rows: Mapping[int, OffsetSet]) -> int:
 
 def _require_log_kept(table: TableHandle, snapshot: ReadSnapshot) -> None:
     """Raise unless the log files and key-value snapshots of the read snapshot are retained."""
-    require_kept(table.log, snapshot.state, list_pinned_segments(snapshot))
+    require_kept(table.log, snapshot.state, list_segments(snapshot))
 
 
 # -- primary-key tables ------------------------------------------------------------------------------------------------

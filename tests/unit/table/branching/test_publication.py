@@ -81,7 +81,7 @@ def test_rows_keep_their_buckets_and_their_order(wh):
 
 
 def test_many_rows_travel_as_segments(wh, monkeypatch):
-    monkeypatch.setattr(publication, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(publication, "SEGMENT_BYTES", 1 << 20)
     table = new_table(wh, lake=None)
     add(table, 0)
     table.create_branch("b")
@@ -212,7 +212,7 @@ def test_a_branch_that_removed_rows_is_not_published_behind_changes(wh, changing
     else:
         table.overwrite(rows(5, n=1), where=[("id", "=", 5)])
     before = found(table)
-    with pytest.raises(CommitConflictError, match="Drop the branch, make it again") as told:
+    with pytest.raises(CommitConflictError, match="Drop the branch, create it again") as told:
         table.fast_forward("audit")
     assert "audit" in str(told.value)
     assert found(table) == before
@@ -407,6 +407,6 @@ def test_a_publication_that_others_forestalled_by_a_drop(wh, other_process, monk
         return staged_rows(*given, **how)
 
     monkeypatch.setattr(publication, "stage_branch_rows", meanwhile)
-    with pytest.raises(TableNotFoundError, match="another branch has its name now"):
+    with pytest.raises(TableNotFoundError, match="another branch has its name"):
         table.fast_forward("audit")
     assert ids(table) == list(range(6))
