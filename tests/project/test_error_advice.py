@@ -187,7 +187,7 @@ ELSEWHERE = {
     "tag versions while they are new": (
         "unit/table/test_tags.py::test_a_version_of_which_files_were_marked_gets_none_and_a_later_one_does"
     ),
-    "drop the clones, clean the warehouse after the grace, and copy it then": (
+    "clean the warehouse after the grace period, and copy it then": (
         "unit/warehouse/test_cloning.py::test_a_warehouse_becomes_a_copy_without_its_clones"
     ),
     "write to the table, or make another branch": (
@@ -248,8 +248,8 @@ ELSEWHERE = {
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_location_of_another_table_is_noticed"
     ),
     "gives it ids of its own": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
-    "go on with it: `streamhouse": "faults/test_relocation_calls.py::test_relocating",
-    "build the table's lake anew from what the log holds": "contract/test_moved.py::test_a_torn_copy_is_noticed",
+    "continue it: `streamhouse": "faults/test_relocation_calls.py::test_relocating",
+    "rebuild the lake of the table from the log: `streamhouse": "contract/test_moved.py::test_a_torn_copy_is_noticed",
     "run relocate again": "faults/test_relocation_calls.py::test_relocating",
     "its rows are as they left them, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
@@ -408,7 +408,7 @@ SQL = {
     "or add a column of integers",
     "add another column to the key",
     "add a suffix",
-    "is no copy: it was written here",
+    "is not a copy: it was written at this location",
     "no warehouse to relocate",
 }
 """Another statement or argument: said in words of SQL, and no way out of a state of a table."""

@@ -559,7 +559,7 @@ WRITE_BUGS = (
     PlantedBug(
         "a table is dropped before its replacement is named",
         Patch(warehouse_replacement, "commit_replacement", drop_then_name),
-    ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...tables there: none"),
+    ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...available: none"),
     # UPDATE, DELETE and MERGE by key
     PlantedBug(
         "an update ignores concurrent writes of its keys", Patch(ConflictChecker, "_require_unwritten", lambda: None)
