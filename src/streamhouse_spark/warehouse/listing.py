@@ -74,8 +74,8 @@ def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
 def find_dropped_table(dropped: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
     """Return the latest dropped table of a name, or the table with this uuid. Raises `TableNotFoundError`."""
     same_name = [table for table in dropped if table.name == str(path)]
-    if found := next((table for table in same_name if uuid in (None, table.uuid)), None):
-        return found
+    if match := next((table for table in same_name if uuid in (None, table.uuid)), None):
+        return match
     if same_name:
         hint = f"dropped tables with this name: {', '.join(table.uuid for table in same_name[:5])}"
     else:

@@ -257,11 +257,11 @@ class _Relocation:
             return
         lake_table = open_lake_table(self._storage, self._settings, state, self._world)
         latest = lake_table.newest() if lake_table.exists() else None
-        found = latest.offsets if latest is not None else {}
-        is_behind = state.lake is not None and any(found.get(b, 0) < o for b, o in state.lake.offsets.items())
+        lake_offsets = latest.offsets if latest is not None else {}
+        is_behind = state.lake is not None and any(lake_offsets.get(b, 0) < o for b, o in state.lake.offsets.items())
         if (latest is not None and lake_is_ahead(latest, state)) or is_behind:
             raise CorruptDataError(
-                f"table {state.name} of {self._url}: the lake has offsets {dict(found)}, expected "
+                f"table {state.name} of {self._url}: the lake has offsets {dict(lake_offsets)}, expected "
                 f"{dict(state.lake.offsets) if state.lake else {}} up to {dict(state.ends)} as in the log: the "
                 "warehouse was written during the copy; copy it again while nothing writes, or rebuild the lake of "
                 f"the table from the log: `streamhouse -w {self._url} retier {state.name}`"

@@ -139,12 +139,12 @@ def _require_lake_complete(table: TableHandle, lake: LakeTable, latest: LakeSnap
     require_same_history(table.log, latest)
     require_metadata(state, lake, latest)
     require_drops_applied(state, latest)
-    found = latest.offsets if latest is not None else {}
+    lake_offsets = latest.offsets if latest is not None else {}
     offsets = recorded.offsets if recorded is not None else {}
     starts = latest.starts if latest is not None else {}
     if recorded is not None and not table.state.begins_at(starts):
-        found = starts  # a snapshot from before the truncation has no row of the table
-    lost = {bucket: (found.get(bucket, 0), o) for bucket, o in offsets.items() if found.get(bucket, 0) < o}
+        lake_offsets = starts  # a snapshot from before the truncation has no row of the table
+    lost = {b: (lake_offsets.get(b, 0), offset) for b, offset in offsets.items() if lake_offsets.get(b, 0) < offset}
     replaceable = lake.capabilities.replaceable
     if lost and recorded is not None and replaceable is not None and replaceable.is_replaced(recorded.snapshot_id):
         raise CommitConflictError(
