@@ -122,7 +122,7 @@ def test_a_failed_relocation_never_changes_the_log_of_the_original(copy):
         try:
             relocated(attempt.store)
         except StreamhouseError as error:  # of one that was finished: it is at home
-            if not copy or "is no copy" not in str(error):
+            if not copy or "is not a copy" not in str(error):
                 raise
         wh = opened(attempt.store, 5, url="memory://cold/elsewhere")
         wh.table(NAME).append([{"id": 3}])

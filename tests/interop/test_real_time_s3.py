@@ -171,7 +171,7 @@ def an_idle_log(followed: Followed) -> None:
 
 def objects(followed: Followed) -> None:
     """Rows in objects: one request for the rows of a bucket; of large ones, two for the columns that are needed."""
-    followed.table.stager()._inline_bytes_max = 0
+    followed.table.log_writer.stager()._inline_bytes_max = 0
     for note, num_requests, num_bytes in (("", 2, 1 << 20), ("note" * 1000, 4, 1 << 20)):
         followed.proxy.plan = lambda _: None
         followed.append(1000, note)

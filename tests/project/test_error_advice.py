@@ -49,7 +49,7 @@ ELSEWHERE = {
     "is gone; bring its files back, or choose a later commit of": (
         "unit/table/maintenance/test_rebuild_lake.py::test_a_former_lake_that_is_gone_is_an_error_that_says_so"
     ),
-    "changed its columns later, and the records of the earlier columns": (
+    "changed the columns later, and the records with the earlier columns": (
         "unit/read/test_time_travel.py::test_columns_that_no_kept_record_tells_are_an_error"
     ),
     "while its hot rows were read; retry": (
@@ -128,10 +128,10 @@ ELSEWHERE = {
     "pass position.moved_to(": (
         "unit/read/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
     ),
-    "which may lie in other files of snapshot": (
+    "which may be in other files of snapshot": (
         "unit/dml/test_file_rows.py::TestOtherEngines::test_deletes_apply_after_the_snapshot_expired_if_its_files_are_live"
     ),
-    "without this file in the place of the one that had them": (
+    "by one without this file": (
         "unit/dml/test_file_rows.py::TestOtherEngines::test_a_snapshot_replaced_under_its_number_is_noticed"
     ),
     "is not in lake snapshot": (
@@ -144,7 +144,7 @@ ELSEWHERE = {
     "rebuild the lake from the log with: streamhouse retier": (
         "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table"
     ),
-    "nothing was taken, send these rows again": (
+    "nothing was queued, send these rows ": (
         "unit/write/producer/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
     "one of … in UTF-8": "unit/serve/test_rest_api.py::test_rows_are_written_in_every_form",
@@ -187,20 +187,20 @@ ELSEWHERE = {
     "tag versions while they are new": (
         "unit/table/versioning/test_tags.py::test_a_version_of_which_files_were_marked_gets_none_and_a_later_one_does"
     ),
-    "drop the clones, clean the warehouse after the grace, and copy it then": (
+    "clean the warehouse after the grace period, and copy it then": (
         "unit/warehouse/test_cloning.py::test_a_warehouse_becomes_a_copy_without_its_clones"
     ),
     "write to the table, or create another branch": (
         "unit/table/versioning/test_publication.py::test_a_change_between_the_look_and_the_record_is_found"
     ),
-    "Drop the branch, make it again, and write it by": (
+    "Drop the branch, create ": (
         "unit/table/versioning/test_publication.py::test_a_branch_that_removed_rows_is_not_published_behind_changes"
     ),
-    "check them there, and copy them then": (
+    "rows into a separate table, check them": (
         "unit/table/versioning/test_branches.py::test_tables_that_cannot_have_branches"
     ),
     "run drop_branch again": ("unit/table/versioning/test_publication.py::test_a_drop_that_was_cut_short_is_finished"),
-    "took longer than the grace; make it again": (
+    "longer than the grace period; create it again": (
         "unit/table/versioning/test_branches.py::test_a_creator_that_sleeps_for_days_is_told"
     ),
     "publish or drop the branches, and copy the warehouse then": (
@@ -209,7 +209,7 @@ ELSEWHERE = {
     "expired concurrently; choose a later version": (
         "unit/table/versioning/test_tags.py::test_a_tag_that_has_not_seen_an_expiry_is_refused"
     ),
-    "of them are still found by their offsets": (
+    "rows that were deleted since commit": (
         "unit/table/versioning/test_rollback.py::TestLogTables::test_rows_without_offsets_cannot_come_back_and_a_later_commit_can"
     ),
     "write/producer/accumulator.py WRITER_STOPPED: …": (
@@ -222,7 +222,7 @@ ELSEWHERE = {
     "is the application id of a streaming query; choose another": (
         "unit/write/producer/test_writer.py::test_a_streams_application_id_is_refused"
     ),
-    "other writers, one after the other": (
+    "attempts conflicted with other ": (
         "unit/write/producer/test_writer.py::test_writers_that_take_an_id_from_each_other_all_the_time"
     ),
     "log/commit_log.py DIFFERENT_HISTORY: …": (
@@ -232,7 +232,7 @@ ELSEWHERE = {
     "Restore both from copies of the same time, or rebuild": (
         "interop/test_restored_lake.py::test_a_catalog_that_does_not_match_its_files_is_an_error"
     ),
-    "Tier the table, which writes them again": (
+    "Tier the table to write these rows again": (
         "unit/lake/paimon/test_commit_races.py::test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again"
     ),
     "relocate`; if it is a copy, run": "contract/test_moved.py::test_a_move_is_made_whole",
@@ -252,10 +252,10 @@ ELSEWHERE = {
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_location_of_another_table_is_noticed"
     ),
     "gives it ids of its own": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
-    "go on with it: `streamhouse": (
+    "continue it: `streamhouse": (
         "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call"
     ),
-    "build the table's lake anew from what the log holds": "contract/test_moved.py::test_a_torn_copy_is_noticed",
+    "rebuild the lake of the table from the log: `streamhouse": "contract/test_moved.py::test_a_torn_copy_is_noticed",
     "run relocate again": "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call",
     "its rows are as they left them, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
@@ -288,7 +288,7 @@ ELSEWHERE = {
     ),
     "or choose another by": "unit/kv/test_cache_deleted.py::TestUnusable::"
     "test_what_is_not_writable_is_an_error_of_its_own",
-    "takes no deletions (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
+    "does not support deletes (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
     "set it to true, or leave the table out": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
     "commit races to other refreshes": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
     "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
@@ -296,7 +296,7 @@ ELSEWHERE = {
     "retry when the identity provider": "unit/serve/test_auth.py::test_a_provider_that_is_away",
     "request the right, … =": "unit/serve/test_guard.py::test_clients_reach_only_their_tables_over_http",
     "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_is_created_read_altered_and_dropped",
-    "whose partition keys are fixed when its table is created; create a new table": (
+    "lake, expected Iceberg; create a new table": (
         "unit/table/test_partition_evolution.py::TestTheRecord::test_tables_with_a_fixed_partitioning_reject_a_change"
     ),
     "older lake files are partitioned by it; create a new": (
@@ -355,6 +355,7 @@ RUN_AGAIN = {
     "retry the read",
     "retry",
     "retry the query",
+    "nothing was expired, ",
     "run it again",
     "run maintenance again",
     "try again",
@@ -416,7 +417,7 @@ SQL = {
     "or add a column of integers",
     "add another column to the key",
     "add a suffix",
-    "is no copy: it was written here",
+    "is not a copy: it was written at this location",
     "no warehouse to relocate",
 }
 """Another statement or argument: said in words of SQL, and no way out of a state of a table."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kit.tables import tier, trim_tiered
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 IDS = st.integers(0, 11)
 DAYS = st.sampled_from([0, 1, 2, None])
@@ -75,7 +76,7 @@ def test_replacements_in_log_tables_agree_with_a_model(partitioned_by, lake, ste
                 assert table.delete(where=[("id", "=", gone)]) == sum(n == gone for n, _ in model)
                 model = [pair for pair in model if pair[0] != gone]
             case ("merge",):
-                table.merge_inline()
+                merge_inline(table)
             case ("tier",):
                 tier(table)
                 assert pairs_of(table.lake.to_arrow()) == sorted(model, key=repr)
@@ -124,7 +125,7 @@ def check_with_a_key(partitioned_by, steps):
                 table.delete([(gone, 0)])
                 model.pop((gone, 0), None)
             case ("merge",):
-                table.merge_inline()
+                merge_inline(table)
             case ("tier",):
                 tier(table)
             case ("trim",):

@@ -58,7 +58,7 @@ from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.versioning.tags import list_pinned_segments
+from streamhouse_spark.table.versioning.tags import list_segments
 
 Advance = Callable[[int], None]
 """A callback with the number of segments or lake rows that were checked since the previous call."""
@@ -368,7 +368,7 @@ def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterat
     checked = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # verified by `verify_log`
     snapshot = take_latest_snapshot(tagged)
     kv_segments = {(segment.uuid, segment.part) for base in snapshot.bases.values() for segment in base.segments}
-    for segment in list_pinned_segments(snapshot):
+    for segment in list_segments(snapshot):
         part = segment.uuid, segment.part
         if segment.uuid is None or part in checked:
             continue

@@ -294,13 +294,13 @@ def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | N
             for piece in iter_tables(file.batches):
                 piece = without_metadata(piece, schema.names)  # noqa: PLW2901 - the rows of the piece
                 rows, missing = convert_rows(piece, schema, table=table.name, older=table.state.schemas)
-                upserted.append(rows) if by_key else staged.append(table.stager().stage(rows, missing))
+                upserted.append(rows) if by_key else staged.append(table.log_writer.stager().stage(rows, missing))
                 progress.advance(task, piece.num_rows)
     if by_key:
         return table.upsert(pa.concat_tables([table.schema.empty_table(), *upserted]), transaction=transaction)
     if not staged:
         return table.append([], transaction=transaction)
-    return table.commit(merge_staged_rows(staged), transaction=transaction)
+    return table.log_writer.commit(merge_staged_rows(staged), transaction=transaction)
 
 
 def _print_offsets(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: bool) -> None:

@@ -358,7 +358,7 @@ def a_rename_while_a_statement_runs() -> None:
     state = table.refresh()
     read = lake_row_ids.take_read_version(table, state)
     rename()
-    with pytest.raises(CommitConflictError, match="put its own lake snapshot"):
+    with pytest.raises(CommitConflictError, match="replaced lake snapshot"):
         lake_row_ids.locate_rows(table, state, read, {0: OffsetSet.dense(0, 1)})
 
 
@@ -401,7 +401,7 @@ def a_rollback_to_before_another_engine_appended() -> None:
     table.append([row(10)])
     tier(table)
     table.delete(where=[("id", "=", 8)])
-    with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
+    with pytest.raises(InvalidOptionError, match="in files that are newer than that version"):
         table.rollback_to_version(before)
 
 
@@ -582,7 +582,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_file_is_replaced_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
         "a lake snapshot with other files is recorded", Patch(record_snapshot, "unapplied_file_deletes", lambda: ())
-    ).found_by(a_rewrite_before_the_round, "SnapshotExpiredError: ...which may lie in other files of snapshot"),
+    ).found_by(a_rewrite_before_the_round, "SnapshotExpiredError: ...which may be in other files of snapshot"),
     PlantedBug(
         "checkpoints omit deleted rows of lake files",
         Patch(Deletion, "to_json", lambda original, self: original(self=replace(self, files={}, snapshot_id=None))),

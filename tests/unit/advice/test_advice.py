@@ -37,7 +37,7 @@ def a_missing_record(place: Place) -> Case:
 
 def a_missing_segment(place: Place) -> Case:
     table = place.table()
-    table.stager()._inline_bytes_max = 0
+    table.log_writer.stager()._inline_bytes_max = 0
     table.append([{"id": 20}])
     uuid = next(s.uuid for s in table.state.live_segments() if s.uuid is not None)
     whole = place.memory.read(key := segment_key(place.uuid, uuid))
@@ -48,7 +48,7 @@ def a_missing_segment(place: Place) -> Case:
 
 def a_damaged_segment(place: Place) -> Case:
     table = place.table()
-    table.stager()._inline_bytes_max = 0
+    table.log_writer.stager()._inline_bytes_max = 0
     table.append([{"id": 20}])
     uuid = next(s.uuid for s in table.state.live_segments() if s.uuid is not None)
     whole = place.memory.read(key := segment_key(place.uuid, uuid))
@@ -322,8 +322,8 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     rows_that_are_in_a_lost_lake_alone: Advice(
         "OFFSETS_TRIMMED",
-        r"give these rows up with allow_loss=True",
-        "give these rows up with allow_loss=True",
+        r"accept the loss with ",
+        "accept the loss with ",
     ),
     rows_that_are_in_neither: Advice(
         "LAKE_ROLLED_BACK",

@@ -85,26 +85,26 @@ def writing_beside_quick_writers(place: Place) -> Case:
 
 
 def rows_staged_for_a_table_that_was_made_anew(place: Place) -> Case:
-    staged = place.table().stager().stage(place.rows(20))
+    staged = place.table().log_writer.stager().stage(place.rows(20))
     place.warehouse().drop_table("t")
     place.create()
-    yield lambda: place.table().commit(staged)
-    place.table().commit(place.table().stager().stage(place.rows(20)))
+    yield lambda: place.table().log_writer.commit(staged)
+    place.table().log_writer.commit(place.table().log_writer.stager().stage(place.rows(20)))
     assert ids(place.table().to_arrow()) == [20]
 
 
 def rows_staged_long_ago(place: Place) -> Case:
-    staged = place.table().stager().stage(place.rows(20))
+    staged = place.table().log_writer.stager().stage(place.rows(20))
     place.clock.advance(STAGED_AGE_MS_MAX + 1)
-    yield lambda: place.table().commit(staged)
-    place.table().commit(place.table().stager().stage(place.rows(20)))
+    yield lambda: place.table().log_writer.commit(staged)
+    place.table().log_writer.commit(place.table().log_writer.stager().stage(place.rows(20)))
     assert ids(place.table().to_arrow()) == list(range(21))
 
 
 def rows_staged_by_other_columns(place: Place) -> Case:
-    staged = place.table().stager().stage(place.rows(20))
+    staged = place.table().log_writer.stager().stage(place.rows(20))
     place.table().alter(rename_columns={"id": "number"})
-    yield lambda: place.table().commit(staged)
+    yield lambda: place.table().log_writer.commit(staged)
     place.table().append([{"number": 20}])
     assert sorted(place.table().to_arrow()["number"].to_pylist()) == list(range(21))
     place.table().alter(rename_columns={"number": "id"})

@@ -121,7 +121,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     a_lake_that_was_rolled_back_and_is_built_anew: Advice("LAKE_ROLLED_BACK", "retier", "(streamhouse retier)"),
     a_lake_that_was_rolled_back_and_is_rolled_forward: Advice("LAKE_ROLLED_BACK", "roll", "forward to it"),
     a_snapshot_that_is_not_the_recorded_one: Advice(
-        "SNAPSHOT_EXPIRED", "tier it", "tier it, which says more", ("paimon",)
+        "SNAPSHOT_EXPIRED", "tier the table", "tier the table for details", ("paimon",)
     ),
     a_lake_table_that_is_not_there: Advice("LAKE_MISMATCH", "tier it", "or never tiered; tier it"),
     a_consumer_that_does_not_say_where_it_is: Advice(

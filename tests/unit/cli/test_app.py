@@ -186,6 +186,6 @@ def test_an_argument_is_named_as_the_option(command, text, named):
 
 def test_errors_of_commands_name_options(run, warehouse):
     table = warehouse.create_table("t", "a INT")
-    assert "or say --if-not-exists to use it" in run("create", "t", "--schema", "a INT", code=1).stderr
+    assert "or set --if-not-exists to use it" in run("create", "t", "--schema", "a INT", code=1).stderr
     assert "under another name with --to" in run("undrop", "t", code=1).stderr
     table.append([{"a": 1}])

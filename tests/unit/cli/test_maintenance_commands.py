@@ -342,7 +342,7 @@ def test_a_copy_gets_ids_of_its_own(run, filled, warehouse_path, tmp_path):
     assert row["former_uuid"] == filled == Warehouse(warehouse_path).table("d.t").uuid
     assert row["uuid"] == Warehouse(there).table("d.t").uuid != filled
     refused = run("-w", warehouse_path, "relocate", "--copy", code=1)
-    assert "is no copy" in refused.stderr
+    assert "is not a copy" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
 
 

@@ -74,7 +74,7 @@ def test_wrong_names_are_told(run, warehouse):
     warehouse.create_table("sales.orders", "id BIGINT")
     assert "choose such a name" in run("tag", "sales.orders", "main", code=1).stderr
     assert "has no tag 'a'" in run("drop-tag", "sales.orders", "a", code=1).stderr
-    assert "tags are: none" in run("rollback", "sales.orders", "--to", "a", "--yes", code=1).stderr
+    assert "tags: none" in run("rollback", "sales.orders", "--to", "a", "--yes", code=1).stderr
 
 
 def test_a_version_becomes_a_table(run, warehouse):

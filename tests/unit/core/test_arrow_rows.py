@@ -14,6 +14,7 @@ from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.lookup.lookup_join import LookupPlan
 from streamhouse_spark.schema.conversion import Conversion
+from streamhouse_spark.write.auto_compaction import merge_small
 
 SLICE_BYTES = 400
 ROWS = 60
@@ -73,7 +74,7 @@ def test_every_verb_of_a_log_table_works_with_more_text_than_a_slice(wh, monkeyp
         table.append(given(ids, turn))
         expected += given(ids, turn)
     assert rows_by_id(table.to_arrow()) == expected
-    assert table.merge_small() > 0
+    assert merge_small(table) > 0
     assert rows_by_id(table.to_arrow()) == expected
     for turn in (9, 10):
         tier(table)

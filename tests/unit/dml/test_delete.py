@@ -22,6 +22,7 @@ from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments import metadata_columns
 from streamhouse_spark.table.partitions_table import count_partitions
 from streamhouse_spark.table.system_views import changelog_batches
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
@@ -75,7 +76,7 @@ class TestReads:
         for number in range(6):
             table.append(rows(number))
         table.delete(where=[("id", "in", [1, 4])])
-        assert table.merge_inline() > 0
+        assert merge_inline(table) > 0
         assert ids(table.to_arrow()) == [0, 2, 3, 5]
 
     def test_the_places_of_the_others_are_known(self, table):
@@ -264,7 +265,7 @@ def test_random_lives_with_deletions_agree_with_a_list(wh, other_process, seed, 
                 assert table.delete(where=[("id", ">=", first), ("id", "<", last)]) == len(gone)
                 expected = [n for n in expected if n not in gone]
             case "merge":
-                table.merge_inline()
+                merge_inline(table)
             case "truncate" if chance.random() < 0.3:
                 table.truncate()
                 expected = []

@@ -31,6 +31,7 @@ from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.partitioning import SetPartitioning
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.always
 
@@ -147,7 +148,7 @@ class TestReading:
         table = wh.table("manifested")
         table.append([{"a": 99}])
         assert table.to_arrow().num_rows == 21
-        assert table.merge_inline() == 2
+        assert merge_inline(table) == 2
         assert table.to_arrow()["a"].to_pylist()[-1] == 99
 
     def test_with_the_checkpoint_or_with_the_records(self, golden):

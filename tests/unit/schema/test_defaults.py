@@ -226,12 +226,14 @@ class TestWritersThatLookedEarlier:
 
     def test_rows_that_have_the_column_are_not(self, table, other_process):
         writer = other_process().table(NAME)
-        staged = writer.stager().stage(*convert_rows([{"id": 1, "country": "x"}], writer.state.schema, table=NAME))
-        lacking = writer.stager().stage(*convert_rows([{"id": 2}], writer.state.schema, table=NAME))
+        staged = writer.log_writer.stager().stage(
+            *convert_rows([{"id": 1, "country": "x"}], writer.state.schema, table=NAME)
+        )
+        lacking = writer.log_writer.stager().stage(*convert_rows([{"id": 2}], writer.state.schema, table=NAME))
         table.set_default("country", "DE")
-        writer.commit(staged)
+        writer.log_writer.commit(staged)
         with pytest.raises(CommitConflictError):
-            writer.commit(lacking)
+            writer.log_writer.commit(lacking)
         table.refresh()
         assert rows_of(table) == [(1, "x", None)]
 
@@ -474,11 +476,11 @@ def test_it_is_set_changed_and_dropped(wh, other_process):
     table.append([{"id": 1}])
     table.set_default("at", SqlText("now()"))
     lacking = pa.Table.from_pylist([{"id": 0, "at": None}], table.state.schema.arrow)
-    staged = table.stager().stage(lacking, frozenset({2}))
+    staged = table.log_writer.stager().stage(lacking, frozenset({2}))
     other_process().table("a.t").append([{"id": 2}])
     table.drop_default("at")
     with pytest.raises(CommitConflictError, match="have other defaults now"):
-        table.commit(staged)
+        table.log_writer.commit(staged)
     table.append([{"id": 3}])
     table.set_default("at", SqlText("current_timestamp()"))
     table.rename_column("at", "since")

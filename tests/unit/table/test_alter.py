@@ -21,6 +21,7 @@ from streamhouse_spark.expressions.filters import ArrowFilter
 from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.data_skipping import segment_may_match
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 NAME = "sales.orders"
 TABLE = TableCase(NAME, "id bigint not null, text string", properties={"table.log.ttl": "1d"})
@@ -94,11 +95,11 @@ class TestColumns:
 
     def test_rows_that_were_staged_before_are_committed_after(self, table, other_process):
         writer = other_process().table(NAME)
-        staged = writer.stager().stage(pa.table({"id": [1], "text": ["a"]}, schema=writer.schema))
+        staged = writer.log_writer.stager().stage(pa.table({"id": [1], "text": ["a"]}, schema=writer.schema))
         table.add_columns("note string")
-        writer.commit(staged)
+        writer.log_writer.commit(staged)
         table.append([{"id": 2, "note": "b"}])
-        table.merge_inline()
+        merge_inline(table)
         assert by_id(table.to_arrow()) == {1: {"text": "a", "note": None}, 2: {"text": None, "note": "b"}}
 
     def test_a_tail_keeps_the_columns_that_it_began_with(self, table):
@@ -112,7 +113,7 @@ class TestColumns:
 
     def test_statistics_of_segments_from_before_still_prune(self, wh):
         table = wh.create_table("sales.days", "id bigint, day date")
-        table.stager()._inline_bytes_max = 0
+        table.log_writer.stager()._inline_bytes_max = 0
         for year in (2020, 2021):
             table.append([{"id": year, "day": dt.date(year, 1, 1)}])
         table.add_columns("note string")

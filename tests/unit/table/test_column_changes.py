@@ -12,6 +12,7 @@ from kit.tables import TableCase, tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.data_skipping import segment_may_match
 from streamhouse_spark.table.system_views import open_view
+from streamhouse_spark.write.auto_compaction import merge_inline
 from unit.lake.filters_of_reads import filter_of
 
 NAME = "sales.orders"
@@ -197,7 +198,7 @@ class TestTypes:
     )
     def test_rows_of_both_types_are_one_column(self, wh, before, after, low, high):
         table = wh.create_table("sales.wide", f"id int, v {before}", properties={"table.statistics.columns": "*"})
-        table.stager()._inline_bytes_max = 0
+        table.log_writer.stager()._inline_bytes_max = 0
         table.append([{"id": 1, "v": low}])
         tier(table)
         table.append([{"id": 2, "v": low}])
@@ -216,9 +217,9 @@ class TestTypes:
     def test_rows_that_were_staged_before_are_committed_after(self, table, other_process):
         writer = other_process().table(NAME)
         rows = pa.Table.from_pylist([{"id": 1, "n": 7}], schema=writer.schema)
-        staged = writer.stager().stage(rows)
+        staged = writer.log_writer.stager().stage(rows)
         table.widen_column("n", "bigint")
-        writer.commit(staged)
+        writer.log_writer.commit(staged)
         assert table.to_arrow(columns=["n"])["n"].to_pylist() == [7]
 
 
@@ -227,10 +228,10 @@ class TestWriters:
     def test_rows_that_were_staged_before_a_name_moved_are_refused(self, table, other_process, change):
         writer = other_process().table(NAME)
         rows = pa.Table.from_pylist([{"id": 1, "a": "x"}], schema=writer.schema)
-        staged = writer.stager().stage(rows)
+        staged = writer.log_writer.stager().stage(rows)
         table.alter(**change)
         with pytest.raises(CommitConflictError, match="renamed or dropped while rows were written"):
-            writer.commit(staged)
+            writer.log_writer.commit(staged)
         assert table.to_arrow().num_rows == 0
 
     def test_a_writer_that_knew_the_old_columns_means_the_new_ones(self, table, other_process):
@@ -323,10 +324,10 @@ class TestReaders:
 
     def test_statistics_by_an_older_name_are_of_the_older_column(self, wh):
         table = wh.create_table("sales.days", "a int, b int", properties={"table.statistics.columns": "*"})
-        table.stager()._inline_bytes_max = 0
+        table.log_writer.stager()._inline_bytes_max = 0
         table.append([{"a": 1, "b": 100}])
         table.alter(rename_columns={"a": "b", "b": "a"})
-        table.stager()._inline_bytes_max = 0
+        table.log_writer.stager()._inline_bytes_max = 0
         table.append([{"a": 7, "b": 7}])
         state, node = table.refresh(), filter_of(table.state.schema, ("a", "=", 100))
         found = [s for s in state.buckets[0].segments if segment_may_match(state, s, s.offsets, node)]
@@ -339,7 +340,7 @@ class TestReaders:
             table.append([{"a": f"a{number}", "b": b"b", "c": number}])
         table.alter(rename_columns={"a": "b", "b": "a", "c": "d"})
         table.append([{"a": b"x", "b": "y", "d": 9}])
-        table.merge_inline()
+        merge_inline(table)
         first, last = table.refresh().buckets[0].segments
         assert (first.schema_id, dict(first.stats)) == (1, {"a": ["a0", "a2", 0], "c": [0, 2, 0]})
         assert (last.schema_id, dict(last.stats)) == (2, {"b": ["y", "y", 0], "d": [9, 9, 0]})
@@ -350,7 +351,7 @@ class TestReaders:
             table.append([{"id": number, "a": f"a{number}", "n": number}])
         table.alter(rename_columns={"a": "c"}, widen_columns={"n": "bigint"}, drop_columns=["b"], add_columns="b int")
         table.append([{"id": 3, "c": "c3", "n": BIG, "b": 3}])
-        table.merge_inline()
+        merge_inline(table)
         expected = [
             {"id": i, "c": f"{'ca'[i < 3]}{i}", "n": (i, BIG)[i == 3], "b": (None, 3)[i == 3]} for i in range(4)
         ]

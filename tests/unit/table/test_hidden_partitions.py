@@ -55,7 +55,7 @@ class TestCreation:
     @pytest.mark.parametrize(
         ("fields", "given", "says"),
         [
-            (["days(ts)"], {"partition.fields": "hours(ts)"}, "give one"),
+            (["days(ts)"], {"partition.fields": "hours(ts)"}, "leave one out"),
             (["days(region)"], {}, "expected a date or a timestamp"),
             (["days(ts)", "ts"], {}, "'ts' occurs twice"),
             (["days(ts)"], {"table.datalake.format": "paimon"}, "found a transform and a Paimon lake"),

@@ -202,7 +202,7 @@ def test_an_identity_column_cannot_change(wh):
         (lambda: table.set_default("id", 3), "has DEFAULT; leave it out"),
         (lambda: table.alter(unset_properties=["table.identity.id"]), "is fixed at creation"),
         (lambda: table.alter(set_properties={"table.identity.v": "ALWAYS"}), "is fixed at creation"),
-        (lambda: table.forget_transactions("streamhouse.identity.1"), "would be handed out twice"),
+        (lambda: table.forget_transactions("streamhouse.identity.1"), "would be allocated twice"),
     ):
         with pytest.raises(InvalidOptionError, match=says):
             refused()

@@ -117,7 +117,7 @@ class TestDroppedPartition:
         table.append([row(10)])
         tier(table)
         table.drop_partition(EU)
-        with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
+        with pytest.raises(InvalidOptionError, match="in files that are newer than that version"):
             rollback_to_version(table, before)
 
     def test_rows_that_another_engine_had_added_since(self, table, engine):
@@ -156,7 +156,7 @@ class TestDroppedPartition:
         now = table.refresh().version
         with pytest.raises(InvalidOptionError, match="removed rows from the lake that no record names"):
             changes(table, before + 1, now)
-        with pytest.raises(InvalidOptionError, match="rows left the lake since"):
+        with pytest.raises(InvalidOptionError, match="rows that no record names were removed from the lake"):
             rollback_to_version(table, before)
         assert changes(table, now + 1, now) == []
 
@@ -183,7 +183,7 @@ class TestDroppedPartition:
         table.drop_partition(EU)
         with pytest.raises(InvalidOptionError, match="removed rows from the lake that no record names"):
             changes(table, before + 1, table.refresh().version)
-        with pytest.raises(InvalidOptionError, match="rows left the lake since"):
+        with pytest.raises(InvalidOptionError, match="rows that no record names were removed from the lake"):
             rollback_to_version(table, before)
 
     def test_a_record_with_files_has_a_name_that_older_versions_refuse(self, table):
@@ -203,7 +203,7 @@ def test_a_rollback_of_rows_that_lost_their_offsets_is_refused(table, engine):
     engine.rewrite()
     table.append([row(9)])
     tier(table)
-    with pytest.raises(InvalidOptionError, match="lost their offsets, as another engine wrote them again"):
+    with pytest.raises(InvalidOptionError, match="lost their offsets, because another engine rewrote"):
         rollback_to_version(table, before)
     assert ids(table.to_arrow()) == [*range(8), 9]
 

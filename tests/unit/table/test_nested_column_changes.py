@@ -75,15 +75,15 @@ class TestReads:
 
     def test_rows_that_were_staged_before_are_written_anew_or_refused(self, table, wh):
         other = wh.table(NAME)
-        staged = other.stager().stage(_whole(other, {"id": 1, "s": {"a": 1, "b": "x"}}))
+        staged = other.log_writer.stager().stage(_whole(other, {"id": 1, "s": {"a": 1, "b": "x"}}))
         table.rename_column("s.a", "c")
         with pytest.raises(CommitConflictError, match="renamed or dropped while rows were written"):
-            other.commit(staged)
+            other.log_writer.commit(staged)
         other.append([{"id": 2, "s": {"c": 2}}])
         table.add_columns("s.d INT")
-        staged = other.stager(other.state).stage(_whole(other, {"id": 3, "s": {"c": 3}}))
+        staged = other.log_writer.stager(other.state).stage(_whole(other, {"id": 3, "s": {"c": 3}}))
         table.add_columns("s.e INT")
-        other.commit(staged)
+        other.log_writer.commit(staged)
         assert s_of(table.to_arrow()) == [
             {"c": 2, "b": None, "d": None, "e": None},
             {"c": 3, "b": None, "d": None, "e": None},

@@ -31,6 +31,7 @@ from streamhouse_spark.log.checkpoint import as_stored, write_checkpoint
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.table import alter
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, ts TIMESTAMP, region STRING, day DATE"
@@ -160,7 +161,7 @@ class TestTheRecord:
             (["weeks(ts)"], "unknown transform 'weeks'"),
             (["id", "ts", "region", "day"], "partition by fewer columns"),
             (["days(ts)", "bucket(4, id)"], r"bucket\(4, id\): table d.t has bucket\(2, id\)"),
-            (["bucket(2, region)"], "is fixed when it is created"),
+            (["bucket(2, region)"], "which cannot be changed"),
         ],
     )
     def test_partitionings_that_cannot_be_are_rejected(self, table, fields, says):
@@ -173,7 +174,7 @@ class TestTheRecord:
 
     def test_tables_with_a_fixed_partitioning_reject_a_change(self, wh):
         paimon = wh.create_table("d.p", DDL, partition_by=["day"], properties={"table.datalake.format": "paimon"})
-        with pytest.raises(InvalidOptionError, match="paimon lake, whose partition keys are fixed"):
+        with pytest.raises(InvalidOptionError, match="has a paimon lake, expected Iceberg"):
             paimon.set_partitioning(["region"])
         made = wh.create_table("d.q", DDL, partition_by=["region"], properties={"table.datalake.format": "paimon"})
         made.append(paimon.to_arrow())
@@ -354,13 +355,13 @@ class TestTheLog:
     def test_writers_that_staged_before_are_taken_and_their_partitions_are_those_of_then(self, wh):
         table = wh.create_table("d.p", DDL, partition_by=["region"])
         table.append(rows(0))
-        staged = table.stager().stage(pa.Table.from_pylist(rows(1, 2), schema=table.schema))
+        staged = table.log_writer.stager().stage(pa.Table.from_pylist(rows(1, 2), schema=table.schema))
         table.set_partitioning(["day"])
-        table.commit(staged)
+        table.log_writer.commit(staged)
         table.append(rows(3))
         check_reads(table, [0, 1, 2, 3])
         assert [s.schema_id for s in table.state.live_segments()] == [1, 1, 2]
-        table.merge_inline()
+        merge_inline(table)
         found = {s.schema_id: s.partitions for s in table.state.live_segments()}
         assert found[1] is not None
         assert {values for (values,) in found[1]} == {"eu", "us", None}, "merged rows keep the columns of then"

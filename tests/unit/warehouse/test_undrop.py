@@ -91,13 +91,13 @@ class TestNames:
         second = wh.create_table(NAME, "a INT")
         wh.drop_table(NAME)
         assert [t.uuid for t in wh.dropped_tables()] == [second.uuid, table.uuid]
-        with pytest.raises(TableNotFoundError, match=f"under that name are {second.uuid}, {table.uuid}"):
+        with pytest.raises(TableNotFoundError, match=f"dropped tables with this name: {second.uuid}, {table.uuid}"):
             wh.undrop_table(NAME, uuid="nope")
         assert wh.undrop_table(NAME).uuid == second.uuid
         assert wh.undrop_table(NAME, uuid=table.uuid, to="sales.first").uuid == table.uuid
 
     @pytest.mark.parametrize(
-        ("name", "match"), [("sales.order", "did you mean sales.orders"), ("x.y", "dropped tables there: sales.orders")]
+        ("name", "match"), [("sales.order", "did you mean sales.orders"), ("x.y", "dropped tables: sales.orders")]
     )
     def test_an_undrop_of_an_unknown_table_is_rejected(self, wh, table, name, match):
         wh.drop_table(NAME)
@@ -171,7 +171,7 @@ def test_a_creator_that_takes_the_name_meanwhile_has_it(wh, table, monkeypatch):
         return done
 
     monkeypatch.setattr(names, "point", slow)
-    with pytest.raises(TableExistsError, match="cannot be brought back"):
+    with pytest.raises(TableExistsError, match="cannot be restored"):
         wh.undrop_table(NAME)
     assert created
     assert wh.table(NAME).to_arrow() == pa.table({"a": pa.array([1], pa.int32())})

@@ -98,7 +98,7 @@ class _PlannedRead:
             self.pinned.projection.schema,
             tuple(ReadTicket(request, self.table.uuid, self.digest, number) for number in numbers),
             num_rows,
-            sum(piece.size_bytes for part in self.parts for piece in part.pieces),
+            sum(piece.size_bytes for part in self.parts for piece in part.tasks),
             state.version if state is not None else None,
         )
 

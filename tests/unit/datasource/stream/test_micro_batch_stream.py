@@ -19,6 +19,7 @@ from streamhouse_spark.datasource.scan.stream_pushdown import lag_ms
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 SPARK_MS = 10
 """Spark's own pause between two questions."""
@@ -259,7 +260,7 @@ def timed_table(memory, world, clock):
         timed_table.append([{"id": i} for i in range(3)])
         clock.advance(wait_ms)
         if wait_ms == 7000:
-            timed_table.merge_inline()
+            merge_inline(timed_table)
     return timed_table
 
 

@@ -16,6 +16,7 @@ from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, first_change_
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, clean
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.table.system_views import open_view
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 HOUR_MS = 3_600_000
 KEEPING = {
@@ -240,7 +241,7 @@ class TestRecords:
             put(table, number % 9, n=number)
         for _ in range(3):
             clock.advance(GRACE_MS + 1)
-            table.merge_inline()
+            merge_inline(table)
             table.log.checkpoint(table.state)
             clean(table.log, table.storage)
         assert table.log.refresh_low_watermark() <= first
@@ -254,7 +255,7 @@ class TestRecords:
         put(table, 1)
         put(table, 2)
         lost = table.refresh().version - 1
-        table.merge_inline()
+        merge_inline(table)
         table.storage.delete(commit_key(table.uuid, lost))
         archive(table)
         held = table.refresh().archive

@@ -287,7 +287,7 @@ def test_segments_are_left_out_by_filters_and_commits(wh):
     state = table.refresh()
 
     def segments(first, last, pruning=Pruning()):  # noqa: B008 - immutable
-        pieces = plan_changes(table, state, first, last, pruning).pieces
+        pieces = plan_changes(table, state, first, last, pruning).tasks
         return [s.base_offset for piece in pieces for s in piece.rows.split.segments]
 
     assert segments(1, 6) == [0, 1, 2, 3, 4]
@@ -301,7 +301,7 @@ def test_deleted_rows_are_looked_for_where_they_are(table):
         append(table, number)
     table.delete(where=[("id", "in", [0, 4])])
     version = table.refresh().version
-    (piece,) = plan_changes(table, table.state, version, version, Pruning()).pieces
+    (piece,) = plan_changes(table, table.state, version, version, Pruning()).tasks
     assert piece.is_deleted
     assert [s.base_offset for s in piece.rows.split.segments] == [0, 4]
     assert [(c["id"], c["_change_type"]) for c in changes(table, version, version)] == [(0, "delete"), (4, "delete")]

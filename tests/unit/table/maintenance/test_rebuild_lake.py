@@ -196,7 +196,7 @@ def test_a_stream_that_read_rows_of_a_dropped_partition_is_told(wh):
     state = table.refresh()
     require_undeleted(state, state.ends, state.version, who="the stream", advice="begin again")
     table.retier()
-    with pytest.raises(OffsetsTrimmedError, match="that the stream has read, the first of them offset 0"):
+    with pytest.raises(OffsetsTrimmedError, match="that the stream has read, starting with offset 0"):
         require_undeleted(table.refresh(), state.ends, state.version, who="the stream", advice="begin again")
 
 

@@ -385,7 +385,7 @@ def test_a_closed_writer_accepts_no_rows(table):
     writer.close()
     writer.close()
     writer.flush()
-    with pytest.raises(WriterStoppedError, match="closed; open another"):
+    with pytest.raises(WriterStoppedError, match="closed; open a new writer"):
         writer.send({"id": 1})
     with table.writer() as another:
         another.send({"id": 1})
