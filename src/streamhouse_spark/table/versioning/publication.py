@@ -45,7 +45,7 @@ from streamhouse_spark.log.actions import Action, DropTag, SetProperties
 from streamhouse_spark.log.catalog.branches import Branch, find_branch, find_publication, publication_id, require_branch
 from streamhouse_spark.log.checkpoint import read_tagged
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows
+from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows, without_rows
 from streamhouse_spark.log.group_commit import CommitResult
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
