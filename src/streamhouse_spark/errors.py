@@ -20,6 +20,7 @@
     ├── CommitConflictError        CONFLICT     lost a commit race; nothing was written
     ├── TransactionConflictError   CONFLICT     an application id is used by two queries
     ├── ProducerFencedError        FENCED       a newer writer has the producer id
+    ├── ConsumerFencedError        FENCED       a newer follower has the consumer's name
     ├── WriterFullError            UNAVAILABLE  a writer's buffer is full; its rows were not accepted
     ├── WriterStoppedError         UNAVAILABLE  a writer no longer accepts rows
     ├── CommitStateUnknownError    UNAVAILABLE  a commit may or may not have happened
@@ -188,6 +189,12 @@ class TransactionConflictError(StreamhouseError):
 
 
 class ProducerFencedError(StreamhouseError):
+    kind = ErrorKind.FENCED
+
+
+class ConsumerFencedError(StreamhouseError):
+    """Another process follows the table under this follower's name, or moved the consumer. Nothing was committed."""
+
     kind = ErrorKind.FENCED
 
 

@@ -215,10 +215,13 @@ ELSEWHERE = {
     "write/producer/accumulator.py WRITER_STOPPED: …": "unit/write/producer/test_writer.py::test_closed_means_closed",
     "write/producer/writer.py WRITER_STOPPED: …": "faults/test_writer_calls.py::test_it_holds",
     "a newer writer has this id": "faults/test_writer_calls.py::test_it_holds",
+    "that were tiered; …": (
+        "unit/read/test_follow.py::TestGaps::test_a_trimmed_position_is_an_error_that_names_the_way_out"
+    ),
     "is the application id of a streaming query; choose another": (
         "unit/write/producer/test_writer.py::test_a_streams_application_id_is_refused"
     ),
-    "other writers, one after the other": (
+    "other processes, one after the other": (
         "unit/write/producer/test_writer.py::test_writers_that_take_an_id_from_each_other_all_the_time"
     ),
     "log/commit_log.py DIFFERENT_HISTORY: …": (
