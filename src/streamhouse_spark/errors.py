@@ -40,6 +40,7 @@ only text from Python to the JVM and back. Branch on the class or on ``kind``, n
 
 from __future__ import annotations
 
+import copy
 import enum
 import re
 from typing import Self
@@ -105,6 +106,15 @@ def truncate_message(message: str) -> str:
     if len(message) <= _TEXT_CHARS_MAX:
         return message
     return f"{message[: _TEXT_CHARS_MAX - 500]} … {message[-490:]}"
+
+
+def copy_error(failure: Exception) -> Exception:
+    """Return a copy of a failure that several threads or tasks raise: they must not share an exception object."""
+    if not isinstance(failure, StreamhouseError):
+        return failure
+    copied = copy.copy(failure)
+    copied.__cause__ = failure
+    return copied
 
 
 def _rebuild(cls: type[StreamhouseError], text: str, condition: str) -> StreamhouseError:

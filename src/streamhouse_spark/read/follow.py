@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.types import StreamBatch, Transaction
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, quote
@@ -54,14 +55,21 @@ class FollowOptions:
 
 
 def open_follower(table: TableHandle, name: str, start: Any, options: FollowOptions) -> Follower:
-    """Hold the consumer ``name`` and follow the log as `Table.follow` does. **Commit point:** that of `claim_epoch`.
+    """Follow the log as `Table.follow` does. **Commit point:** that of `hold_consumer`."""
+    waiting: Any = {"poll_ms": options.poll_ms, "stop": options.stop, "until_ms": options.until_ms}
+    wait = Wait(table, **waiting, available_now=options.available_now)
+    return Follower(*hold_consumer(table, name, start, options), wait)
+
+
+def hold_consumer(
+    table: TableHandle, name: str, start: Any, options: FollowOptions
+) -> tuple[LogCursor, FollowedConsumer]:
+    """Hold the consumer ``name``, and return a cursor at its position. **Commit point:** that of `claim_epoch`.
 
     All options and the position are validated before.
     """
     state = table.refresh()
     who = f"consumer {name!r}"
-    waiting: Any = {"poll_ms": options.poll_ms, "stop": options.stop, "until_ms": options.until_ms}
-    wait = Wait(table, **waiting, available_now=options.available_now)
     sink = Sink.of(options.sink, f"{name}/{table.uuid}") if options.sink is not None else None
     if sink is not None and sink.stored is not None:
         if isinstance(start, Mapping):
@@ -88,7 +96,7 @@ def open_follower(table: TableHandle, name: str, start: Any, options: FollowOpti
 
     cursor(begin)
     consumer, held = HeldConsumer.hold(table.log, name, explicit, lambda latest: _resolve(table, latest, start, who))
-    return Follower(cursor(held), wait, consumer, held, sink)
+    return cursor(held), FollowedConsumer(table, consumer, held, sink)
 
 
 def _resolve(table: TableHandle, state: TableState, start: Any, who: str) -> LogPosition:
@@ -115,23 +123,61 @@ def _way_out(name: str) -> str:
     )
 
 
-class Follower(Tail):
-    """Iterator of `Table.follow`. For one thread only, except `close`. An error ends it; follow again to continue."""
+class FollowedConsumer:
+    """The consumer of one follower, and what it has committed. Thread-safe: a cancelled call may still be made."""
 
-    def __init__(
-        self, cursor: LogCursor, wait: Wait, consumer: HeldConsumer, stored: LogPosition, sink: Sink | None
-    ) -> None:
-        super().__init__(cursor, wait)
-        self._table = cursor.table
+    def __init__(self, table: TableHandle, consumer: HeldConsumer, stored: LogPosition, sink: Sink | None) -> None:
+        self._table = table
         self._consumer = consumer
         self._stored = stored
         self._stored_in = 0
         """The commit of the stored position: older states have another one."""
-        self._stored_ms = self._table.world.clock.boot_ms()
-        self._is_left = False
+        self._stored_ms = table.world.clock.boot_ms()
         self._sink = sink
+        self._lock = new_lock()
         self._written: int | None = None
         """The version of the transaction that the loop body asked for, which is stored when the body has finished."""
+
+    def commit(self, position: LogPosition) -> None:
+        """Commit a position: all rows before it are processed. **Commit point:** one record, unless it is stored."""
+        with self._lock:
+            if self._sink is not None and self._written is not None:
+                self._sink, self._written = replace(self._sink, stored=self._written), None
+            if position.offsets != self._stored.offsets:
+                self._stored_in = self._consumer.move(self._table.log, position, self._stored)
+                self._stored, self._stored_ms = position, self._table.world.clock.boot_ms()
+
+    def transaction(self, position: LogPosition) -> Transaction:
+        """Return the transaction of the sink for the rows before a position. Raises `InvalidOptionError`."""
+        if self._sink is None:
+            raise InvalidOptionError(
+                f"consumer {self._consumer.consumer_id!r} has no sink; pass the table that is written as "
+                "follow(…, sink=table)"
+            )
+        transaction = self._sink.transaction(position)
+        self._written = transaction.version
+        return transaction
+
+    def prepare(self, state: TableState, position: LogPosition) -> None:
+        """Check that rows of a state may be processed, and commit a position that no batch has moved for long.
+
+        Raises `ConsumerFencedError`, `OffsetsTrimmedError`.
+        """
+        with self._lock:
+            if state.version >= self._stored_in:
+                self._consumer.require_held(state, self._stored)
+            _require_retained(state, position, self._consumer.consumer_id)
+            if self._table.world.clock.boot_ms() - self._stored_ms >= SKIPPED_COMMIT_MS:
+                self.commit(position)
+
+
+class Follower(Tail):
+    """Iterator of `Table.follow`. For one thread only, except `close`. An error ends it; follow again to continue."""
+
+    def __init__(self, cursor: LogCursor, consumer: FollowedConsumer, wait: Wait) -> None:
+        super().__init__(cursor, wait)
+        self._consumer = consumer
+        self._is_left = False
 
     def commit(self) -> None:
         """Commit the position after the last batch, as requesting the next batch does. **Commit point:** one record.
@@ -139,11 +185,7 @@ class Follower(Tail):
         Raises `ConsumerFencedError` if another follower has the name, and as `Table.append`: rows after the stored
         position are read again by the next follower.
         """
-        if self._sink is not None and self._written is not None:
-            self._sink, self._written = replace(self._sink, stored=self._written), None
-        if self._position.offsets != self._stored.offsets:
-            self._stored_in = self._consumer.move(self._table.log, self._position, self._stored)
-            self._stored, self._stored_ms = self._position, self._table.world.clock.boot_ms()
+        self._consumer.commit(self._position)
 
     @property
     def transaction(self) -> Transaction:
@@ -151,14 +193,7 @@ class Follower(Tail):
 
         Raises `InvalidOptionError` without a ``sink``.
         """
-        if self._sink is None:
-            raise InvalidOptionError(
-                f"consumer {self._consumer.consumer_id!r} has no sink; pass the table that is written as "
-                "follow(…, sink=table)"
-            )
-        transaction = self._sink.transaction(self._position)
-        self._written = transaction.version
-        return transaction
+        return self._consumer.transaction(self._position)
 
     def _end(self) -> None:
         """End the iteration without a commit: the caller may not have finished with the last batch."""
@@ -176,11 +211,7 @@ class Follower(Tail):
             raise
 
     def _read_batch(self, state: TableState) -> pa.RecordBatch | None:
-        if state.version >= self._stored_in:
-            self._consumer.require_held(state, self._stored)
-        _require_retained(state, self._cursor.position, self._consumer.consumer_id)
-        if self._table.world.clock.boot_ms() - self._stored_ms >= SKIPPED_COMMIT_MS:
-            self.commit()
+        self._consumer.prepare(state, self._position)
         return self._cursor.take(state, BATCH_BYTES)
 
 

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Self
 
@@ -98,6 +99,19 @@ class LogCursor:
     def position(self) -> LogPosition:
         """The position after the last batch, and after rows that were skipped since."""
         return LogPosition(self.table.uuid, dict(self._positions), self._history)
+
+    @property
+    def place(self) -> Hashable:
+        """A value that is equal for cursors which read the same rows next, if they read the same columns."""
+        initial = self.initial
+        start = (initial.table_uuid, initial.schema_id, tuple(initial.first_offsets.items()))
+        return start, self._checked_through, tuple(self._positions.items())
+
+    def fork(self) -> LogCursor:
+        """Return another cursor at the same place."""
+        other = copy.copy(self)
+        other._positions = dict(self._positions)  # noqa: SLF001 - of the same class
+        return other
 
     def batches(self, state: TableState) -> Generator[pa.RecordBatch]:
         """Yield the rows from the position to the end of the state, each bucket in offset order.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.read.follow import Follower
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
+    from streamhouse_spark.table.aio import AsyncTable
     from streamhouse_spark.table.costs import TableCosts
     from streamhouse_spark.table.drop_partition import DropPartitionReport
     from streamhouse_spark.table.lake import LakeView
@@ -645,6 +646,19 @@ class Table(TableHandle, Scannable):
             columns, filter, include_metadata, skip_change_commits, sink, poll_ms, stop, until_ms, available_now
         )
         return open_follower(self, name, start, options)
+
+    @cached_property
+    def aio(self) -> AsyncTable:
+        """The methods for asyncio: ``await orders.aio.append(rows)``, ``async for batch in orders.aio.follow(name)``.
+
+        See `streamhouse_spark.table.aio.AsyncTable`.
+
+        >>> asyncio.run(people.aio.lookup_one(1))
+        {'id': 1, 'name': 'Ada', 'city': 'Ulm'}
+        """
+        from streamhouse_spark.table.aio import AsyncTable
+
+        return AsyncTable(self, self._log_writer)
 
     @property
     def lake(self) -> LakeView:

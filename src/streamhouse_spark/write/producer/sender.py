@@ -29,6 +29,7 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
     TransactionConflictError,
+    copy_error,
 )
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.bucketing import row_buckets
@@ -38,7 +39,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version, name_sum
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import Send, concat_buffered_rows, copy_error
+from streamhouse_spark.write.producer.accumulator import Send, concat_buffered_rows
 
 if TYPE_CHECKING:
     from streamhouse_spark.write.producer.upsert_target import UpsertTarget
