@@ -27,8 +27,10 @@ from streamhouse_spark.read.log_poller import poller_of
 from streamhouse_spark.read.tail import LogCursor
 from streamhouse_spark.table_handle import TableHandle
 
-POLL_MS_MIN: Final = 5.0
-"""Polls are calls in threads here, which cost more than those of a tail with a thread of its own."""
+POLL_MS: Final = (5.0, 25.0)
+"""Bounds of the poll interval on a local disk. A poll costs more here than in the thread of a tail, and a service may
+follow many tables, most of them quiet.
+"""
 ReadAhead = tuple[pa.RecordBatch | None, LogCursor]
 """A batch, None after the last one of a state, and the cursor after it."""
 
@@ -42,6 +44,7 @@ class TableWatch:
         is_local = table.storage.local_path(table_prefix(table.uuid)) is not None
         self._first = None if is_local else table.look
         self._latest: TableState | None = None
+        self._interval_ms = POLL_MS[0]
         self._waiting: set[asyncio.Future[TableState | None]] = set()
         self._polling: asyncio.Task[None] | None = None
         self._reads: dict[Hashable, asyncio.Future[ReadAhead]] = {}
@@ -82,10 +85,11 @@ class TableWatch:
         failure: Exception | None = None
         try:
             while self._waiting and self._latest is not None:
-                await sleep_ms(self._table.world.clock, max(self._poller.wait_ms(), POLL_MS_MIN))
+                await sleep_ms(self._table.world.clock, max(self._poller.wait_ms(), self._interval_ms))
                 latest = await run_blocking(self._poller.look, self._latest, self._table.refresh, self._first)
+                self._interval_ms = min(1.1 * self._interval_ms, POLL_MS[1])
                 if latest.version > self._latest.version:
-                    self._latest = latest
+                    self._latest, self._interval_ms = latest, POLL_MS[0]
                     self._wake(latest)
         except Exception as error:  # noqa: BLE001 - the tails get it
             failure = error
