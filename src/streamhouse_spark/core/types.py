@@ -245,6 +245,11 @@ def check_app_id(app_id: str) -> None:
             )
 
 
+def is_reserved(app_id: str) -> bool:
+    """Return whether the application id is for the package's own use, and belongs to no writer."""
+    return app_id.startswith(tuple(_RESERVED))
+
+
 def is_text_list(value: object) -> bool:
     """Return whether the value is a list of names, and not a single name by mistake."""
     return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(n, str) for n in value)
