@@ -170,10 +170,11 @@ class AsyncTail(AsyncIterator[pa.RecordBatch]):
             raise StopAsyncIteration
         state = self._state or (await self._open()).initial
         while not self._is_closed:
-            batch, self._cursor = await self._read(self._opened, state)
-            self._state = state
-            if batch is not None:
-                return batch
+            if state is not self._state or not self._opened.is_at_end(state):
+                batch, self._cursor = await self._read(self._opened, state)
+                self._state = state
+                if batch is not None:
+                    return batch
             if self._available_now:
                 break
             self._waiter = asyncio.get_running_loop().create_future()
@@ -268,5 +269,8 @@ class AsyncFollower(AsyncTail):
 
 
 def _read_held(consumer: FollowedConsumer, cursor: LogCursor, state: TableState) -> ReadAhead:
-    consumer.prepare(state, cursor.position)
-    return _read_ahead(cursor, state)
+    consumer.require_processable(state, cursor.position)
+    batch, ahead = _read_ahead(cursor, state)
+    if batch is None:
+        consumer.commit_if_due(ahead.position)
+    return batch, ahead

@@ -158,17 +158,17 @@ class FollowedConsumer:
         self._written = transaction.version
         return transaction
 
-    def prepare(self, state: TableState, position: LogPosition) -> None:
-        """Check that rows of a state may be processed, and commit a position that no batch has moved for long.
-
-        Raises `ConsumerFencedError`, `OffsetsTrimmedError`.
-        """
+    def require_processable(self, state: TableState, position: LogPosition) -> None:
+        """Raise `ConsumerFencedError` or `OffsetsTrimmedError` unless this follower may process the rows of a state."""
         with self._lock:
             if state.version >= self._stored_in:
                 self._consumer.require_held(state, self._stored)
             _require_retained(state, position, self._consumer.consumer_id)
-            if self._table.world.clock.boot_ms() - self._stored_ms >= SKIPPED_COMMIT_MS:
-                self.commit(position)
+
+    def commit_if_due(self, position: LogPosition) -> None:
+        """Commit the position after rows without a match, if nothing was committed for `SKIPPED_COMMIT_MS`."""
+        if self._table.world.clock.boot_ms() - self._stored_ms >= SKIPPED_COMMIT_MS:
+            self.commit(position)
 
 
 class Follower(Tail):
@@ -211,8 +211,11 @@ class Follower(Tail):
             raise
 
     def _read_batch(self, state: TableState) -> pa.RecordBatch | None:
-        self._consumer.prepare(state, self._position)
-        return self._cursor.take(state, BATCH_BYTES)
+        self._consumer.require_processable(state, self._position)
+        batch = self._cursor.take(state, BATCH_BYTES)
+        if batch is None:
+            self._consumer.commit_if_due(self._cursor.position)
+        return batch
 
 
 @dataclass(frozen=True, slots=True)

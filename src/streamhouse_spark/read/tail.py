@@ -107,6 +107,10 @@ class LogCursor:
         start = (initial.table_uuid, initial.schema_id, tuple(initial.first_offsets.items()))
         return start, self._checked_through, tuple(self._positions.items())
 
+    def is_at_end(self, state: TableState) -> bool:
+        """Return whether the state has no more rows."""
+        return all(log.end <= self._positions[bucket] for bucket, log in state.buckets.items())
+
     def fork(self) -> LogCursor:
         """Return another cursor at the same place."""
         other = copy.copy(self)

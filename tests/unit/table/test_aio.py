@@ -22,6 +22,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.core.async_calls import THREADS_MAX, Lane
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.read import follow
 from streamhouse_spark.read.tail import LogCursor
 from streamhouse_spark.table import aio
 
@@ -322,6 +323,18 @@ class TestFollowers:
             asyncio.run(cancelled())
         assert table.consumer_position(APP).offsets == {0: 0}
         assert asyncio.run(collect(table.aio.follow(APP, available_now=True))) == [1]
+
+    def test_the_position_after_rows_without_a_match_is_stored(self, table, clock):
+        async def work():
+            follower = table.aio.follow(APP, filter="id < 0")
+            waiting = asyncio.ensure_future(anext(follower))
+            await until(lambda: table.aio._watch()._waiting)
+            clock.advance(follow.SKIPPED_COMMIT_MS)
+            table.append([{"id": 1}])
+            await until(lambda: table.consumer_position(APP).offsets == {0: 1})
+            waiting.cancel()
+
+        asyncio.run(work())
 
     def test_a_newer_follower_fences_the_older_one(self, table):
         async def work():
