@@ -204,6 +204,22 @@ CALLS: dict[str, Call | list[Call]] = {
             "poll_ms": 1,
             "stop": threading.Event(),
             "until_ms": 0,
+            "filter": "id > 0",
+        },
+    ),
+    "Table.follow": Call(
+        lambda world: lambda name, **given: next(world.log.follow(name, **given), None),
+        {
+            "name": "me",
+            "start": "earliest",
+            **READ,
+            "include_metadata": True,
+            "skip_change_commits": True,
+            "sink": None,
+            "poll_ms": 1,
+            "stop": threading.Event(),
+            "until_ms": 0,
+            "available_now": True,
         },
     ),
     "Table.open_lake": [Call(_log, {})],  # an older state is for the package alone
@@ -294,7 +310,7 @@ def calls() -> Iterator[tuple[str, Call]]:
     """All of `CALLS`, each with the method that it calls."""
     for name, found in CALLS.items():
         for call in found if isinstance(found, list) else [found]:
-            is_function = "." not in name or name in {"Table.tail", "Table.writer", "Table.scan"}
+            is_function = "." not in name or name in {"Table.tail", "Table.follow", "Table.writer", "Table.scan"}
             yield name, replace(call, method=None if is_function else name.rpartition(".")[2])
 
 

@@ -29,7 +29,7 @@ from streamhouse_spark.log.deletion_vectors import (
     union_deleted_file_rows,
 )
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segments.scan import LogSplit, plan_range, plan_snapshot
+from streamhouse_spark.log.segments.scan import LogSplit, keep_segments, plan_range, plan_snapshot
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import (
     ReadSnapshot,
@@ -61,6 +61,10 @@ class Pruning:
         key = properties.bucket_key
         column = state.schema.find(key[0]) if len(key) == 1 else None
         return prune_buckets(self.node, column, state.num_buckets, properties.datalake_format)
+
+    def prune(self, state: TableState, split: LogSplit) -> LogSplit:
+        """Return the split without the segments that surely have no matching rows."""
+        return keep_segments(split, lambda segment: self.keeps_segment(state, segment, split.offsets))
 
     def keeps_segment(self, state: TableState, segment: Segment, offsets: OffsetRange) -> bool:
         if self.node is ALWAYS_TRUE or segment_may_match(state, segment, offsets, self.node):
@@ -292,15 +296,8 @@ def prune_tasks(state: TableState, tasks: Iterable[ScanTask], pruning: Pruning) 
     for task in tasks:
         if not isinstance(task, LogScanTask):
             yield task
-        elif (split := _prune_split(state, task.split, pruning)).segments:
+        elif (split := pruning.prune(state, task.split)).segments:
             yield LogScanTask(split)
-
-
-def _prune_split(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
-    segments = tuple(s for s in split.segments if pruning.keeps_segment(state, s, split.offsets))
-    if len(segments) == len(split.segments):
-        return split
-    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
 
 
 # -- primary-key tables -----------------------------------------------------------------------------------------------
