@@ -42,7 +42,7 @@ class TableWatch:
         self._table = table
         self._poller = poller_of(table)
         is_local = table.storage.local_path(table_prefix(table.uuid)) is not None
-        self._first = None if is_local else table.look
+        self._first = None if is_local else table.refresh_at_most
         self._latest: TableState | None = None
         self._interval_ms = POLL_MS[0]
         self._waiting: set[asyncio.Future[TableState | None]] = set()

@@ -692,7 +692,7 @@ class Table(TableHandle, Scannable):
         """
         from streamhouse_spark.table.aio import AsyncTable
 
-        return AsyncTable(self, self._log_writer)
+        return AsyncTable(self, self.log_writer)
 
     @property
     def lake(self) -> LakeView:
