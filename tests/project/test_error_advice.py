@@ -225,7 +225,7 @@ ELSEWHERE = {
     "is the application id of a streaming query; choose another": (
         "unit/write/producer/test_writer.py::test_a_streams_application_id_is_refused"
     ),
-    "attempts conflicted with other ": (
+    "other processes in a row": (
         "unit/write/producer/test_writer.py::test_writers_that_take_an_id_from_each_other_all_the_time"
     ),
     "log/commit_log.py DIFFERENT_HISTORY: …": (

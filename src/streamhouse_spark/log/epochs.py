@@ -34,8 +34,8 @@ def claim_epoch(log: CommitLog, epoch_id: str, plan: Plan, who: str) -> tuple[in
         if committed.duplicate_of is None:
             return epoch, committed.state
     raise CommitConflictError(
-        f"{who} of {state.name} was taken by {CLAIMS_MAX} other processes, one after the other; nothing was written, "
-        "give each process an id of its own"
+        f"{who} of {state.name} was taken by {CLAIMS_MAX} other processes in a row; nothing was written, "
+        "give each process a separate id"
     )
 
 
