@@ -44,7 +44,7 @@ def kinds(select: str, *types: str) -> list[str] | None:
         ("cust, count(note), count_if(note = 'x')", ["int", "bigint", "bigint"], ["computed", "count", "count"]),
         ("cust, sum(amount)", ["int", "bigint"], ["computed", "sum"]),
         ("cust, sum(amount)", ["int", "decimal(22,2)"], ["computed", "sum"]),
-        ("cust, sum(amount)", ["int", "double"], ["computed", "grown"]),
+        ("cust, sum(amount)", ["int", "double"], ["computed", "float_sum"]),
         ("cust, min(note), max(amount)", ["int", "string", "double"], ["computed", "min", "max"]),
         ("cust, count(DISTINCT note), max(note)", ["int", "bigint", "int"], ["computed", "distinct", "max"]),
         ("cust, count(DISTINCT upper(note))", ["int", "bigint"], ["computed", "distinct"]),
