@@ -504,7 +504,7 @@ def test_bytes_that_are_no_text_are_no_event(wh, events, keep):
     events.put(bad)
     keep(table, dead_letter="cdctypes.latin_letters")
     (letter,) = wh.table("cdctypes.latin_letters").to_arrow().to_pylist()
-    assert (letter["reason"], base64.b64decode(letter["event"])) == ("its bytes are no UTF-8", bad)
+    assert (letter["reason"], base64.b64decode(letter["event"])) == ("its bytes are not UTF-8", bad)
     assert table.to_arrow().num_rows == 0
 
 

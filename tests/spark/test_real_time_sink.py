@@ -215,6 +215,6 @@ def test_a_query_keeps_its_trigger(spark: Any, wh: Warehouse, tmp_path: Path) ->
         micro_batch("one")
     assert target.refresh().num_rows == 3
     micro_batch("two")
-    with pytest.raises(Exception, match=r"TRANSACTION_CONFLICT: .* of micro-batches.*new checkpointLocation"):
+    with pytest.raises(Exception, match=r"TRANSACTION_CONFLICT: .*, which wrote micro-batches.*new checkpointLocation"):
         started(stream, target.name, tmp_path / "two").awaitTermination(60)
     assert target.refresh().num_rows == 8

@@ -1,4 +1,4 @@
-"""Batch reads of the changelog of a log table that lost rows.
+"""Batch reads of the changelog of a log table from which rows were deleted or partitions dropped.
 
 Offsets identify appended rows but do not show deletions, so the changes are planned by commit. Times select commits,
 and offsets select rows.
@@ -27,11 +27,11 @@ from streamhouse_spark.table_handle import TableHandle
 
 
 def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) -> ChangesPlan:
-    """Plan the changes that the options select; without a start time, from the first commit whose changes are all
-    retained.
+    """Plan the changes that the options select. Without a start time, start at the first commit after which all changes
+    are retained.
 
-    Raises `InvalidOptionError` as `batch_ranges` does. Raises `OffsetsTrimmedError` if changes since the start time are
-    no longer retained, unless ``failOnDataLoss`` is false.
+    Raises `InvalidOptionError` in the cases of `batch_ranges`. Raises `OffsetsTrimmedError` if changes since the start
+    time are no longer retained, unless ``failOnDataLoss`` is false.
     """
     ranges = _requested_offsets(state, options)
     last, end_ms = state.version, options.ending_timestamp_ms
@@ -49,7 +49,7 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
 
 
 def _requested_offsets(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:
-    """Return the offsets of the rows whose changes are requested, or None for all."""
+    """Return bucket → offsets of the rows whose changes are requested, or None for all rows."""
     by_start = options.starting_timestamp_ms is None and options.starting_offsets != FULL
     by_end = options.ending_timestamp_ms is None and options.ending_offsets != LATEST
     if not (by_start or by_end):

@@ -1,9 +1,9 @@
 """Column and filter pushdown for streams, and their lag.
 
-Spark pushes neither columns nor filters to a stream's scan. If the session has the jar, an optimizer rule passes both
-with each batch, in the start of the range that Python plans. Spark's stored offsets contain neither, so a checkpoint
-works with any query. Pushdown affects only what is read of a batch, never where it ends. Spark applies every filter
-again.
+Spark pushes neither columns nor filters to a stream's scan. If the session has the jar, an optimizer rule passes
+columns and filters with each batch, in the start offset that Python plans from. Spark does not store them in the
+checkpoint, so a checkpoint works with any query. Pushdown reduces what a batch reads, and never changes where the batch
+ends. Spark applies every filter again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class StreamPart(InputPartition):
 class PrunedStreamReader(StreamhouseStreamReader):
     """Plans batches with the query's columns and filters for `StreamPartReader`, and reports the stream's lag.
 
-    A column change ends the query once a batch reads that column: before the first batch, no column is known to be
-    read.
+    A changed column ends the query only if a batch has read that column. Before the first batch, the columns that the
+    query reads are unknown.
     """
 
     _has_pushdown = True
@@ -61,7 +61,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
         return {**offset, LAG_OPTION: {"offsets": self._last_end["offsets"], "ms": lag_ms(state, read)}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan a batch. Without pushdown, plan it as `StreamhouseStreamReader` does."""
+        """Plan a batch with pushdown if its start contains columns and filters."""
         begin = dict(start)
         need = begin.pop(NEED_OPTION, None)
         if need is None:
@@ -72,7 +72,9 @@ class PrunedStreamReader(StreamhouseStreamReader):
         columns = tuple(by_folded_name[name.casefold()] for name in need["columns"])
         table_columns = tuple(name for name in columns if name in self._table_columns)
         read = self._table_columns if self._is_binlog else table_columns
-        self._required_columns = tuple(dict.fromkeys((*self._required_columns, *read)))  # of all scans of the query
+        self._required_columns = tuple(
+            dict.fromkeys((*self._required_columns, *read))
+        )  # a query may scan several times
         filters = () if self._is_binlog else tuple(need["filters"])
         pruning = Pruning(parse_filters(filters, comparable_types(self._initial_schema))) if filters else Pruning()
         parts = self.plan_parts(begin, end, read or (narrowest_column(self._open_table()[1].schema),), pruning)
@@ -91,7 +93,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
 
 
 class StreamPartReader(DataSourceReader):
-    """Reads parts of batches that `PrunedStreamReader` planned. It has no partitions itself."""
+    """Reads the parts of batches that `PrunedStreamReader` planned. It plans no partitions."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -107,10 +109,11 @@ class StreamPartReader(DataSourceReader):
 
 
 def lag_ms(state: TableState, read: Mapping[int, int]) -> int | None:
-    """Return the time from the commit of the first unread row to the latest commit with rows; 0 if all rows were read.
+    """Return the milliseconds from the commit of the first unread row to the latest commit with rows; 0 if all are
+    read.
 
-    ``read`` is bucket → first unread offset. Returns None if that row is no longer in the hot log, because its commit
-    time is unknown. Times come from the writers' clocks.
+    ``read`` is bucket → first unread offset. Returns None if the first unread row is no longer in the hot log, because
+    its commit time is unknown. The times are from the clocks of the writers.
     """
     waiting = [(log, read.get(bucket, 0)) for bucket, log in state.buckets.items() if log.end > read.get(bucket, 0)]
     if not waiting:

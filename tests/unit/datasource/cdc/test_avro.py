@@ -23,12 +23,12 @@ class Session:
 
 
 def test_a_session_without_the_jar():
-    with pytest.raises(InvalidOptionError, match=r"make the session with streamhouse_spark\.configure, or"):
+    with pytest.raises(InvalidOptionError, match=r"create the session with streamhouse_spark\.configure, or"):
         AvroSchemas.of(Session(), "http://r", None, None, sim_world())
 
 
 def test_ids_are_asked_for_once_and_so_many_at_most(monkeypatch):
-    monkeypatch.setattr(avro_schemas, "_ASKED_MAX", 3)
+    monkeypatch.setattr(avro_schemas, "_FETCHES_MAX", 3)
     with running_registry() as server:
         schemas = AvroSchemas(None, SchemaRegistry.of(server.url, None, sim_world()))
         numbers = [server.register("{}"), server.register("{}")]
@@ -38,7 +38,7 @@ def test_ids_are_asked_for_once_and_so_many_at_most(monkeypatch):
     assert refused == {
         5: "its schema 5 is not in the registry",
         **{
-            number: f"its schema {number} was not asked for: a batch may have 3 new ones"
+            number: f"its schema {number} was not fetched: a batch may have 3 new schema ids"
             for number in (2**31 - 1, -1, -(2**31))
         },
     }

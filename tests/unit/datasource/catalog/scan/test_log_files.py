@@ -134,19 +134,21 @@ def test_a_log_on_the_disk_of_a_warehouse_elsewhere(tmp_path):
             "s3://bkt/wh",
             STORE,
             ("file",),
-            r"Spark has no file system s3a; add --packages org\.apache\.hadoop:hadoop-aws:3\.5\.0\.",
+            r"Spark has no file system s3a; add --packages org\.apache\.hadoop:hadoop-aws:3\.5\.0;",
         ),
-        ("gs://bkt/wh", {"gcs.oauth2.token": "t"}, ALL, r"Spark's file system takes no gcs\.oauth2\.token"),
-        ("hdfs://nn/wh", {"hdfs.user": "ada"}, ALL, r"settings hdfs\.\* are not known to Spark's file system"),
-        ("s3://b_b/wh", {}, ALL, "Hadoop does not take this name of a bucket"),
+        ("gs://bkt/wh", {"gcs.oauth2.token": "t"}, ALL, r"Spark's file system does not support gcs\.oauth2\.token"),
+        ("hdfs://nn/wh", {"hdfs.user": "ada"}, ALL, r"Spark's file system does not support settings hdfs\.\*"),
+        ("s3://b_b/wh", {}, ALL, "Hadoop does not support this bucket name"),
     ],
 )
 def test_a_log_that_no_file_system_reaches_is_refused(url, settings, schemes, reason):
-    with pytest.raises(InvalidOptionError, match=rf"none reaches {url}/tables/{UUID}: {reason}") as raised:
+    with pytest.raises(
+        InvalidOptionError, match=rf"the log at {url}/tables/{UUID} with a Spark file system: {reason}"
+    ) as raised:
         at(url, settings, *schemes)
     assert "use a micro-batch trigger" in str(raised.value)
 
 
 def test_a_store_without_a_file_system_is_refused():
-    with pytest.raises(InvalidOptionError, match=r"none reaches memory://.*: none is known for memory\. Correct"):
+    with pytest.raises(InvalidOptionError, match=r"the log at memory://.*: unsupported scheme memory; correct"):
         folder_of(MemoryStorage(), {})
