@@ -40,7 +40,7 @@ def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[st
     for table in chosen.tables:
         if names and not table.properties.datalake_enabled:
             raise InvalidOptionError(
-                f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or omit the table",
+                f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or omit the table"
             )
     run_tasks = spark_tasks(spark, connection)
     chosen.tables = [table for table in chosen.tables if table.properties.datalake_enabled]

@@ -99,7 +99,7 @@ def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> 
     for key in settings:
         if not key.lower().startswith(SETTING_PREFIXES):
             raise InvalidOptionError(
-                f"unknown setting {key!r}, expected a name that starts with {', '.join(SETTING_PREFIXES)}",
+                f"unknown setting {key!r}, expected a name that starts with {', '.join(SETTING_PREFIXES)}"
             )
     prefix = f"spark.sql.catalog.{catalog}"
     return {

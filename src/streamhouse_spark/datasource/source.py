@@ -195,7 +195,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         if overwrite:
             raise InvalidOptionError(
                 f"stream into {name}: output mode complete would append all results again in each batch; use "
-                "outputMode('append'), or overwrite a separate table with the results in foreachBatch",
+                "outputMode('append'), or overwrite a separate table with the results in foreachBatch"
             )
         self._require_loaded(name)
         from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter

@@ -103,11 +103,11 @@ def select_columns(requested: StructType, available: pa.Schema, name: str) -> tu
         if not field.type.equals(column.type):
             raise SchemaMismatchError(
                 f"the schema has column '{column.name}' of {name} as {ddl.type_name(column.type)}, expected "
-                f"{ddl.type_name(field.type)}; use this type, and cast in the query",
+                f"{ddl.type_name(field.type)}; use this type, and cast in the query"
             )
         if field.nullable and not column.nullable:
             raise SchemaMismatchError(
-                f"the schema has column '{column.name}' of {name} as NOT NULL, but it is nullable; omit NOT NULL",
+                f"the schema has column '{column.name}' of {name} as NOT NULL, but it is nullable; omit NOT NULL"
             )
         columns.append(field.name)
     return tuple(columns)
@@ -161,7 +161,7 @@ class SparkColumns:
             if not field.nullable and array.null_count:
                 raise CorruptDataError(
                     f"{self._name}: column '{name}' is NOT NULL, but {array.null_count} stored rows have null in it; "
-                    "check whether another engine changed the lake table",
+                    "check whether another engine changed the lake table"
                 )
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -63,7 +63,7 @@ def refuse_limits_without_admission_control(**limits: int | None) -> None:
     if limit_names and not HAS_ADMISSION_CONTROL:
         raise InvalidOptionError(
             f"option {limit_names[0]} requires PySpark 4.2 or newer, found {pyspark.__version__}, which reads all rows "
-            "in one batch; omit the option, or upgrade",
+            "in one batch; omit the option, or upgrade"
         )
 
 

@@ -20,10 +20,7 @@ from streamhouse_spark.core.types import OffsetRange, Transaction, check_transac
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.expressions.filters import parse_filter
-from streamhouse_spark.expressions.partition_filter import (
-    OverwriteFilter,
-    OverwriteFilterFactory,
-)
+from streamhouse_spark.expressions.partition_filter import OverwriteFilter, OverwriteFilterFactory
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.commit_reader import has_dropped_rows
 from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, DeleteRows, FileRows, count_rows
@@ -75,10 +72,7 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
 
 
 def delete_rows(
-    table: TableHandle,
-    choose: OverwriteFilterFactory,
-    initial: InitialSchema,
-    transaction: Transaction | None = None,
+    table: TableHandle, choose: OverwriteFilterFactory, initial: InitialSchema, transaction: Transaction | None = None
 ) -> int:
     """Delete the chosen rows of the latest state. Locate them again if other writers deleted some of them.
 
@@ -153,11 +147,7 @@ def commit_deletion(
 
 
 def commit_rewrite(
-    table: TableHandle,
-    old: RowLocations,
-    staged: StagedRows | None,
-    read: ReadVersion,
-    updated: RowLocations = NO_ROWS,
+    table: TableHandle, old: RowLocations, staged: StagedRows | None, read: ReadVersion, updated: RowLocations = NO_ROWS
 ) -> TableState:
     """Delete old rows and add staged rows in one record, its **commit point**. Returns the state after the record.
 

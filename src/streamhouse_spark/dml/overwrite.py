@@ -39,10 +39,7 @@ from streamhouse_spark.log.idempotency import find_stored_transaction
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.read.lake_row_ids import (
-    OffsetsUnavailableError,
-    retry_with_relocated_rows,
-)
+from streamhouse_spark.read.lake_row_ids import OffsetsUnavailableError, retry_with_relocated_rows
 from streamhouse_spark.read.read_snapshot import ReadSnapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema
 from streamhouse_spark.schema.partitioning import PartitionField

@@ -11,10 +11,7 @@ import pyarrow as pa
 from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.filters import parse_filter
-from streamhouse_spark.expressions.partition_filter import (
-    OverwriteFilter,
-    OverwriteFilterFactory,
-)
+from streamhouse_spark.expressions.partition_filter import OverwriteFilter, OverwriteFilterFactory
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.partitioning import PartitionField, join_fields
 from streamhouse_spark.schema.table_schema import TableSchema

@@ -257,11 +257,7 @@ class PlanCache:
         return entry[1]
 
     def compile(
-        self,
-        view: str,
-        definition: ViewDefinition,
-        states: Mapping[str, TableState],
-        make: Callable[[], Statements],
+        self, view: str, definition: ViewDefinition, states: Mapping[str, TableState], make: Callable[[], Statements]
     ) -> Statements:
         """Return the cached statements of a view. Calls ``make`` if its definition or the columns of its sources
         changed.

@@ -23,7 +23,7 @@ def jar_path() -> Path:
     path = Path(__file__).with_name(JAR_NAME)
     if not path.is_file():
         raise MissingExtraError(
-            f"{path} is missing; reinstall streamhouse-spark, or build the jar with make jar in a checkout",
+            f"{path} is missing; reinstall streamhouse-spark, or build the jar with make jar in a checkout"
         )
     return path
 
@@ -41,5 +41,5 @@ def require_catalog_name(name: str) -> None:
     """Raise `InvalidOptionError` for a name that SQL cannot use."""
     if not _NAME.fullmatch(name) or name == "spark_catalog":
         raise InvalidOptionError(
-            f"catalog name {quote(name)} cannot be used in SQL: use letters, digits and _, and not spark_catalog",
+            f"catalog name {quote(name)} cannot be used in SQL: use letters, digits and _, and not spark_catalog"
         )

@@ -49,12 +49,7 @@ class KeyedRowWriter(DataSourceArrowWriter):
         frame = StructType([field for field in schema.fields if field.name not in read_names])
         options = WriteOptions(row_kind_column=KIND if has_kinds else None)
         self._staging = KeyedStagingPlan.of(
-            connection,
-            table,
-            frame,
-            options,
-            write=IntentWrite(rewrites=True),
-            is_clustered=is_clustered,
+            connection, table, frame, options, write=IntentWrite(rewrites=True), is_clustered=is_clustered
         )
         self._has_kinds = has_kinds
         self._read = read

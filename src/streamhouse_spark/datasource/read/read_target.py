@@ -106,7 +106,7 @@ def resolve_batch_target(table: TableHandle, suffix: str | None, options: ReadOp
     if logged:
         raise InvalidOptionError(
             f"{name} does not support offsets, start and end times, readChangeFeed and includeMetadata; omit them, or "
-            f"read {table.name} or {table.name}$changelog with them",
+            f"read {table.name} or {table.name}$changelog with them"
         )
     if suffix == LAKE:
         return ReadTarget("lake", name, suffix, table.state.schema.arrow)
@@ -144,7 +144,7 @@ def resolve_stream_target(table: TableHandle, suffix: str | None, options: Strea
     if suffix != CHANGELOG:
         raise InvalidNameError(
             f"{table.name}${suffix} cannot be streamed; stream {table.name} or {table.name}$changelog, or read it with "
-            "spark.read",
+            "spark.read"
         )
     return _range_target(table, f"{table.name}${suffix}", suffix, changes=True, metadata=options.include_metadata)
 
@@ -196,7 +196,7 @@ def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | Non
         if start > ends[bucket] and options.starting_timestamp_ms is None and options.ending_timestamp_ms is None:
             raise InvalidOptionError(
                 f"{state.name}: bucket {bucket} starts at offset {start} and ends at {ends[bucket]}, expected an end "
-                "that is not before the start; the range is half-open, [startingOffsets, endingOffsets)",
+                "that is not before the start; the range is half-open, [startingOffsets, endingOffsets)"
             )
         if start < ends[bucket]:
             ranges[bucket] = OffsetRange(start, ends[bucket])
@@ -231,7 +231,7 @@ def _resolve_offsets(state: TableState, spec: OffsetSpec, option: str, earliest:
         if requested > log.end:
             raise InvalidOptionError(
                 f"{option} of {state.name}: bucket {bucket} ends at {log.end}, found {requested}; use {LATEST_OFFSET} "
-                "for the latest",
+                "for the latest"
             )
         named_offsets = {LATEST_OFFSET: log.end, EARLIEST_OFFSET: earliest[bucket]}
         offsets[bucket] = named_offsets.get(requested, requested)
@@ -242,16 +242,12 @@ def _require_buckets(state: TableState, spec: OffsetSpec, option: str) -> None:
     unknown = sorted(set(spec.offsets) - set(state.buckets))
     if unknown:
         raise InvalidOptionError(
-            f"{option} of {state.name}: unknown bucket {unknown[0]}, expected 0 to {state.num_buckets - 1}",
+            f"{option} of {state.name}: unknown bucket {unknown[0]}, expected 0 to {state.num_buckets - 1}"
         )
 
 
 def _resolve_timestamp(
-    state: TableState,
-    options: ReadOptions | StreamReadOptions,
-    timestamp_ms: int,
-    option: str,
-    storage: Storage | None,
+    state: TableState, options: ReadOptions | StreamReadOptions, timestamp_ms: int, option: str, storage: Storage | None
 ) -> dict[int, int]:
     times = ArchiveTimeIndex(storage, state) if storage is not None and state.archive else None
     return {

@@ -139,7 +139,7 @@ class StreamOffset:
             raise FormatVersionError(
                 f"the checkpoint of a stream from {table_name} has offsets of version {version!r}, expected {VERSION} "
                 f"or {ROWS_VERSION}: another version of streamhouse-spark wrote them; upgrade, or start with a new "
-                "checkpointLocation",
+                "checkpointLocation"
             )
         try:
             initial = data.get("initial")
@@ -155,12 +155,12 @@ class StreamOffset:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptDataError(
                 f"the checkpoint of a stream from {table_name} has an invalid offset ({error}); restore the "
-                "checkpoint, or start with a new checkpoint",
+                "checkpoint, or start with a new checkpoint"
             ) from error
         if offset.table_uuid != table_uuid:
             raise TableNotFoundError(
                 f"the stream reads table {table_name} with uuid {offset.table_uuid}, which was dropped; the name now "
-                f"belongs to {table_uuid}: start the query with a new checkpointLocation to read the new table",
+                f"belongs to {table_uuid}: start the query with a new checkpointLocation to read the new table"
             )
         return offset
 
@@ -236,7 +236,7 @@ def require_same_rows(table_name: str, start_truncation: int, end_truncation: in
     if strict:
         raise OffsetsTrimmedError(
             f"{text}: its results are stale; start it with a new checkpointLocation, or continue after the truncation "
-            "with failOnDataLoss=false",
+            "with failOnDataLoss=false"
         )
     logger.warning("%s: continuing with the rows after the truncation", text)
 
@@ -248,5 +248,5 @@ def require_in_log(state: TableState, ranges: Mapping[int, OffsetRange]) -> None
             end = state.buckets[bucket].end if bucket in state.buckets else 0
             raise OffsetsTrimmedError(
                 f"in the checkpoint, bucket {bucket} of {state.name} ends at offset {offsets.end}, but it ends at "
-                f"{end}: the table was restored from an older copy; start with a new checkpointLocation",
+                f"{end}: the table was restored from an older copy; start with a new checkpointLocation"
             )

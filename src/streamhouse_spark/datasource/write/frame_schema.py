@@ -42,7 +42,7 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
         ddl = frame_columns(schema).ddl()
         raise TableNotFoundError(
             f"{error} To create it for these rows, run CREATE TABLE streamhouse.{path} ({ddl}), or in Python "
-            f"Warehouse({connection.location!r}).create_table({str(path)!r}, {ddl!r})",
+            f"Warehouse({connection.location!r}).create_table({str(path)!r}, {ddl!r})"
         ) from None
 
 
@@ -60,7 +60,7 @@ def require_fitting_columns(frame: StructType, state: TableState, name: str) -> 
         if not column.nullable and column.default is None and column.name.casefold() not in names:
             raise SchemaMismatchError(
                 f"column '{column.name}' of {name} is NOT NULL and missing in the rows, which have the columns "
-                f"{', '.join(frame_schema.names)}; add it to the rows",
+                f"{', '.join(frame_schema.names)}; add it to the rows"
             )
     schema = pa.schema([f.remove_metadata() for f in frame_schema])
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)  # does not load pandas

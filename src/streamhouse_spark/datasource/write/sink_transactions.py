@@ -82,7 +82,7 @@ def missing_identity_error(table: str) -> InvalidOptionError:
     """Return the error for a batch without an identity, which a replay by Spark would store twice."""
     return InvalidOptionError(
         f"the stream into {table} has no query id in its tasks or its checkpoint, so repeated batches cannot be "
-        "distinguished from new batches; set the option txnAppId to a name that restarts do not change",
+        "distinguished from new batches; set the option txnAppId to a name that restarts do not change"
     )
 
 
@@ -101,7 +101,7 @@ def is_first_under_reused_name(table: Table, batch: Transaction) -> bool:
             f"batch {batch.version} of stream {batch.app_id}: table {table.name} ({table.uuid}) has no earlier "
             f"batches, and its name belonged to table {other} before: the stream's table was dropped and created "
             "again, or renamed. Nothing was written. Start with a new checkpointLocation to write all rows; or, to "
-            f"continue without the rows of earlier batches, first run Table.append([], transaction={entry})",
+            f"continue without the rows of earlier batches, first run Table.append([], transaction={entry})"
         )
     return other is not None
 

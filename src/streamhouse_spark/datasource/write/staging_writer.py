@@ -216,7 +216,7 @@ def require_same_table(table: Table, staged: StagedRows) -> None:
     if staged.table_uuid != table.uuid:
         raise CommitConflictError(
             f"rows were staged for table {staged.table_uuid}, but {table.name} is now {table.uuid}: it was dropped and "
-            "created again; nothing was written, retry the write",
+            "created again; nothing was written, retry the write"
         )
 
 

@@ -317,7 +317,7 @@ def commit_intents(
     if staged is not None and table.storage.now_ms() - staged.staged_ms > STAGED_AGE_MS_MAX:
         raise CommitConflictError(
             f"{table.name}: rows were staged so long ago that garbage collection may have deleted them; nothing was "
-            "written, retry the write",
+            "written, retry the write"
         )
     segments = staged.segments if staged else ()
     uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]

@@ -18,11 +18,7 @@ from streamhouse_spark.datasource.catalog.ddl.databases import is_stored, requir
 from streamhouse_spark.datasource.rpc_arguments import StructJson, path_of, rows_path_of
 from streamhouse_spark.datasource.spark_literals import is_same_cell, json_values, parse_cell
 from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
-from streamhouse_spark.datasource.table_definition import (
-    PROVIDER,
-    SHOWN_PREFIXES,
-    parse_partitioning,
-)
+from streamhouse_spark.datasource.table_definition import PROVIDER, SHOWN_PREFIXES, parse_partitioning
 from streamhouse_spark.dml.overwrite import truncate_partitions as truncate_matching
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.filters import Projection
@@ -67,12 +63,7 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     schema, primary_key, partition_by, _, properties, defaults = describe_new_table(path, args, args.get("like") or {})
     require_database(warehouse, path.database)
     warehouse.create_table(
-        str(path),
-        schema,
-        primary_key=primary_key,
-        partition_by=partition_by,
-        properties=properties,
-        defaults=defaults,
+        str(path), schema, primary_key=primary_key, partition_by=partition_by, properties=properties, defaults=defaults
     )
     return {}
 

@@ -608,30 +608,19 @@ def materialize(call: Call) -> Rows:
 
 
 @_procedure(
-    "Refresh a materialized table to the latest versions of its sources",
-    _REFRESH_RESULT,
-    _TABLE,
-    runs_jobs=True,
+    "Refresh a materialized table to the latest versions of its sources", _REFRESH_RESULT, _TABLE, runs_jobs=True
 )
 def refresh(call: Call) -> Rows:
     return _run_in_session(call, "refresh", _table_name(call["table"]), {})
 
 
-@_procedure(
-    "Stop refresh services from refreshing a materialized table until resume",
-    _PAUSE_RESULT,
-    _TABLE,
-)
+@_procedure("Stop refresh services from refreshing a materialized table until resume", _PAUSE_RESULT, _TABLE)
 def pause(call: Call) -> Rows:
     table = call.table
     return [(table.name, pause_refreshes(table))]
 
 
-@_procedure(
-    "Let refresh services refresh a paused materialized table again",
-    _PAUSE_RESULT,
-    _TABLE,
-)
+@_procedure("Let refresh services refresh a paused materialized table again", _PAUSE_RESULT, _TABLE)
 def resume(call: Call) -> Rows:
     table = call.table
     return [(table.name, resume_refreshes(table))]

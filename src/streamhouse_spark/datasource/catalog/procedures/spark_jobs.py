@@ -98,8 +98,7 @@ class SparkJobs:
         answer = self._request({"description": description, "tasks": list(tasks)})
         if answer is None:
             raise StreamhouseError(
-                f"{description}: the Spark job ended early and committed nothing; retry",
-                condition="JOB_ENDED",
+                f"{description}: the Spark job ended early and committed nothing; retry", condition="JOB_ENDED"
             )
         return [decode_outcome(text) for text in answer["outcomes"]]
 
