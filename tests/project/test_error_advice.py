@@ -273,7 +273,7 @@ ELSEWHERE = {
     "continue without these rows with failOnDataLoss=false": (
         "unit/datasource/stream/test_bootstrap.py::test_rows_that_were_deleted_meanwhile"
     ),
-    "now end at …; start the stream with a new checkpointLocation": "unit/advice/test_tables.py::a_stream_from_a_truncated_table",
+    "now end at …; start the stream with a new": "unit/advice/test_tables.py::a_stream_from_a_truncated_table",
     "start later, or set failOnDataLoss=false to skip them": (
         "spark/test_stream_read.py::test_lost_rows_fail_the_stream_or_are_skipped"
     ),

@@ -171,7 +171,6 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         return parse_replace_where(self._connection().table(name), options.replace_where)
 
     def _row_level_writer(self, name: str, schema: StructType) -> DataSourceWriter:
-        """Return the writer of an UPDATE, DELETE or MERGE."""
         from streamhouse_spark.datasource.dml.row_delta import ReadSet
         from streamhouse_spark.log.read_version import ReadVersion
 
@@ -286,5 +285,4 @@ def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[
 
 
 def _user_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that the user set."""
     return {name.lower(): value for name, value in options.items() if not rpc_arguments.is_internal(name)}

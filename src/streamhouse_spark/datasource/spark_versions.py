@@ -17,17 +17,14 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.errors import InvalidOptionError
 
-ADMISSION_CONTROL_SINCE = (4, 2)
-VIEWS_SINCE = (4, 2)
-
 
 def spark_version() -> tuple[int, int]:
     major, minor = pyspark.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
-HAS_ADMISSION_CONTROL = spark_version() >= ADMISSION_CONTROL_SINCE
-HAS_VIEWS = spark_version() >= VIEWS_SINCE
+HAS_ADMISSION_CONTROL = spark_version() >= (4, 2)
+HAS_VIEWS = spark_version() >= (4, 2)
 """Whether Spark catalogs support views. Spark before 4.2 cannot load a class that implements them."""
 
 if TYPE_CHECKING:

@@ -166,7 +166,6 @@ def create_view_table(
 def _create(
     spark: SparkSession, connection: Connection, path: str, definition: ViewDefinition, properties: Mapping[str, str]
 ) -> None:
-    """Let Spark analyse the query of a view, and create the view's table."""
     parsed = parse_query(path, definition.query)
     sources = {name: connection.table(name) for name in parsed.sources}
     relations = new_relations(spark, parsed, sources)

@@ -19,8 +19,16 @@ from streamhouse_spark.core.arrow_rows import combine_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import is_beyond_python
 from streamhouse_spark.views.ivm.aggregates import RECOMPUTE, Aggregate, IncrementalAggregate, Part, group_column
-from streamhouse_spark.views.ivm.delta_sql import WEIGHT, scan_name, single_scan
-from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, source_tables
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT, iter_equal_columns, scan_name, single_scan
+from streamhouse_spark.views.ivm.logical_plan import (
+    FilterProject,
+    Group,
+    Join,
+    Node,
+    Scan,
+    source_tables,
+    split_conjunction,
+)
 from streamhouse_spark.views.ivm.refresh_sql import IS_DELETED, KEY
 
 _SAME_TEXT_TYPES: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
@@ -77,7 +85,6 @@ def _is_exact(part: Part, expression: exp.Expr, kind: str) -> bool:
 
 
 def _argument(expression: exp.Expr) -> exp.Expr:
-    """Return the single argument of an aggregate."""
     this: exp.Expr = expression.this
     return this.expressions[0] if isinstance(this, exp.Distinct) else this
 
@@ -105,9 +112,9 @@ def _compute_delta(node: Node, rows: LocalRows) -> pa.Table | None:
 def _join_changes(join: Join, changed: Node, other: Node, rows: LocalRows) -> pa.Table | None:
     """Join the changes of one side with the looked-up rows of the other side. Returns None for an unsupported join."""
     scan = single_scan(other)
-    pairs = _equality_pairs(join.on, changed, other)
+    pairs = list(iter_equal_columns(join.on, changed, other))
     looked_up = rows.looked_up.get(scan_name(scan)) if scan is not None else None
-    if looked_up is None or pairs is None:
+    if looked_up is None or len(pairs) < len(split_conjunction(join.on)):  # there are other conditions
         return None
     delta, other_rows = _compute_delta(changed, rows), _project_rows(other, looked_up)
     if delta is None or other_rows is None:
@@ -124,23 +131,6 @@ def _join_changes(join: Join, changed: Node, other: Node, rows: LocalRows) -> pa
 
 def _widen_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
-
-
-def _equality_pairs(on: exp.Expr, changed: Node, other: Node) -> list[tuple[str, str]] | None:
-    """Return the pairs of columns that a join condition equates, or None if it contains any other condition."""
-    pairs = []
-    for part in on.flatten() if isinstance(on, exp.And) else [on]:
-        equal = part.unnest()
-        if not isinstance(equal, exp.EQ) or not isinstance(equal.this, exp.Column):
-            return None
-        if not isinstance(equal.expression, exp.Column):
-            return None
-        left, right = equal.this.name, equal.expression.name
-        pair = (left, right) if left in changed.columns else (right, left)
-        if pair[0] not in changed.columns or pair[1] not in other.columns:
-            return None
-        pairs.append(pair)
-    return pairs
 
 
 def _project_rows(node: Node, rows: pa.Table) -> pa.Table | None:

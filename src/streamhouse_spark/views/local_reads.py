@@ -24,7 +24,6 @@ from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, Sc
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import SourceVersion
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
@@ -121,14 +120,14 @@ def is_mostly_changed(step: RefreshStep, states: Mapping[str, TableState]) -> bo
     """Return whether so many rows changed that recomputing the full query is cheaper."""
     if step.old is None:
         return True
-    before = {source.name: source for source in step.old.sources}
-    changed = [source for source in step.new.sources if source.name in step.changed]
-    return any(_is_source_mostly_changed(before[source.name], source, states[source.name]) for source in changed)
-
-
-def _is_source_mostly_changed(old: SourceVersion, new: SourceVersion, state: TableState) -> bool:
-    changes = sum(end - old.ends.get(bucket, 0) for bucket, end in new.ends.items())
-    return changes > MOSTLY_CHANGED_ROWS_MIN and changes >= MOSTLY_CHANGED_SHARE * max_num_rows(state)
+    old_ends = {source.name: source.ends for source in step.old.sources}
+    for source in step.new.sources:
+        if source.name in step.changed:
+            changes = sum(end - old_ends[source.name].get(bucket, 0) for bucket, end in source.ends.items())
+            num_rows = max_num_rows(states[source.name])
+            if changes > MOSTLY_CHANGED_ROWS_MIN and changes >= MOSTLY_CHANGED_SHARE * num_rows:
+                return True
+    return False
 
 
 def max_num_rows(state: TableState) -> int:

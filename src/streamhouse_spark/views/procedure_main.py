@@ -54,7 +54,6 @@ def _reply(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _root_cause(thrown: Any) -> str:
-    """Return the message of the innermost cause."""
     while thrown.getCause() is not None:
         thrown = thrown.getCause()
     return str(thrown.getMessage() or thrown.toString())

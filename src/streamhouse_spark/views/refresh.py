@@ -157,7 +157,6 @@ def report_step(view: str, number: int, rows_left: int) -> None:
 
 
 def _add_step(done: RefreshReport, step: RefreshStep, rows: pa.Table, is_delete: pa.ChunkedArray) -> RefreshReport:
-    """Return the report with another step."""
     deleted = int(pa.compute.sum(is_delete).as_py() or 0)
     versions = {source.name: source.version for source in step.new.sources}
     return RefreshReport(

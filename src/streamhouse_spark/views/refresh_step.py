@@ -26,8 +26,8 @@ from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views import local_executor
 from streamhouse_spark.views.ivm.aggregates import EXISTS, RECOMPUTE, IncrementalAggregate, group_column, old_name
-from streamhouse_spark.views.ivm.delta_sql import ONE, IndexedSide, Writer, find_indexed_sides, iter_scans
-from streamhouse_spark.views.ivm.logical_plan import Group, Node, Scan
+from streamhouse_spark.views.ivm.delta_sql import ONE, IndexedSide, Writer, find_indexed_sides
+from streamhouse_spark.views.ivm.logical_plan import Group, Node, Scan, iter_scans
 from streamhouse_spark.views.ivm.refresh_sql import COUNT, IS_DELETED, KEY, Statements, build_filter
 from streamhouse_spark.views.local_reads import (
     LocalChanges,
@@ -133,7 +133,6 @@ class RefreshStepRun:
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def _compute_rows(self, statements: Statements, writer: Writer) -> DataFrame:
-        """Return the changed rows of a plan whose root is not a GROUP BY."""
         write = statements.bag_net_sql if statements.identity == "bag" else statements.delta_sql
         frame = self._run_over_changes(partial(write, writer))
         assert frame is not None
@@ -199,7 +198,6 @@ class RefreshStepRun:
     def _recompute_groups(
         self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType
     ) -> ViewChanges:
-        """Recompute groups from their source rows at the new versions."""
         if not groups.num_rows:
             return self._no_changes()
         relation = self._relations.create("touched", groups, schema)
@@ -216,7 +214,6 @@ def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str
 
 
 def _select_groups(incremental: IncrementalAggregate, rows: pa.Table) -> pa.Table:
-    """Return the grouping columns in rows of `IncrementalAggregate.merge_sql`."""
     if not incremental.root.groups:
         return pa.table({ONE: pa.array([1], pa.int32())})
     return pa.table({name: rows.column(group_column(name)) for name in incremental.root.groups})

@@ -111,8 +111,6 @@ def allocate_ends(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
 
 
 class _SourceProgress:
-    """A source, and its rows that a step may read."""
-
     def __init__(self, step: RefreshStep, new: SourceVersion, table: TableHandle, goal: Lineage | None) -> None:
         self._new, self._table, self._state = new, table, table.state
         self._is_whole = step.new.whole_because is not None

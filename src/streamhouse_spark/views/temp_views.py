@@ -76,7 +76,6 @@ class TempViews:
         return self._relation_names(text) <= self._local.keys()
 
     def _relation_names(self, text: str) -> set[str]:
-        """Return the source relations that a query refers to."""
         return set(re.findall(rf"\b{self.prefix}t\d+_(?:old|new|delta)(?:_by_c\d+)?\b", text))
 
     def at_version(self, table: str, version: int, name: str) -> str:

@@ -268,7 +268,6 @@ def _require_accepted(plan: CdcPlan, summary: Row) -> None:
 
 
 def _latest_changes(plan: CdcPlan, decoded: DataFrame) -> DataFrame:
-    """Return the latest change of each key."""
     changes = decoded.where(f.col("reason").isNull()).select(_POSITION, f.posexplode("changes").alias(_PLACE, "change"))
     rows = changes.select(
         f.col("change.kind").alias(_KIND),

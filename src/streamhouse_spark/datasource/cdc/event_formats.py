@@ -175,7 +175,6 @@ def convert_text(text: Column, kind: t.DataType) -> Column:
 
 
 def _has_unique_keys(pairs: Column, kind: t.MapType) -> Column:
-    """Return whether all keys of a map, given as pairs, are distinct."""
     keys = f.transform(pairs, lambda pair: convert_text(pair["key"], kind.keyType))
     distinct = f.array_distinct(f.filter(keys, lambda key: key.isNotNull()))
     return f.size(distinct) == f.size(pairs)

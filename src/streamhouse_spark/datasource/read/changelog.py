@@ -43,9 +43,13 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
         start_us = options.starting_timestamp_ms * 1000
         first, _ = commits_between(table.storage, state, start_us, None, includes=(True, True))
         plan = with_changelog_types(plan_changes(table, state, first, last, Pruning()))
+    pieces = plan.pieces
     if options.starting_timestamp_ms is not None and not options.fail_on_data_loss:
-        plan = replace(plan, pieces=tuple(_restrict_to_times(plan.pieces, options.starting_timestamp_ms * 1000)))
-    return plan if ranges is None else replace(plan, pieces=tuple(_restrict_to_offsets(plan.pieces, ranges)))
+        start_us = options.starting_timestamp_ms * 1000
+        pieces = tuple(
+            replace(piece, commits=commits) for piece in pieces if (commits := piece.commits.since(start_us))
+        )
+    return replace(plan, pieces=pieces if ranges is None else tuple(_restrict_to_offsets(pieces, ranges)))
 
 
 def _requested_offsets(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:
@@ -67,11 +71,4 @@ def _restrict_to_offsets(
     for piece in pieces:
         offsets = ranges.get(piece.bucket) if piece.bucket is not None else None
         if offsets is not None and (commits := piece.commits.within(offsets)):
-            yield replace(piece, commits=commits)
-
-
-def _restrict_to_times(pieces: tuple[ChangesScanTask, ...], start_us: int) -> Iterator[ChangesScanTask]:
-    """Drop changes of commits that are displayed with an earlier time."""
-    for piece in pieces:
-        if commits := piece.commits.since(start_us):
             yield replace(piece, commits=commits)

@@ -66,7 +66,6 @@ def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:
 
 
 def _convert_to_spark_types(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Convert batches of a system table to types that Spark supports."""
     for batch in batches:
         schema = canonical_schema(batch.schema)
         arrays = [

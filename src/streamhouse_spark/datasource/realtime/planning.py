@@ -82,8 +82,6 @@ _HIDDEN_COLUMNS: Final = METADATA_TYPES.keys() - {COMMIT_VERSION.name}
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A refreshed table, and the options of a stream that reads it."""
-
     name: str
     suffix: str | None
     table: TableHandle

@@ -96,7 +96,6 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         return message.staged.segments if message.staged is not None else ()
 
     def _report_stored(self) -> StagedCommitMessage:
-        """Return the stored offset of each source bucket."""
         app_id = self._options.app_id or self._rows.query_id
         transactions = self._open_table().refresh().transactions
         versions = {name: transactions[name].version for name in select_progress_ids({app_id}, transactions)}

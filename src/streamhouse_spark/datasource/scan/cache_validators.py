@@ -96,7 +96,6 @@ def observe_lake_once(request: SparkScanRequest) -> Iterator[LakeValidators | No
 
 
 def _is_local(table: TableHandle) -> bool:
-    """Return whether lake and log are on a local disk."""
     storage = table.storage
     return storage.local_path("") is not None and storage.local_path(table_prefix(table.uuid)) is not None
 

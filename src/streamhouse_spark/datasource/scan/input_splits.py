@@ -330,7 +330,6 @@ def group_splits(splits: SplitPlan, *, num_buckets: int | None, limit: int | Non
 
 
 def _pack(splits: SplitPlan) -> Groups:
-    """Pack neighbouring splits into groups of about equal size."""
     native = pack_neighbours(splits.native, splits.native_target_bytes) if splits.native else []
     hot = _pack_arrow_splits(splits.hot, splits.target_bytes)
     return Groups([(None, group) for group in native], [(None, group) for group in hot], is_keyed=False)

@@ -26,7 +26,6 @@ from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseSt
 from streamhouse_spark.datasource.worker import release_memory
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.read.scan_planning import Pruning
-from streamhouse_spark.read.scan_tasks import ScanPlan
 from streamhouse_spark.warehouse.process_cache import Connection
 
 
@@ -78,18 +77,11 @@ class PrunedStreamReader(StreamhouseStreamReader):
         filters = () if self._is_binlog else tuple(need["filters"])
         pruning = Pruning(parse_filters(filters, comparable_types(self._initial_schema))) if filters else Pruning()
         parts = self.plan_parts(begin, end, read or (narrowest_column(self._open_table()[1].schema),), pruning)
-        plans = [self._part_plan(part, columns, need["schema"], filters) for part in parts]
+        metadata = tuple(field.name for field in self._metadata if field.name in columns)
+        settings = (self._name, columns, need["schema"], metadata, self._options.fail_on_data_loss, filters)
+        plans = [PythonPlan(*settings, part.with_tasks(()), (part.pieces,)) for part in parts]
         plans[0] = replace(plans[0], skipped=pruning.num_skipped)
         return [StreamPart(plan) for plan in plans]
-
-    def _part_plan(
-        self, part: ScanPlan, columns: tuple[str, ...], schema: dict[str, Any], filters: tuple[dict[str, Any], ...]
-    ) -> PythonPlan:
-        metadata = tuple(field.name for field in self._metadata if field.name in columns)
-        common, group = part.with_tasks(()), part.pieces
-        return PythonPlan(
-            self._name, columns, schema, metadata, self._options.fail_on_data_loss, filters, common, (group,)
-        )
 
 
 class StreamPartReader(DataSourceReader):

@@ -50,7 +50,6 @@ def limit_ends(
 
 
 def _admit_rows(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes: int) -> dict[int, int]:
-    """Return bucket → number of rows in the next batch."""
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
     sizes = {bucket: _estimate_bytes(state, bucket, offsets) for bucket, offsets in backlog.items()}
     total_bytes = sum(sizes.values())

@@ -9,7 +9,6 @@ files and the records that name them at least a day later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from streamhouse_spark.config.spark_options import FULL, StreamReadOptions
@@ -21,7 +20,6 @@ from streamhouse_spark.log.archive.pages import first_change_offsets
 from streamhouse_spark.log.history import require_kept, state_with_snapshots
 from streamhouse_spark.log.segments.scan import LogSplit, plan_snapshot
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.read.scan_tasks import StartScanTask
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table_handle import TableHandle
 
@@ -94,8 +92,3 @@ def _expired_error(table_name: str, error: SnapshotExpiredError) -> SnapshotExpi
         f"{table_name}: initial rows of this stream were deleted before the stream read them; start it with a new "
         f"checkpointLocation, or continue without these rows with failOnDataLoss=false ({error})"
     )
-
-
-def bootstrap_tasks(files: Sequence[LogSplit], begin: StreamOffset) -> list[StartScanTask]:
-    """Return scan tasks for files of initial rows."""
-    return [StartScanTask(file, begin.offsets[file.bucket]) for file in files]

@@ -28,12 +28,7 @@ from streamhouse_spark.datasource.read.partitions import TablePartition, read_pl
 from streamhouse_spark.datasource.read.read_target import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkColumns, narrow_binlog_schema, select_columns
 from streamhouse_spark.datasource.stream.batch_limits import AddedColumns, count_files_within, limit_ends
-from streamhouse_spark.datasource.stream.bootstrap import (
-    begins_with_rows,
-    bootstrap_tasks,
-    find_bootstrap_files,
-    initial_offset,
-)
+from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, find_bootstrap_files, initial_offset
 from streamhouse_spark.datasource.stream.stream_offset import (
     StreamHistory,
     StreamOffset,
@@ -424,7 +419,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         newest = last_truncation(state)
         require_same_rows(table.name, begin.truncation, newest, strict=self._is_strict)
         files = self._bootstrap_files(table, state, begin) if newest == begin.truncation else []
-        return bootstrap_tasks(files[numbers.start : numbers.stop], begin)
+        return [StartScanTask(file, begin.offsets[file.bucket]) for file in files[numbers.start : numbers.stop]]
 
     def _bootstrap_files(self, table: TableHandle, state: TableState, begin: StreamOffset) -> list[LogSplit]:
         """Return the files of ``begin.rows``. Returns no files if they were deleted and data loss is allowed."""

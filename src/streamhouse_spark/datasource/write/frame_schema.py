@@ -14,15 +14,12 @@ from pyspark.sql.types import StructField, StructType
 
 from streamhouse_spark.config.alter_table import Alteration, ColumnChanges
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.spark_schema import split_defaults
 from streamhouse_spark.errors import SchemaMismatchError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, SetSchema
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.schema.defaults import without_defaults
 from streamhouse_spark.schema.evolution import describe_later_column
 from streamhouse_spark.schema.nested_fields import Path, find_new_fields, had_field, join_path
-from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.alter import make_alter_actions
 from streamhouse_spark.table.table import Table
@@ -50,21 +47,6 @@ def frame_columns(frame: StructType) -> TableSchema:
     """Return the columns of a table for the rows of a DataFrame: nullable, and without the source table's defaults."""
     schema = TableSchema.of(StructType.fromJson(json.loads(split_defaults(frame.json())[0])))
     return TableSchema(tuple(replace(column, nullable=True) for column in schema.columns))
-
-
-def require_fitting_columns(frame: StructType, state: TableState, name: str) -> None:
-    """Raise `SchemaMismatchError` for an unknown or missing column, and for a type whose values never fit."""
-    frame_schema = spark_versions.arrow_schema_of(frame)
-    names = {f.name.casefold() for f in frame_schema}
-    for column in state.schema.columns:
-        if not column.nullable and column.default is None and column.name.casefold() not in names:
-            raise SchemaMismatchError(
-                f"column '{column.name}' of {name} is NOT NULL and missing in the rows, which have the columns "
-                f"{', '.join(frame_schema.names)}; add it to the rows"
-            )
-    schema = pa.schema([f.remove_metadata() for f in frame_schema])
-    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)  # does not load pandas
-    convert_to_schema(empty, without_defaults(state.schema), table=name, older=state.schemas)
 
 
 def merge_frame_columns(table: Table, frame: StructType, row_kind_column: str | None) -> TableState:

@@ -16,11 +16,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.worker import ErrorBoundary, release_memory_after
 from streamhouse_spark.datasource.write.frame_schema import (
     merge_columns,
     merge_frame_columns,
-    require_fitting_columns,
     table_for_writing,
 )
 from streamhouse_spark.datasource.write.inline_rows import stage_inline_rows
@@ -35,6 +35,7 @@ from streamhouse_spark.datasource.write.staging_writer import (
     StagingPlan,
     combine_staged_rows,
     merge_staged_messages,
+    require_fitting_columns,
     require_messages,
     require_planned,
     with_task_metrics,
@@ -231,7 +232,7 @@ def _require_writable_rows(
             f"{table.name} has no primary key, which {option} requires; omit the option, or create the table with "
             "PRIMARY KEY"
         )
-    require_fitting_columns(frame, state, table.name)
+    require_fitting_columns(spark_versions.arrow_schema_of(frame), state.schema, state.schemas, table.name)
 
 
 def _open_table(plan: StagingPlan | KeyedStagingPlan) -> Table:

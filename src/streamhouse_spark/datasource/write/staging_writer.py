@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,10 +32,11 @@ from streamhouse_spark.log.staging import (
     inline_bytes_total,
     merge_staged_rows,
 )
+from streamhouse_spark.schema.conversion import refuse_column
 from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.defaults import evaluate_defaults, without_defaults
 from streamhouse_spark.schema.identity import Identity
-from streamhouse_spark.schema.row_conversion import convert_rows
+from streamhouse_spark.schema.row_conversion import convert_rows, convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.table.table import Table
@@ -191,6 +192,19 @@ def iter_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             pending, pending_bytes = [], 0
     if pending:
         yield pa.Table.from_batches(pending)
+
+
+def require_fitting_columns(frame: pa.Schema, schema: TableSchema, older: Mapping[int, TableSchema], name: str) -> None:
+    """Raise `SchemaMismatchError` for an unknown or missing column, and for a type whose values never fit."""
+    names = {field.name.casefold() for field in frame}
+    for column in schema.columns:
+        if not column.nullable and column.default is None and column.name.casefold() not in names:
+            refuse_column(
+                name, column.name, f"is NOT NULL and missing in the rows, which have {', '.join(frame.names)}"
+            )
+    plain = pa.schema([field.remove_metadata() for field in frame])
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # does not load pandas
+    convert_to_schema(empty, without_defaults(schema), table=name, older=older)
 
 
 def require_messages(messages: Sequence[WriterCommitMessage | None], kind: type[Message]) -> list[Message]:

@@ -39,6 +39,7 @@ from streamhouse_spark.datasource.write.staging_writer import (
     make_identity_ranges,
     make_stager,
     merge_staged_messages,
+    require_fitting_columns,
     require_planned,
     require_same_table,
 )
@@ -63,7 +64,6 @@ from streamhouse_spark.log.staging import (
     schema_changed_error,
 )
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
-from streamhouse_spark.schema.conversion import refuse_column
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults, same_defaults, without_defaults
 from streamhouse_spark.schema.identity import Identity, reject_identity_values
@@ -162,14 +162,7 @@ class KeyedStagingPlan:
         )
         names = {name.casefold() for name in frame_schema.names}
         plan = replace(plan, missing=frozenset(c.id for c in plan.row_schema.columns if c.name.casefold() not in names))
-        plain = pa.schema([f.remove_metadata() for f in frame_schema])
-        empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # pandas is not loaded
-        convert_to_schema(empty, without_defaults(plan.row_schema), table=table.name, older=state.schemas)
-        for column in plan.row_schema.columns:
-            if not column.nullable and column.default is None and column.name.casefold() not in names:
-                refuse_column(
-                    table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(frame_schema.names)}"
-                )
+        require_fitting_columns(frame_schema, plan.row_schema, state.schemas, table.name)
         return plan
 
     @property
@@ -182,7 +175,6 @@ class KeyedStagingPlan:
 
     @property
     def _filled_schema(self) -> TableSchema:
-        """`row_schema` with the evaluated defaults of this write."""
         return self.row_schema if self.write.now is None else evaluate_defaults(self.row_schema, self.write.now)
 
     @property

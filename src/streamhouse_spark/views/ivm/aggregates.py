@@ -260,7 +260,6 @@ def _derive_average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate
 
 
 def _is_not_null(expression: exp.Expr, root: Group) -> bool:
-    """Return whether an expression is a NOT NULL column of the group's input."""
     return isinstance(expression, exp.Column) and expression.name in root.child.not_null
 
 

@@ -17,7 +17,18 @@ from typing import Final
 from sqlglot import exp
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, Union, print_sql
+from streamhouse_spark.views.ivm.logical_plan import (
+    FilterProject,
+    Group,
+    Join,
+    Node,
+    Scan,
+    Union,
+    iter_scans,
+    print_sql,
+    split_conjunction,
+    walk,
+)
 
 WEIGHT: Final = "__streamhouse_weight"
 ONE: Final = "__streamhouse_one"
@@ -68,7 +79,7 @@ def find_indexed_sides(
     ``keys`` maps each source that supports lookups to its primary key.
     """
     sides = {}
-    for join in _iter_joins(root):
+    for join in (node for node in walk(root) if isinstance(node, Join)):
         for side, other in ((join.left, join.right), (join.right, join.left)):
             scan = single_scan(other)
             if scan is None or not (key := keys.get(scan.table)):
@@ -100,41 +111,13 @@ def _matching_key_columns(
 
 def iter_equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, str]]:
     """Yield the pairs of columns of two nodes that a condition equates."""
-    for part in on.flatten() if isinstance(on, exp.And) else [on]:
+    for part in split_conjunction(on):
         equal = part.unnest()
         if isinstance(equal, exp.EQ) and isinstance(equal.this, exp.Column):
             left, right = equal.this.name, equal.expression.name
             if isinstance(equal.expression, exp.Column):
                 pairs = ((left, right), (right, left))
                 yield from ((a, b) for a, b in pairs if a in side.columns and b in other.columns)
-
-
-def _iter_joins(node: Node) -> Iterator[Join]:
-    match node:
-        case FilterProject() | Group():
-            yield from _iter_joins(node.child)
-        case Join():
-            yield node
-            yield from _iter_joins(node.left)
-            yield from _iter_joins(node.right)
-        case Union(parts):
-            for part in parts:
-                yield from _iter_joins(part)
-
-
-def iter_scans(node: Node) -> Iterator[Scan]:
-    """Yield all scans at or below a node."""
-    match node:
-        case Scan():
-            yield node
-        case FilterProject() | Group():
-            yield from iter_scans(node.child)
-        case Join():
-            yield from iter_scans(node.left)
-            yield from iter_scans(node.right)
-        case Union(parts):
-            for part in parts:
-                yield from iter_scans(part)
 
 
 def _resolve_origin(node: Node, name: str) -> tuple[Scan, str] | None:

@@ -5,7 +5,7 @@ Column names are unique in the whole plan, so the SQL of a node can be nested an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -201,14 +201,29 @@ class Group:
 Node = Scan | FilterProject | Join | Union | Group
 
 
+def walk(node: Node) -> Iterator[Node]:
+    """Yield the node and all nodes below it."""
+    yield node
+    match node:
+        case FilterProject() | Group():
+            yield from walk(node.child)
+        case Join():
+            yield from walk(node.left)
+            yield from walk(node.right)
+        case Union(parts):
+            for part in parts:
+                yield from walk(part)
+
+
+def iter_scans(node: Node) -> Iterator[Scan]:
+    """Yield all scans at or below a node."""
+    return (scan for scan in walk(node) if isinstance(scan, Scan))
+
+
 def source_tables(node: Node) -> frozenset[str]:
     """Return all sources that a node reads."""
-    match node:
-        case Scan(table):
-            return frozenset({table})
-        case FilterProject() | Group():
-            return source_tables(node.child)
-        case Join():
-            return source_tables(node.left) | source_tables(node.right)
-        case Union(parts):
-            return frozenset().union(*map(source_tables, parts))
+    return frozenset(scan.table for scan in iter_scans(node))
+
+
+def split_conjunction(condition: exp.Expr) -> list[exp.Expr]:
+    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]

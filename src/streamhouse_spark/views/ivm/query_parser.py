@@ -30,6 +30,7 @@ from streamhouse_spark.views.ivm.logical_plan import (
     Union,
     UnsupportedQueryError,
     print_sql,
+    split_conjunction,
 )
 
 TypesOf = Callable[[Node], Mapping[str, str]]
@@ -234,10 +235,6 @@ def _first_select(query: exp.Expr) -> exp.Select:
     return query
 
 
-def _split_conjunction(condition: exp.Expr) -> list[exp.Expr]:
-    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
-
-
 class _PlanBuilder:
     def __init__(self, sources: Mapping[str, SourceColumns], types_of: TypesOf) -> None:
         self._sources, self._types_of = sources, types_of
@@ -297,7 +294,6 @@ class _PlanBuilder:
         return [*own, list(map(strip_length, of_union))]
 
     def _cast(self, part: Node, types: Sequence[str], union_types: list[str]) -> Node:
-        """Return a part of a union, with casts to the union's types."""
         own = list(map(strip_length, types))
         if own == union_types:
             return part
@@ -367,7 +363,7 @@ class _PlanBuilder:
         for join in query.args.get("joins") or ():
             node = self._parse_join(node, join, scope, names)
         where, correlated, everything = query.args.get("where"), [], {**(outer or {}), **names}
-        for part in _split_conjunction(where.this) if where else ():
+        for part in split_conjunction(where.this) if where else ():
             condition = part.unnest()
             inner = condition.this.unnest() if isinstance(condition, exp.Not) else condition
             if isinstance(inner, exp.Exists) or (isinstance(inner, exp.In) and inner.args.get("query")):
@@ -514,8 +510,6 @@ def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
 
 
 def _replace_groups(expression: exp.Expr, by_text: Mapping[str, str]) -> exp.Expr:
-    """Replace grouping expressions in an expression by their columns."""
-
     def replace_group(node: exp.Expr) -> exp.Expr:
         name = by_text.get(print_sql(node))
         return node if name is None else exp.column(name)
@@ -573,6 +567,5 @@ def _prune_node(node: Node, required: Collection[str]) -> Node:
 
 
 def _referenced_columns(expressions: Iterable[exp.Expr | None]) -> set[str]:
-    """Return the names of all columns in the expressions."""
     defined = (expression for expression in expressions if expression is not None)
     return {column.name for expression in defined for column in expression.find_all(exp.Column)}

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.views.ivm.aggregates import Aggregate, IncrementalAggregate
-from streamhouse_spark.views.ivm.delta_sql import Writer, find_indexed_sides, iter_scans
-from streamhouse_spark.views.ivm.logical_plan import SourceColumns
+from streamhouse_spark.views.ivm.delta_sql import Writer, find_indexed_sides
+from streamhouse_spark.views.ivm.logical_plan import SourceColumns, iter_scans
 from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, prune_columns
 from streamhouse_spark.views.ivm.refresh_sql import VALUES_MAX, Statements, build_filter, choose_identity, in_filter
 
