@@ -73,10 +73,10 @@ def table_path(database: object, table: object, doing: str) -> TablePath:
 
 
 def rows_path_of(args: Mapping[str, Any], doing: str) -> TablePath:
-    """Return the path in ``database`` and ``table``, which may name a branch."""
+    """Return the path from the arguments ``database`` and ``table``, which may name a branch."""
     return parse_table_name(f"{parse_database(args['database'])}.{args['table']}").require_rows(doing)
 
 
 def path_of(args: Mapping[str, Any], doing: str) -> TablePath:
-    """Return the path in ``database`` and ``table``."""
+    """Return the path from the arguments ``database`` and ``table``."""
     return table_path(args["database"], args["table"], doing)

@@ -38,8 +38,8 @@ EXPIRED_ERRORS: Final = (OffsetsTrimmedError, SnapshotExpiredError)
 
 
 @dataclass(frozen=True, slots=True)
-class IntermediateVersion:
-    """A step that may read only a part of the new rows."""
+class PlannedStep:
+    """The next step of a refresh."""
 
     step: RefreshStep
     rows_left: int
@@ -48,7 +48,7 @@ class IntermediateVersion:
 
 def choose_step(
     step: RefreshStep, sources: Mapping[str, TableHandle], step_rows: int | None, goal: Lineage | None = None
-) -> IntermediateVersion:
+) -> PlannedStep:
     """Return the next step towards the latest versions: ``step`` itself, or a step of about ``step_rows`` source rows.
 
     The step reads more rows if there is no readable version in between. Rows up to ``goal`` are read first, so that
@@ -56,10 +56,10 @@ def choose_step(
     offsets that the view contains, so it never removes rows. Raises `CorruptDataError`, `StorageError`.
     """
     if step_rows is None:
-        return IntermediateVersion(step, 0)
+        return PlannedStep(step, 0)
     progress = {new.name: _SourceProgress(step, new, sources[new.name], goal) for new in step.new.sources}
     if sum(source.num_rows for source in progress.values()) <= step_rows:
-        return IntermediateVersion(step, 0)
+        return PlannedStep(step, 0)
     if goal is not None and not any(source.num_rows_to_goal for source in progress.values()):
         return choose_step(step, sources, step_rows)
     versions: dict[str, SourceVersion] = {}
@@ -72,8 +72,8 @@ def choose_step(
     rows_left = sum(progress[source.name].count_rows(source.ends) for source in step.new.sources)
     rows_left -= sum(progress[source.name].count_rows(source.ends) for source in new)
     if rows_left <= 0:
-        return IntermediateVersion(step, 0)
-    return IntermediateVersion(RefreshStep(step.number, step.old, Lineage(new, step.new.whole_because)), rows_left)
+        return PlannedStep(step, 0)
+    return PlannedStep(RefreshStep(step.number, step.old, Lineage(new, step.new.whole_because)), rows_left)
 
 
 def covers(lineage: Lineage, goal: Lineage) -> bool:

@@ -107,7 +107,7 @@ def _java_class(session: SparkSession) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RegistrySchema:
-    """The schema of an id, or the reason why the registry has no usable one."""
+    """The schema of an id, or the reason why it is missing or cannot be used."""
 
     schema: str | None
     reason: str = ""

@@ -48,7 +48,7 @@ def make_row_delta_schema(schema: TableSchema, identity: Iterable[pa.Field]) -> 
 
 @dataclass(frozen=True, slots=True)
 class ReadSet:
-    """The rows that a statement may have read of the table that it writes."""
+    """The rows of its target table that a statement may have read."""
 
     reads_once: bool
     """Whether a single scan reads the table, without a subquery or source that reads it again."""

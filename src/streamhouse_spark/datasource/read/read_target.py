@@ -215,7 +215,7 @@ def resolve_starting_offsets(
     if options.starting_timestamp_ms is not None:
         return _resolve_timestamp(state, options, options.starting_timestamp_ms, "startingTimestamp", storage)
     earliest = first_change_offsets(state)
-    # Without a lake, trimmed rows have expired by intent. The lake of a primary-key table contains no changes.
+    # Without a lake, trimmed rows are expired on purpose. The lake of a primary-key table contains no changes.
     if options.starting_offsets.kind == "full" and state.lake is not None and not state.primary_key:
         return {bucket: state.first_offset(bucket) for bucket in state.buckets}
     return _resolve_offsets(state, options.starting_offsets, "startingOffsets", earliest)

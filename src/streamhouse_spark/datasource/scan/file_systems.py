@@ -297,7 +297,7 @@ class HadoopSetting:
 
 
 def store_settings(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the warehouse's settings for a store that Hadoop's file system must support."""
+    """Return the warehouse's settings with a prefix that affect access to files, so Hadoop must support them."""
     return {k: v for k, v in settings.items() if k.startswith(prefix) and k not in _IRRELEVANT_SETTINGS and v}
 
 

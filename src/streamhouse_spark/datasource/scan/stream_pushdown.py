@@ -33,7 +33,7 @@ class StreamPart(InputPartition):
     """The part of a batch that one task reads, and its read settings, as JSON text."""
 
     def __init__(self, plan: PythonPlan) -> None:
-        """Take a plan with one group."""
+        """``plan`` must have exactly one group."""
         super().__init__(plan.to_text())
 
     def plan(self) -> PythonPlan:

@@ -32,7 +32,7 @@ from streamhouse_spark.views.ivm.logical_plan import (
 
 WEIGHT: Final = "__streamhouse_weight"
 ONE: Final = "__streamhouse_one"
-"""Name of the only column of rows without other columns."""
+"""Name of a placeholder column for rows that have no other columns."""
 At = str
 """``old`` or ``new``, the source version; with suffix ``_by_`` and the `scan_name` for looked-up rows."""
 _KINDS: Final = {

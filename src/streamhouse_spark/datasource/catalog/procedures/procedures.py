@@ -231,7 +231,7 @@ _STATUS_RESULT: Final = (
 def tier(call: Call) -> Rows:
     table = call.table
     table.open_lake()  # raises if there is no lake
-    if call["dry_run"]:  # rows count as changes in a primary-key table
+    if call["dry_run"]:  # changes in a primary-key table
         return [(table.name, sum(bucket_lags(table.refresh()).values()), 0, 0, 0, 0, True)]
     report = tier_table(table, make_round_runner(call.jobs, table, spark_job=call["spark_job"]))
     return [(table.name, report.rows, report.files, len(report.snapshots), report.conflicts, report.healed_rows, False)]
