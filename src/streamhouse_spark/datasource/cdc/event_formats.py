@@ -197,9 +197,9 @@ def describe_fault(path: str, text: Column, kind: t.DataType) -> Column | None:
             inside = _first_item_fault(text, lambda pair: describe_fault(path, pair, pair_type))
             if isinstance(kind.keyType, t.StringType):  # the JVM function has checked them
                 return inside
-            twice = f.when(~_has_unique_keys(text, kind), f.lit(f"column '{path}.key' is the same value twice"))
+            twice = f.when(~_has_unique_keys(text, kind), f.lit(f"column '{path}.key' has a duplicate value"))
             return twice if inside is None else f.coalesce(inside, twice)
-    shown = f.concat(f.lit(f"column '{path}' is '"), f.left(text, f.lit(100)), f.lit("', which is no "))
+    shown = f.concat(f.lit(f"column '{path}' is '"), f.left(text, f.lit(100)), f.lit("', expected "))
     return f.when(text.isNotNull() & convert_text(text, kind).isNull(), f.concat(shown, f.lit(kind.simpleString())))
 
 
