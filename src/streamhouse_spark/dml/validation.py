@@ -39,7 +39,7 @@ def condition_filter(where: Any) -> OverwriteFilterFactory:
 def limit_to_partitions(choose: OverwriteFilterFactory, state: TableState) -> OverwriteFilterFactory:
     """Restrict a filter to the partition columns. Raises `InvalidOptionError` if it uses other columns.
 
-    With other columns, the result of concurrent upserts of a key would depend on their order.
+    With other columns, the order of writes would determine whether the row of a key matches.
     """
 
     def chosen(schema: TableSchema) -> OverwriteFilter:

@@ -39,7 +39,7 @@ LOCAL_BYTES_MAX: Final = 64 << 20
 MOSTLY_CHANGED_SHARE: Final = 1 / 3
 """If at least this share of a source's rows changed, recomputing the full query is cheaper."""
 MOSTLY_CHANGED_ROWS_MIN: Final = 200_000
-"""Up to this number of changes, a refresh is always incremental."""
+"""Up to this number of changes, a source never counts as mostly changed."""
 INSERT_KINDS: Final = ("insert", "update_after")
 
 Weights = npt.NDArray[np.int64]

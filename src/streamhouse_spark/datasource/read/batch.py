@@ -1,4 +1,4 @@
-"""Batch reads that Spark executes in Python only: system tables, and all names in a session without the jar."""
+"""Batch reads of ``format("streamhouse")`` without the catalog: system tables, and all names if the jar is missing."""
 
 from __future__ import annotations
 
