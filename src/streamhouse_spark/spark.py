@@ -497,8 +497,8 @@ class RefreshService:
 
     @validate_arguments
     def __init__(self, spark: SparkSession, warehouse: str, views: Sequence[str] | None = None) -> None:
-        """Create a service for ``views``, or for all views. ``warehouse`` must be that of the session's catalog
-        ``streamhouse``.
+        """Create a service for ``views``, or for all views. ``warehouse`` must be the warehouse of the session's
+        catalog ``streamhouse``.
         """
         require_part("spark", spark, "a SparkSession", "dataSource")
         from streamhouse_spark.views.service import session_views

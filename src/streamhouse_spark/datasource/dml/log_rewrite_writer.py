@@ -1,5 +1,7 @@
-"""UPDATE, DELETE and MERGE of log tables. Tasks stage new rows and identify the old ones by bucket and offset, or by
-lake file and position. The driver commits both in one record.
+"""UPDATE, DELETE and MERGE of log tables: tasks stage new rows and identify old rows, and the driver commits the
+changes.
+
+An old row is identified by bucket and offset, or by lake file and position.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
 def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Record ``end``, up to which a query has processed all rows, as the position of its named consumer.
 
-    The commit point is that of `move_consumer`.
+    See `move_consumer` for the commit point.
     """
     stream = _open_stream(connection, args, QuerySnapshot.from_text(args["pin"]))
     end = StreamOffset.from_json(args["end"], stream.table.name, stream.table.uuid)

@@ -38,7 +38,7 @@ def begin_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Ma
 
 
 def end_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Record that a batch ended. The commit point is that of `RealTimeBatch.end`."""
+    """Record that a batch ended. See `RealTimeBatch.end` for the commit point."""
     _open_batch(connection, args).end()
     return {}
 

@@ -177,7 +177,7 @@ class StreamHistory:
         """Return the position. With ``onDifferentHistory=continue``, return a replacement for a position of another
         history.
 
-        The replacement has the same offsets, but at most those of the log's end. It is stable within a process, so rows
+        The replacement has the same offsets, but none after the end of the log. It is stable within a process, so rows
         that are appended concurrently are read. Unread initial rows are skipped.
 
         Raises `DifferentHistoryError` for a position of another history. If the record was deleted, the history cannot

@@ -208,7 +208,7 @@ def require_fitting_columns(frame: pa.Schema, schema: TableSchema, older: Mappin
 
 
 def require_messages(messages: Sequence[WriterCommitMessage | None], kind: type[Message]) -> list[Message]:
-    """Return the messages of all tasks. Raises `CommitConflictError` if one is missing."""
+    """Return the messages of all tasks. Raises `CommitConflictError` if a task has no message."""
     task_messages = [m for m in messages if isinstance(m, kind)]
     if len(task_messages) != len(messages):
         raise CommitConflictError("a task of this write returned no result; nothing was written, retry the write")

@@ -125,7 +125,7 @@ class Aggregate:
                 return f"COALESCE({old}, 0L)"
 
     def result_sql(self) -> str:
-        """Return SQL of the value to store, computed from that of `value_sql`: a sum of no values becomes NULL."""
+        """Return SQL of the value to store, computed from `value_sql`. A sum of no values becomes NULL."""
         value = value_name(self.column)
         if self.kind != "sum":
             return value

@@ -225,7 +225,7 @@ def build_plan(
         raise UnsupportedQueryError("an unknown or ambiguous name", str(error)) from error
     names = [part.alias_or_name for part in _first_select(qualified).expressions]
     if len(set(names)) < len(names):
-        raise UnsupportedQueryError("several columns with one name", ", ".join(names))
+        raise UnsupportedQueryError("columns with equal names", ", ".join(names))
     return _PlanBuilder(sources, types_of).parse(qualified, {})
 
 
@@ -475,7 +475,7 @@ class _PlanBuilder:
     def _membership_conditions(
         self, left: Node, own_values: Sequence[exp.Expr], right: Node, other_values: Sequence[exp.Expr]
     ) -> list[exp.Expr]:
-        """Return the conditions that values equal those of a subquery's row."""
+        """Return the conditions that values equal the columns of a subquery."""
         sides = [
             _add_projection(node, {self._new_name(): v for v in vs})
             for node, vs in ((left, own_values), (right, other_values))

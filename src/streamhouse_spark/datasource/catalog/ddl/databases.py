@@ -74,7 +74,9 @@ def is_stored(warehouse: Warehouse, name: str) -> bool:
 
 
 def require_database(warehouse: Warehouse, name: str) -> None:
-    """Raise `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database: SQL never creates one implicitly."""
+    """Raise `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database, because SQL never creates it
+    implicitly.
+    """
     if not database_exists(warehouse, name):
         raise TableNotFoundError(
             f"database {name} does not exist in {warehouse.url}; create it with CREATE DATABASE",
