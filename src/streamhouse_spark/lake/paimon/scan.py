@@ -51,7 +51,7 @@ def projection(
     columns: Sequence[str] | None,
     schema: TableSchema | None,
 ) -> LakeProjection:
-    """Return the projection of the lake's columns to the table's, as `projection_of` does."""
+    """Return the projection of the lake's columns to the table's. See `projection_of`."""
     types = {field.id: field.type for field in lake.fields}
     return projection_of(
         lake_schema(lake),
@@ -60,7 +60,7 @@ def projection(
         columns,
         schema,
         is_stored=lambda own, field_id: is_stored_as(own, types[field_id]),
-        # If the lake does not have the column, its name may be another's: then use one that no file has.
+        # If the lake does not have the column, another may have its name: use a name that no file has.
         ambiguous=lambda name: name or "",
         inner_of=nested_field_finder(lake.fields),
     )
@@ -73,7 +73,7 @@ def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
 
 
 def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
-    """Return the projection of the primary key columns, in key order, from files under one of the lake's schemas."""
+    """Return the projection of the primary key columns, in key order, from files with one of the lake's schemas."""
     return projection(lake, paimon_columns(table.schema, spec), spec.schema, lake.primary_keys, None)
 
 
@@ -88,9 +88,9 @@ def scan_files(
 ) -> tuple[ScanFile, ...]:
     """Return the data files of the snapshot that can match the filter, in offset order.
 
-    Statistics cover the filter's columns and ``statistics_of``. ``how`` reads all relevant columns of ``lake``. Reads
-    only manifests with a matching partition. With a primary key, files that share keys or have deletes are returned as
-    one. Raises `LakeMismatchError` for unsupported files.
+    Statistics cover the filter's columns and ``statistics_of``, and ``how`` has all relevant columns of ``lake``. Reads
+    only manifests with a matching partition. In a primary-key table, files that share keys or have deletes are returned
+    as one. Raises `LakeMismatchError` for unsupported files.
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     statistics_columns = {*statistics_of, *node.columns()}
@@ -119,7 +119,7 @@ def scan_files(
 def _scan_file(
     reader: MetadataReader, entry: ManifestEntry, names: Mapping[int, str], num_buckets: int, field_ids: set[int]
 ) -> ScanFile:
-    """Return one file. ``names`` maps field ids to columns; statistics are returned for ``field_ids``."""
+    """Return one file. ``names`` maps field ids to columns. Statistics are returned for ``field_ids``."""
     file = entry.file
     return ScanFile(
         location=reader.location(entry),
@@ -148,20 +148,19 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
     ]
 
 
-def _bound(bounds: InternalRow, place: int) -> Any:
+def _bound(bounds: InternalRow, index: int) -> Any:
     """Return a bound, or None for another engine's date or time that Python does not support."""
     try:
-        return to_plan_value(bounds.get_field(place))
+        return to_plan_value(bounds.get_field(index))
     except OverflowError:
         return None
 
 
 def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, *, inside: bool = False) -> FieldNames:
     """Return the column names of another engine's file, which may have no field ids, from the schema of the file.
-    ``inside`` adds nested names, for columns that changed inside.
 
-    Returns none if that schema is ``lake``, no column changed inside, and none is VARIANT, which Paimon's Java library
-    writes without field id.
+    With ``inside``, includes nested names, for columns whose nested fields changed. Returns none if that schema is
+    ``lake``, no nested fields changed, and no column is VARIANT, which Paimon's Java library writes without field id.
     """
     name = entry.file.file_name
     if is_own_name(name) or is_own_keyed_name(name):
@@ -177,7 +176,7 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
 
 
 class PaimonScan(SnapshotScan):
-    """The scan of a snapshot: the one with an id, or the latest one by the latest schema."""
+    """The scan of a snapshot with the schema of its time, or of the latest snapshot with the latest schema."""
 
     def __init__(self, binding: PaimonTableBinding, table: PaimonTable, snapshot_id: int | None) -> None:
         self._binding = binding
@@ -212,7 +211,7 @@ class PaimonScan(SnapshotScan):
 
 
 def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Return whether a field of another schema of the table is unrelated to the column or identical to it."""
+    """Return whether a field of another schema of the table is identical to this column or unrelated to it."""
     if field.name.casefold() != name.casefold() and field.id != field_id:
         return True
     return bool(field.name == name and field.id == field_id and is_stored_as(arrow, field.type))

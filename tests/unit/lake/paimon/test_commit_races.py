@@ -85,7 +85,7 @@ def test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again(ta
     rename()
     assert _ids(table) == list(range(9)), "reads take the rows from the log"
     assert _in_lake(table) == list(range(6))
-    with pytest.raises(CommitConflictError, match="took the place of lake snapshot 3"):
+    with pytest.raises(CommitConflictError, match="replaced lake snapshot 3"):
         table.maintain()
     table.append(_rows(9))
     report = _tier(table)
