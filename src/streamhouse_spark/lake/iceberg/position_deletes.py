@@ -170,16 +170,16 @@ def find_rows(
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
     hits = [_find_matches(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
-    found, key_indexes = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
-    if not len(found):
+    positions, key_indexes = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
+    if not len(positions):
         return None
     older = read_deleted_positions(files, file.location, file.own_deletes)
     deleted = read_deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
-    is_live = ~is_in_sorted(found, deleted)
-    found, key_indexes = found[is_live], key_indexes[is_live]
-    if not len(found):
+    is_live = ~is_in_sorted(positions, deleted)
+    positions, key_indexes = positions[is_live], key_indexes[is_live]
+    if not len(positions):
         return None
-    return KeyMatches(file, np.sort(np.concatenate([older, found]), kind="stable"), key_indexes)
+    return KeyMatches(file, np.sort(np.concatenate([older, positions]), kind="stable"), key_indexes)
 
 
 def _find_matches(
