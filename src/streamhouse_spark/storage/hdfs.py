@@ -330,9 +330,10 @@ class WebHdfs:
         kind = _kind_of(error)
         secrets = self._secrets + (self.token_file.secrets if self.token_file else ())
         message = to_one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), secrets)
-        refused = kind is FailureKind.FINAL and isinstance(error, ResponseError) and _is_denied(error)
-        head = type(error).__name__
+        refused, head = False, type(error).__name__
         if isinstance(error, ResponseError):
+            is_denied = error.name in _DENIED or (not error.name and error.status in (401, 403))
+            refused = kind is FailureKind.FINAL and is_denied
             head = f"{error.name} (HTTP {error.status})" if error.name else f"HTTP {error.status}"
         return Failure(kind, f"{head}: {message}" if message else head, _remedy(error, kind), refused)
 
@@ -419,10 +420,6 @@ def _kind_of(error: Exception) -> FailureKind:
         return FailureKind.TRANSIENT
     # An I/O error of the NameNode or a DataNode. A retry may use another node.
     return FailureKind.FINAL if error.name in _FINAL or not error.name else FailureKind.TRANSIENT
-
-
-def _is_denied(error: ResponseError) -> bool:
-    return error.name in _DENIED or (not error.name and error.status in (401, 403))
 
 
 def _remedy(error: Exception, kind: FailureKind) -> str:

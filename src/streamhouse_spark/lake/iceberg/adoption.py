@@ -68,7 +68,9 @@ class IcebergAdoption(LakeAdoption):
                 "catalog of the lake"
             )
         metadata = table.metadata
-        problems = [*_find_wrong_location(opened, table), *_find_metadata_problems(metadata)]
+        problems = _find_wrong_location(opened, table)
+        if metadata.format_version != FORMAT_VERSION:
+            problems.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
         if not problems:
             problems = list(_find_column_problems(metadata.schema()))
         if problems:
@@ -192,13 +194,6 @@ def _find_wrong_location(binding: IcebergTableBinding, table: Table) -> list[str
         "metadata with the engine that wrote it, or configure its catalog with lake.iceberg.catalog settings"
     )
     return [text]
-
-
-def _find_metadata_problems(metadata: TableMetadata) -> list[str]:
-    problems = []
-    if metadata.format_version != FORMAT_VERSION:
-        problems.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
-    return problems
 
 
 def _find_column_problems(schema: Schema) -> list[str]:

@@ -223,7 +223,8 @@ class FileCatalog(MetastoreCatalog):
         identifier = table.name()
         key = self._key(identifier)
         base = self._newest(key, from_number=version_number(table.metadata_location))
-        self._require_home(key, base.metadata)
+        if (move := self._move(key, base.metadata)) is not None:
+            raise warehouse_moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
         if base.metadata.table_uuid != table.metadata.table_uuid:
             raise CommitFailedException(
                 f"{self._storage.url}/{key} was replaced: table uuid is {base.metadata.table_uuid}, "
@@ -455,11 +456,6 @@ class FileCatalog(MetastoreCatalog):
         if root is None or is_same_place(root, self._storage.url):
             return None
         return Move.to(root, self._storage.url)
-
-    def _require_home(self, key: str, metadata: TableMetadata) -> None:
-        move = self._move(key, metadata)
-        if move is not None:
-            raise warehouse_moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
 
     # -- unsupported operations -----------------------------------------------------------------------------------
 

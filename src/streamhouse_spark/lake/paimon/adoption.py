@@ -205,7 +205,9 @@ def _require_no_problems(table: PaimonTable, problems: Sequence[str]) -> None:
 def _find_file_problems(table: PaimonTable, entries: Sequence[ManifestEntry], layout: Layout) -> list[str]:
     problems = []
     outside = [
-        e.file.file_name for e in entries if e.file.external_path and not _is_within(table, e.file.external_path)
+        e.file.file_name
+        for e in entries
+        if e.file.external_path and not str(e.file.external_path).startswith(f"{table.location}/")
     ]
     if outside:
         problems.append(
@@ -222,10 +224,6 @@ def _find_file_problems(table: PaimonTable, entries: Sequence[ManifestEntry], la
             "the partitions that were not rescaled"
         )
     return problems
-
-
-def _is_within(table: PaimonTable, location: str) -> bool:
-    return str(location).startswith(f"{table.location}/")
 
 
 def _describe_layout(lake: PaimonSchema) -> tuple[str, ...]:

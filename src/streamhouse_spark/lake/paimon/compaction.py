@@ -123,7 +123,10 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
         reader.location(entry): entry for entry in reader.live_entries(planned) if entry.total_buckets == num_buckets
     }
 
-    stored = [_stored_file(location, entry) for location, entry in entries.items()]
+    stored = [
+        StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
+        for location, entry in entries.items()
+    ]
     sizes = {file.location: file.size_bytes for file in stored}
     footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
     groups = plan_groups(stored, footers, target_bytes=binding.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
@@ -151,10 +154,6 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
 
     snapshot = describe_snapshot(binding, commit_snapshot(binding, validated))
     return CompactReport(len(removed), len(added), rows, snapshot)
-
-
-def _stored_file(location: str, entry: ManifestEntry) -> StoredFile:
-    return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
 
 
 @dataclass(frozen=True, slots=True)

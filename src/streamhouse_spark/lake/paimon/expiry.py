@@ -250,7 +250,9 @@ def expire(
             claim([snapshot.id for snapshot in expired], [snapshot.id for snapshot in (*expired, *retained)])
         binding.snapshots.expire([snapshot.id for snapshot in expired], cut)
     # Tags that were created from these snapshots until now count. No reader can find the snapshots any more.
-    files = _deletion_order(binding, candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(binding)]))
+    unneeded = candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(binding)])
+    inside = filter(binding.files.holds, unneeded)  # files outside the warehouse belong to other engines
+    files = sorted(inside, key=lambda file: (*_depth(binding, file), file))
     if not dry_run:
         for _, files_of_depth in groupby(files, key=partial(_depth, binding)):
             delete_all(binding.storage, [binding.files.key_of(location) for location in files_of_depth])
@@ -292,12 +294,6 @@ def next_consumer_snapshots(binding: PaimonTableBinding) -> list[int]:
 
     next_numbers = map_with_store_concurrency(binding.storage, next_of, binding.storage.list_names(folder))
     return [number for number in next_numbers if number is not None]
-
-
-def _deletion_order(binding: PaimonTableBinding, locations: set[str]) -> list[str]:
-    """Sort data files before manifests before their lists. Omits other engines' files outside the warehouse."""
-    inside = [location for location in locations if binding.files.holds(location)]
-    return sorted(inside, key=lambda file: (*_depth(binding, file), file))
 
 
 def _depth(binding: PaimonTableBinding, file: str) -> tuple[bool, bool]:

@@ -165,6 +165,7 @@ class _SnapshotBuilder:
             delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
         time_ms, clock_properties = next_snapshot_time_ms(self._now_ms, parent.time_millis if parent else 0)
         num_added = sum((1 if e.kind == ADD else -1) * e.file.row_count for e in changes)
+        not_before_ms = files_not_before_ms(self._binding, parent)
         snapshot = Snapshot(
             version=SNAPSHOT_VERSION,
             id=parent.id + 1 if parent else 1,
@@ -183,7 +184,7 @@ class _SnapshotBuilder:
             index_manifest=parent.index_manifest if parent else None,
             next_row_id=parent.next_row_id if parent else None,
             properties={
-                **self._carry_properties(),
+                **({NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}),
                 **clock_properties,
                 **self._change.properties,
                 COMMIT_PROPERTY: self._commit_uuid,
@@ -197,10 +198,6 @@ class _SnapshotBuilder:
         if self._change.is_compaction:
             return "COMPACT"
         return "OVERWRITE" if self._change.removes_all or self._change.is_overwrite else "APPEND"
-
-    def _carry_properties(self) -> dict[str, str]:
-        not_before_ms = files_not_before_ms(self._binding, self._table.snapshot)
-        return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
 
     def _removed_entries(self) -> list[ManifestEntry]:
         change = self._change

@@ -63,7 +63,8 @@ class SortOrder:
 
     def __str__(self) -> str:
         """Return the order as text that `parse_sort_order` accepts."""
-        texts = (", ".join(_quote_name(name) for name in term) for term in self.terms)
+        quoted = [[n if _PLAIN.fullmatch(n) else f"`{n.replace('`', '``')}`" for n in term] for term in self.terms]
+        texts = map(", ".join, quoted)
         return ", ".join(
             text if len(term) == 1 else f"zorder({text})" for term, text in zip(self.terms, texts, strict=True)
         )
@@ -108,10 +109,6 @@ def parse_sort_order(text: str, schema: TableSchema) -> SortOrder:
                 f"order_by {text!r}: column '{name}' has type {type_name(column.type)}, which has no order; remove it"
             )
     return order
-
-
-def _quote_name(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
 class ZOrderRanks:

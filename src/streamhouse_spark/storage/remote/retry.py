@@ -148,8 +148,5 @@ def send_with_retries(
             )
             if not again or world.clock.boot_ms() >= give_up_ms:
                 raise
-        world.clock.sleep_ms(_backoff_ms(attempts) * (1 + world.ids.jitter()) / 2)
-
-
-def _backoff_ms(attempts: int) -> int:
-    return min(_BACKOFF_MS_MIN << min(attempts, _BACKOFFS_MAX), _BACKOFF_MS_MAX)
+        backoff_ms = min(_BACKOFF_MS_MIN << min(attempts, _BACKOFFS_MAX), _BACKOFF_MS_MAX)
+        world.clock.sleep_ms(backoff_ms * (1 + world.ids.jitter()) / 2)
