@@ -160,8 +160,7 @@ def _exclude_deleted(rows: PlacedRows, marked: OffsetSet) -> PlacedRows:
 def read_stored_rows(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetSet
 ) -> PlacedRows:
-    """Return rows with their offsets, in offset order. See `LakeTable.read_stored_rows`; ``plan`` covers the whole
-    snapshot.
+    """Return rows with offsets, in offset order. See `LakeTable.read_stored_rows`; ``plan`` covers the whole snapshot.
 
     Memory is bounded by one batch per open file. Raises `OffsetsTrimmedError` before the first row unless the files
     hold each offset exactly once.
@@ -254,9 +253,7 @@ class SnapshotScan(ABC):
         """
 
     def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
-        """Return the projected columns that have one meaning by name in every file, independent of the file's
-        schema.
-        """
+        """Return the projected columns that have one meaning by name in every file, whatever the file's schema."""
         columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
         return frozenset(
             column.name
@@ -341,9 +338,7 @@ def projection_of(
 
 
 def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames:
-    """Return the names of the nested fields of a column whose nested fields never changed. Own files use these
-    names.
-    """
+    """Return the nested names of a column whose nested fields never changed. The package's files use these names."""
     by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in list_field_paths(column.type)]
     return tuple((field_id, join_path(path)) for path, field_id in by_path if field_id is not None)
 

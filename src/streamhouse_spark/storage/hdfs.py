@@ -521,9 +521,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         return sorted(entry.name for entry in self._children(prefix) if not entry.name.startswith(TEMPORARY))
 
     def check_writable(self) -> None:
-        """Verify reads, put-if-absent, read-after-write, deletes and concurrent puts with probe objects, which are
-        removed.
-        """
+        """Verify reads, put-if-absent, read-after-write, deletes and concurrent puts with temporary probe objects."""
         prove_writable(self, self._world, self.client.condition, is_trusted=self.client.is_known)
 
     @contextmanager
@@ -591,9 +589,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
             folders = deeper
 
     def _children(self, folder: str) -> Entries:
-        """Return the entries of a folder, or none if it is absent. ``folder`` ends with a slash, or is empty for the
-        root.
-        """
+        """Return the entries of a folder, or none if it is absent. ``folder`` ends with a slash; the root is empty."""
         children: Entries = []
         more = True
         while more:

@@ -185,9 +185,7 @@ class LocalStorage:
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> str:
-        """Return the path of a key. Raises `CorruptDataError` for a key outside the root, which only damaged or forged
-        files contain.
-        """
+        """Return the path of a key. Raises `CorruptDataError` for a key outside the root, from a forged file."""
         if "\0" in key or (".." in key and ".." in key.split("/")):
             raise CorruptDataError(f"the key {key[:200]!r} leads out of {self._root}; restore the file that names it")
         return f"{self._root}/{key}"

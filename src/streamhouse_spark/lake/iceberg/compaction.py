@@ -325,9 +325,7 @@ class FileWithDeletes:
 
     @property
     def deleted_share_max(self) -> float:
-        """Upper bound on the share of deleted rows. Delete files of other engines may also delete rows of other data
-        files.
-        """
+        """Upper bound on the share of deleted rows. Other engines' delete files may also apply to other data files."""
         return sum(delete.record_count for delete in self.deletes) / max(self.data.record_count, 1)
 
     def stored(self) -> StoredFile:

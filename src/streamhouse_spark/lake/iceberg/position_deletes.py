@@ -2,8 +2,7 @@
 
 Every reader of Iceberg v2 applies position deletes. A round merges a range of changes by key, and writes the remaining
 rows in key order. It finds every older row of a changed key in the bucket's data files, and deletes it by position,
-even
-if the range starts with an insert of the key. So a round repairs keys that another engine duplicated or whose rows it
+even if the range starts with an insert of the key. So a round repairs keys whose rows another engine duplicated or
 deleted.
 """
 

@@ -131,9 +131,7 @@ class PartitionFilter:
         return self._results[key]
 
     def _parts(self, spec: PartitionSpec) -> Iterator[tuple[int, int, Column, PartitionField]]:
-        """Yield position, field id, column and transform of partition fields that are a column or a part of its
-        time.
-        """
+        """Yield position, field id, column and transform of partition fields that are a column or part of its time."""
         for position, part in enumerate(spec.fields):
             column = self._columns.get(part.source_id)
             own_part = to_own_field(part.transform, column.name) if column is not None else None
@@ -214,8 +212,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
     """Return the data files of a snapshot with their deletes, in the partitions of ``chosen`` or in all.
 
     Reads all delete manifests, unless no data file is left. Raises `LakeMismatchError` for unsupported files and
-    deletes, `SnapshotExpiredError`, and `CorruptDataError` if the number of files in the manifests differs from their
-    list.
+    deletes, `SnapshotExpiredError`, and `CorruptDataError` if manifests do not have as many files as their list states.
     """
     counted: list[int] = []  # row counts of live data files, appended by threads of the library
 

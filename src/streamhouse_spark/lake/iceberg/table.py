@@ -1,6 +1,4 @@
-"""The Iceberg lake table of one streamhouse table: format v2, with only the user's columns, and offsets in
-summaries.
-"""
+"""The Iceberg lake table of a streamhouse table: format v2, with only the user's columns, and offsets in summaries."""
 
 from __future__ import annotations
 

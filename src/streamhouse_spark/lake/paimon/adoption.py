@@ -112,9 +112,7 @@ class PaimonAdoption(LakeAdoption):
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Yield the rows by bucket. Rejects rows of a key with equal sequence numbers, and rows in another bucket than
-        their key's.
-        """
+        """Yield the rows by bucket. Rejects rows with equal keys and sequence numbers, and rows in wrong buckets."""
         binding = self._bind(spec)
         table = binding.require()
         _require_unchanged(table, examined)
@@ -321,9 +319,7 @@ class Layout:
 
 
 def read_layout(lake: PaimonSchema) -> Layout:
-    """Return the layout. Without ``bucket-key``, the key columns that are not partition columns determine the
-    bucket.
-    """
+    """Return the layout. Without ``bucket-key``, the key columns that do not partition determine the bucket."""
     text = lake.options.get("bucket", str(UNAWARE_BUCKETS)).strip()
     bucket = int(text) if text.lstrip("-").isdigit() else 0
     option = lake.options.get("bucket-key", "")

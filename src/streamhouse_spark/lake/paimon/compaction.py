@@ -110,8 +110,8 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
     """Compact a log table. See `LakeTable.compact`.
 
     **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
-    repeats the offsets. Every attempt validates that all removed files are live, the schema is unchanged, and no rows
-    were deleted.
+    repeats the offsets. Every attempt validates that all removed files are live, and that neither schema nor deletes
+    changed.
     """
     current = find_current(binding, dry_run=dry_run)
     if current is None or current[1].index_manifest is not None:  # rows that another engine deleted could return

@@ -69,9 +69,7 @@ def list_history(binding: PaimonTableBinding, newest: Snapshot, listed: Sequence
 
 
 def find_strays(binding: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
-    """Return snapshots before a gap, which a delayed writer stored after their numbers had expired. They do not
-    count.
-    """
+    """Return snapshots before a gap, which a delayed writer stored after their numbers expired. They do not count."""
     below = [number for number in (binding.snapshots.ids() if listed is None else listed) if number < oldest.id]
     return [s for s in map_with_store_concurrency(binding.storage, binding.snapshots.find, below) if s is not None]
 
@@ -110,9 +108,7 @@ class ReachableFiles:
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """Return the needed files. Raises `CommitConflictError` if a snapshot expired concurrently,
-        `CorruptDataError`.
-        """
+        """Return the needed files. Raises `CorruptDataError`, or `CommitConflictError` for a snapshot expired since."""
         names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
@@ -302,8 +298,7 @@ def _depth(binding: PaimonTableBinding, file: str) -> tuple[bool, bool]:
 
 
 def remove_orphans(binding: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
-    """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and not needed. Returns their
-    keys.
+    """Delete unneeded data files, manifests and manifest lists older than ``grace_ms``. Returns their keys.
 
     Retains other files of other engines. Raises `CommitConflictError` if the table changed concurrently.
     """

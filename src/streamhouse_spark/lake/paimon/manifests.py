@@ -134,9 +134,7 @@ class MetadataReader:
         return lists
 
     def live_entries(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
-        """Return the data files of a snapshot with statistics. Raises `LakeMismatchError` for unsupported kinds of
-        files.
-        """
+        """Return the data files of a snapshot with statistics. Raises `LakeMismatchError` for unsupported files."""
         chosen, manifests = self._chosen, self.manifests(snapshot)
         entries = self.remaining_entries([m for m in manifests if chosen is None or chosen.may_match_manifest(m)])
         for entry in entries:
@@ -149,9 +147,7 @@ class MetadataReader:
         return entries
 
     def remaining_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[ManifestEntry]:
-        """Return the live files of these manifests together, and removals without an addition. Removals are
-        permanent.
-        """
+        """Return the live files of the manifests together, and removals without an addition, which are permanent."""
         added: dict[FileKey, ManifestEntry] = {}
         removed: dict[FileKey, ManifestEntry] = {}
         for entries in self.all_entries(manifests):

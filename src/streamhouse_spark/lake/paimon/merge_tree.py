@@ -363,8 +363,7 @@ def write_changes(
 ) -> list[LakeFile]:
     """Write data files of level 0, which are durable on return.
 
-    ``changes`` have the change type, then the table's columns, and are in the order of ``offsets``. Memory is bounded
-    by the range.
+    ``changes`` have the change type and the columns, in the order of ``offsets``. Memory is bounded by the range.
     """
     spec = KeyValueFileSpec.from_json(context.lake)
     last = LatestChanges.of(changes, context.schema.arrow, context.key_indexes)
@@ -375,8 +374,7 @@ def write_changes(
 
 
 def sequence_shifts(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]) -> Mapping[int, int]:
-    """Return, per bucket, the shift of sequence numbers of changes after ``offsets`` above their offsets, if it is not
-    0.
+    """Return, per bucket, how far sequence numbers of changes after ``offsets`` are above their offsets, if at all.
 
     ``entries`` are the live files of the snapshot with these offsets.
     """

@@ -168,9 +168,7 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
 
 
 def arrow_type(data_type: DataType, column: str) -> pa.DataType:
-    """Return the table type of a lake column. Raises `SchemaMismatchError` or ``ValueError`` for an unsupported
-    type.
-    """
+    """Return the table type of a lake column. Raises `SchemaMismatchError` or ``ValueError`` if it is unsupported."""
     if is_variant(data_type):
         return VARIANT
     if _contains_variant(data_type):

@@ -191,9 +191,7 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
             )
 
     def put_schema(self, schema: PaimonSchema) -> None:
-        """Store the ``schema`` under its id, unless another schema has that id. The next read shows which was
-        stored.
-        """
+        """Store the ``schema`` under its id, unless another schema has that id. The next read shows which one won."""
         round_cache.forget()
         data = JSON.to_json(schema, indent=2).encode()
         slot_for_bytes(self.storage, self.schema_key(schema.id), data).take(data).won()

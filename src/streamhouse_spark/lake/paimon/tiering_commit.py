@@ -199,8 +199,7 @@ def _is_stored(binding: PaimonTableBinding, snapshot: Snapshot) -> bool:
 
 
 def seal_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
-    """Make a snapshot durable by committing an empty one after it. Returns the empty one, or an already durable
-    ``snapshot``.
+    """Make a snapshot durable by committing an empty one after it. Returns it, or ``snapshot`` if it is durable.
 
     Raises `CommitConflictError` if ``snapshot`` was replaced.
     """
@@ -281,9 +280,7 @@ def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
 def _find_durable_with_rows_of(
     binding: PaimonTableBinding, stored: Snapshot, snapshot: LakeSnapshot
 ) -> LakeSnapshot | None:
-    """Return the durable snapshot before ``stored`` with the rows and deletes of its description ``snapshot``,
-    or None.
-    """
+    """Return the durable snapshot before ``stored`` with the rows and deletes of ``snapshot``, or None."""
     below = _find_predecessor(binding, stored)
     if below is None or not same_offsets(below.offsets, snapshot.offsets):
         return None

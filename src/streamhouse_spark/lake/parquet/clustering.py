@@ -151,9 +151,7 @@ def _cut_points(values: pa.ChunkedArray, cuts_max: int) -> pa.Array:
 
 
 def _count_cuts_below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
-    """Return, for each value, the number of cut points not above it, and 0 for null. Supports any type with an
-    order.
-    """
+    """Return, for each value, the number of cut points not above it, and 0 for null. Supports any ordered type."""
     column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     with_cuts = pa.concat_arrays([cuts, column.cast(cuts.type)])
     order = pc.sort_indices(with_cuts).to_numpy()  # the sort is stable: a cut precedes equal values

@@ -1,6 +1,4 @@
-"""Rewrites of data files without some of their rows, in any format: individual rows, or those of a dropped
-partition.
-"""
+"""Rewrites of data files without some of their rows, in any format: single rows, or those of a dropped partition."""
 
 from __future__ import annotations
 
@@ -53,8 +51,7 @@ class FileRewrite:
 def rewrite_without_rows(
     file: FileRewrite, output: FileOutput, projection: LakeProjection, files_at: FilesAt
 ) -> list[LakeFile]:
-    """Write the remaining rows of a file to new files, in order and with their offsets. The files are durable on
-    return.
+    """Write the remaining rows of a file to new files, in order, with their offsets. They are durable on return.
 
     Does no I/O if no row remains. Memory is bounded by one row group. Raises `CommitConflictError` if the file has
     other rows than its footer claims.

@@ -93,8 +93,7 @@ def read_rows_at(
 def find_equal_rows(
     files_at: FilesAt, newer: Iterable[tuple[str, LakeSplit]], rows: pa.Table, projection: LakeProjection
 ) -> Iterator[tuple[str, Positions]]:
-    """Yield positions of rows in files, by file name, that are equal to ``rows`` in all columns: one per row of
-    ``rows``.
+    """Yield file names with positions of rows that are equal to ``rows`` in all columns: one per row of ``rows``.
 
     If more rows are equal, those of the first files are returned.
     """

@@ -163,7 +163,7 @@ class TieringJob:
         """Tier every row committed before the call, in as many rounds as needed.
 
         Concurrent and repeated calls are safe. Raises `CommitConflictError` after too many conflicts,
-        `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, and the errors of
+        `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, errors of
         ``run_tasks``.
         """
         started_ms = self._world.clock.boot_ms()
@@ -243,9 +243,7 @@ class TieringJob:
         return (snapshot is not None or not plan.num_tasks) and plan.reaches_all(targets)
 
     def _fit_lake_to_state(self, state: TableState) -> LakeSnapshot | None:
-        """Create or migrate the lake table for this state. Returns its latest snapshot after checking it against the
-        log.
-        """
+        """Create or migrate the lake table for this state. Returns its latest snapshot, validated against the log."""
         if state.lake is not None:  # a lake table that held rows is never recreated
             self._require_progress(state, state.lake)
         self._fit_lake(state)

@@ -48,8 +48,7 @@ class UploadSink:
 
     Holds at most ``PARTS_IN_FLIGHT_MAX + 2`` parts of ``PART_BYTES`` in memory. An object has at most 78 GiB; an object
     of one part needs one request. An exception in the context, or a failed request, aborts the upload and leaves
-    nothing. The attempt id in the object's metadata identifies an object that was stored although the store reported a
-    failure.
+    nothing. The attempt id in the object's metadata identifies an object that was stored despite a reported failure.
     """
 
     def __init__(self, parts: Parts, key: str, attempt: str) -> None:

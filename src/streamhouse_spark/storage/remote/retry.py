@@ -2,8 +2,8 @@
 
 A client sends each request once. An unknown outcome of a conditional write therefore reaches the caller, which reads
 the object back. All other requests are idempotent and are retried. A configured retry policy also retries conditional
-writes: if a retry finds the object of the first attempt, it reports that the object exists, and the caller recognises
-its content.
+writes: if a retry finds the object of the first attempt, it reports that the object exists, whose content the caller
+knows.
 """
 
 from __future__ import annotations
