@@ -148,7 +148,7 @@ try:
 except ImportError as import_error:
     raise MissingExtraError(
         f"a warehouse on hdfs:// needs the package {import_error.name}, which is not installed: "
-        "pip install 'streamhouse-spark[hdfs]'",
+        "pip install 'streamhouse-spark[hdfs]'"
     ) from import_error
 
 Body = bytes | Iterable[bytes]

@@ -163,7 +163,7 @@ class LocalStorage:
             raise StorageError(
                 f"{self.url} lies on a network file system ({self._network_fs}), where one host cannot rely on seeing "
                 "another's files; use a local disk, or object storage (s3://…), or set the warehouse setting "
-                "storage.local.single-host=true if no other host ever opens this warehouse",
+                "storage.local.single-host=true if no other host ever opens this warehouse"
             )
         key = f".tmp-probe-{self._world.ids.new_uuid()}"
         try:

@@ -166,9 +166,7 @@ class IcebergAdoption(LakeAdoption):
             with translate_commit_errors(f"releasing lake table {table.location()}"):
                 binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
         except CommitFailedException as error:
-            raise CommitConflictError(
-                f"lake table {table.location()} changed concurrently with its release; retry"
-            ) from error
+            raise CommitConflictError(f"lake table {table.location()} changed during its release; retry") from error
 
     def _bind(self, spec: LakeTableSpec) -> IcebergTableBinding:
         return IcebergTableBinding(self.storage, spec, settings=self.settings, world=self.world)

@@ -276,9 +276,7 @@ def _store_not_before(binding: IcebergTableBinding, table: Table, not_before_ms:
         with translate_commit_errors(f"removing orphans of {table.metadata.location}"):
             binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
-        raise CommitConflictError(
-            f"lake table {table.metadata.location} changed during orphan removal; retry"
-        ) from error
+        raise CommitConflictError(f"lake table {table.location()} changed during orphan removal; retry") from error
 
 
 def _commit_not_before(binding: IcebergTableBinding, moment_ms: int) -> None:

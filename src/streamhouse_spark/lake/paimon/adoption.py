@@ -178,7 +178,7 @@ class PaimonAdoption(LakeAdoption):
             binding.storage.delete(key)
         binding.put_schema(_next_schema(table.schema, options, self.world.clock.now_ms()))
         if binding.require().owner == spec.table_uuid:
-            raise CommitConflictError(f"lake table {table.location} changed concurrently with its release; retry")
+            raise CommitConflictError(f"lake table {table.location} changed during its release; retry")
 
     def _bind(self, spec: LakeTableSpec) -> PaimonTableBinding:
         return PaimonTableBinding(self.storage, spec, settings=self.settings, world=self.world)

@@ -17,13 +17,7 @@ from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter, rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionFile, PartitionKey, parse_file_offsets
-from streamhouse_spark.lake.parquet.reader import (
-    FilesAt,
-    OffsetFile,
-    deleted_rows_within,
-    read_offset_file,
-    read_split,
-)
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, deleted_rows_within, read_offset_file, read_split
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeProjection, LakeSplit
 

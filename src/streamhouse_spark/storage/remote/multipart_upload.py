@@ -65,10 +65,7 @@ class UploadSink:
         return self
 
     def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if exc is not None:
             self._abandon(exc)
@@ -92,7 +89,7 @@ class UploadSink:
         if self._num_parts_started == PARTS_MAX:
             raise StorageError(
                 f"cannot write {self._key}: it is larger than {PARTS_MAX * PART_BYTES >> 30} GiB, the limit of one "
-                "object; write smaller batches",
+                "object; write smaller batches"
             )
         if self._pool is None:
             self._requests.begin()

@@ -31,7 +31,7 @@ try:
 except ImportError as import_error:
     raise MissingExtraError(
         f"a warehouse on s3:// needs the package {import_error.name}, which is not installed: "
-        "pip install 'streamhouse-spark[s3]'",
+        "pip install 'streamhouse-spark[s3]'"
     ) from import_error
 
 __all__ = ["CLIENTS", "Client", "CountedClient", "failures", "put_concurrently"]
