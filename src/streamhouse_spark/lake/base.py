@@ -304,7 +304,7 @@ class RewritableFiles(ABC):
 
     @abstractmethod
     def cluster(
-        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
+        self, clustering: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
     ) -> CompactReport:
         """Rewrite files of a log table in a sort order.
 
@@ -640,8 +640,8 @@ class LakeTable(ABC):
         if node is not ALWAYS_TRUE and plan.snapshot is not None:
             chosen = self.plan_read(snapshot_id=plan.snapshot.id, node=node, schema=schema)
             locations = frozenset(split.location for split in chosen.splits)
-        how = self.binding.spec.writers, bucket, offsets, locations
-        return read_log_range(self.binding.files_at, plan, *how, has_gaps=snapshot_id is not None)
+        of_bucket = self.binding.spec.writers, bucket, offsets, locations
+        return read_log_range(self.binding.files_at, plan, *of_bucket, has_gaps=snapshot_id is not None)
 
     def read_stored_rows(self, snapshot_id: int, bucket: int, rows: OffsetSet) -> PlacedRows:
         """Return the rows at these offsets from the files of a snapshot, including deleted rows.

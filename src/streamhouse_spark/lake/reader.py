@@ -252,9 +252,11 @@ class SnapshotScan(ABC):
         ``column`` is the table's column with the name of the field.
         """
 
-    def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
+    def columns_same_by_name(self, projection: LakeProjection) -> frozenset[str]:
         """Return the projected columns that have one meaning by name in every file, whatever the file's schema."""
-        columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
+        columns = zip(
+            projection.schema.columns, projection.field_ids, projection.lake_names, projection.inside, strict=True
+        )
         return frozenset(
             column.name
             for column, field_id, lake_name, (inner, _) in columns
@@ -263,9 +265,9 @@ class SnapshotScan(ABC):
 
     def plan(self, columns: Sequence[str] | None, node: Node, schema: TableSchema | None) -> LakePlan:
         """Return the splits to read. See `LakeTable.plan_read`."""
-        how = self.projection(columns, schema)
+        projection = self.projection(columns, schema)
         files = self.files(self.projection(None, schema), (), node, None)
-        return LakePlan(self.describe(), how, tuple(split for file in files for split in file.splits()))
+        return LakePlan(self.describe(), projection, tuple(split for file in files for split in file.splits()))
 
     def scan(
         self,
@@ -276,10 +278,10 @@ class SnapshotScan(ABC):
         buckets: Collection[int] | None,
     ) -> LakeScan:
         """Return whole files with metadata. See `LakeTable.scan_files`."""
-        how, snapshot = self.projection(columns, schema), self.describe()
+        projection, snapshot = self.projection(columns, schema), self.describe()
         assert snapshot is not None
         files = self.files(self.projection(None, schema), statistics_of, node, buckets)
-        return LakeScan(snapshot, how, files, self.columns_same_by_name(how))
+        return LakeScan(snapshot, projection, files, self.columns_same_by_name(projection))
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:

@@ -120,16 +120,20 @@ class IcebergAdoption(LakeAdoption):
         lake = snapshot_schema(table.metadata, snapshot)
         mapping = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
         mapping = add_external_nested_ids(mapping, table.metadata)
-        how = projection(lake, mapping, examined.schema, None, examined.schema)
+        table_projection = projection(lake, mapping, examined.schema, None, examined.schema)
         by_bucket: dict[int | None, list[LakeSplit]] = {}
-        files = scan_files(table, snapshot, how, examined.num_buckets)
+        files = scan_files(table, snapshot, table_projection, examined.num_buckets)
         for split in (split for file in files for split in file.splits()):
             by_bucket.setdefault(split.bucket if examined.bucket_key else 0, []).append(split)
         mixed = by_bucket.pop(None, [])
         for bucket in range(examined.num_buckets):
-            batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(binding.files_at(s.location), s, how)]
+            batches = [
+                b
+                for s in by_bucket.get(bucket, ())
+                for b in read_split(binding.files_at(s.location), s, table_projection)
+            ]
             for split in mixed:
-                batches_of_split = read_split(binding.files_at(split.location), split, how)
+                batches_of_split = read_split(binding.files_at(split.location), split, table_projection)
                 batches += (_filter_bucket(batch, examined, bucket) for batch in batches_of_split)
             rows = pa.Table.from_batches(batches, examined.schema.arrow)
             if rows.num_rows:

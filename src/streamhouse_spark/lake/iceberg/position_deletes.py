@@ -334,11 +334,11 @@ def write_changes(
     )
     output = FileOutput(context, spec, files_at(spec.data_location), ids)
     written = write_rows(output, bucket, offsets, tail.rows.to_batches(max_chunksize=BATCH_ROWS))
-    how = key_projection(context, spec)
+    projection = key_projection(context, spec)
     candidates = [file for file in live if chosen.may_contain_keys(file, tail.keys)]
     probe = chosen.probe()
     older = open_files([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
-    hits = list(parallel_map(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
+    hits = list(parallel_map(lambda file: find_rows(older, file, tail.keys, projection, probe), candidates))
     is_matched = np.zeros(len(tail.keys), np.bool_)
     deletes = [
         write_deletes(

@@ -285,7 +285,7 @@ def position_deletes(delete: DataFile, location: str) -> str:
 def scan_files(
     table: Table,
     snapshot: Snapshot,
-    how: LakeProjection,
+    projection: LakeProjection,
     num_buckets: int,
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
@@ -293,10 +293,10 @@ def scan_files(
 ) -> tuple[ScanFile, ...]:
     """Return the data files of the snapshot that can match the filter, from manifests that can match.
 
-    Statistics cover the filter's columns and ``statistics_of``, which ``how`` must include. Omits files in partitions
-    of other buckets than ``only_buckets``.
+    Statistics cover the filter's columns and ``statistics_of``, which ``projection`` must include. Omits files in
+    partitions of other buckets than ``only_buckets``.
     """
-    names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
+    names = {i: c.name for c, i in zip(projection.schema.columns, projection.field_ids, strict=True) if i is not None}
     types = field_types(table.metadata)
     statistics_columns = {*statistics_of, *node.columns()}
     field_ids = {
@@ -307,10 +307,10 @@ def scan_files(
     specs = table.metadata.specs()
     buckets = (num_buckets, bucket_source(table.metadata, num_buckets))
     only = None if only_buckets is None else BucketFilter(frozenset(only_buckets), *buckets)
-    chosen = PartitionFilter(node, names, how.schema, table.metadata, only) if node.columns() else None
+    chosen = PartitionFilter(node, names, projection.schema, table.metadata, only) if node.columns() else None
     tasks = plan_tasks(table, snapshot, chosen)
     files = (_scan_file(task, table.location(), specs, names, field_ids, buckets) for task in tasks)
-    return tuple(file for file in files if file_may_match(file, how.schema, node))
+    return tuple(file for file in files if file_may_match(file, projection.schema, node))
 
 
 def _scan_file(

@@ -120,9 +120,9 @@ class PaimonAdoption(LakeAdoption):
             return
         fields = [(field.id, field.name) for field in table.schema.fields]
         mapping = add_external_nested_ids(map_by_name(fields, spec.schema), table.schema, table.schemas)
-        how = projection(table.schema, mapping, spec.schema, None, spec.schema)
+        table_projection = projection(table.schema, mapping, spec.schema, None, spec.schema)
         by_bucket: dict[int, list[LakeSplit]] = {}
-        for file in scan_files(binding, table, table.snapshot, table.schema, how, ()):
+        for file in scan_files(binding, table, table.snapshot, table.schema, table_projection, ()):
             assert file.bucket is not None, "`examine` rejects such files"
             by_bucket.setdefault(file.bucket, []).extend(file.splits())
         for bucket, splits in sorted(by_bucket.items()):
@@ -130,10 +130,10 @@ class PaimonAdoption(LakeAdoption):
             for split in splits:
                 files = binding.files_at(split.location)
                 if split.merge is None:
-                    batches += read_split(files, split, how)
+                    batches += read_split(files, split, table_projection)
                     continue
-                newest = NewestRows(files, split.merge, how)
-                batches += [rows.select(list(range(len(how.schema.columns)))) for rows in newest.batches()]
+                newest = NewestRows(files, split.merge, table_projection)
+                batches += [rows.select(list(range(len(table_projection.schema.columns)))) for rows in newest.batches()]
                 _require_distinct_sequences(table, bucket, newest)
             rows = pa.Table.from_batches(batches, spec.schema.arrow)
             _require_own_bucket(table, spec, bucket, rows)

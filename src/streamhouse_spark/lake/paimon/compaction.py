@@ -278,12 +278,16 @@ class _GroupResolver:
         lake = table.schema
         self._reader = MetadataReader(table, PaimonFiles(binding.files))
         self._by: LakeProjection = merge_projection(key_projection(lake, table, binding.spec))
-        how = projection(lake, paimon_columns(lake, binding.spec, table.schemas), binding.spec.schema, None, None)
+        table_projection = projection(
+            lake, paimon_columns(lake, binding.spec, table.schemas), binding.spec.schema, None, None
+        )
         self.file_spec = KeyValueFileSpec(lake, table.location, binding.storage.now_ms())
         offsets = offsets_at(binding, table.snapshot) if table.snapshot else None
         spec, keys = self.file_spec.to_json(), tuple(lake.primary_keys)
-        context = WriteContext(binding.spec.table_uuid, how.schema, binding.spec.target_file_bytes, spec, keys)
-        self.task = KeyedRewriteTask(context, how, offsets.offsets if offsets else {})
+        context = WriteContext(
+            binding.spec.table_uuid, table_projection.schema, binding.spec.target_file_bytes, spec, keys
+        )
+        self.task = KeyedRewriteTask(context, table_projection, offsets.offsets if offsets else {})
 
     def files_of(self, group: KeyedGroup) -> GroupFiles:
         parts = [

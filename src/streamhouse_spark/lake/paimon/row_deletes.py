@@ -67,14 +67,14 @@ def rewrite_files_without(
     table = binding.require()
     if table.snapshot is None or not rows:
         return [], RewrittenRows({}, None)
-    spec, how = PaimonFileSpec.from_json(context.lake), own_projection(table, binding.spec)
+    spec, projection = PaimonFileSpec.from_json(context.lake), own_projection(table, binding.spec)
     output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
 
     def write(file: FileRewrite) -> list[LakeFile]:
         removed, num_moved = file.removed_offsets, file.retained_offsets.num_rows
         location, bucket = file.split.location, file.offsets.bucket
         entry = _removed_file(spec, location, bucket, removed.range, num_dropped=removed.num_rows, num_moved=num_moved)
-        return [*rewrite_without_rows(file, output, how, binding.files_at), entry]
+        return [*rewrite_without_rows(file, output, projection, binding.files_at), entry]
 
     touched, moved = _find_touched_files(binding, table, spec, rows)
     return [file for of_group in write_groups(binding.storage, touched, write) for file in of_group], moved
@@ -192,7 +192,7 @@ def rewrite_external_files(
     output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
 
     def write(file: ExternalFileRewrite) -> list[LakeFile]:
-        written = rewrite_without_positions(file, output, live.how, binding.files_at)
+        written = rewrite_without_positions(file, output, live.projection, binding.files_at)
         entry = _removed_file(
             spec,
             file.split.location,
@@ -209,19 +209,19 @@ def rewrite_external_files(
 
 class _PaimonFiles(SnapshotFiles):
     def __init__(
-        self, binding: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, how: LakeProjection
+        self, binding: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, projection: LakeProjection
     ) -> None:
         reader, names = MetadataReader(table, PaimonFiles(binding.files)), StorageFiles(binding.storage)
         entries = ((reader.location(entry), entry) for entry in reader.live_entries(snapshot))
         self.binding: PaimonTableBinding = binding
-        self.how = how
+        self.projection = projection
         self.location = table.location
         self.names = self._entries = {names.name_of(location): (location, entry) for location, entry in entries}
         self._table = table
 
     def split(self, name: str) -> LakeSplit:
         location, entry = self._entries[name]
-        names = names_in_file(self._table, self._table.schema, entry, inside=bool(self.how.inner))
+        names = names_in_file(self._table, self._table.schema, entry, inside=bool(self.projection.inner))
         return LakeSplit(location, entry.file.file_size, entry.file.row_count, field_names=names)
 
     def rewrite_for(self, spec: PaimonFileSpec, name: str, positions: Positions) -> ExternalFileRewrite:
@@ -241,5 +241,5 @@ class _PaimonFiles(SnapshotFiles):
         snapshots = self.binding.snapshots
         snapshot: Snapshot | None = snapshots.require(recorded, self._table.snapshot)
         while snapshot is not None:
-            yield _PaimonFiles(self.binding, self._table, snapshot, self.how)
+            yield _PaimonFiles(self.binding, self._table, snapshot, self.projection)
             snapshot = snapshots.find(snapshot.id - 1)

@@ -82,26 +82,26 @@ def scan_files(
     table: PaimonTable,
     snapshot: Snapshot,
     lake: PaimonSchema,
-    how: LakeProjection,
+    projection: LakeProjection,
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
 ) -> tuple[ScanFile, ...]:
     """Return the data files of the snapshot that can match the filter, in offset order.
 
-    Statistics cover the filter's columns and ``statistics_of``, and ``how`` has all relevant columns of ``lake``. Reads
-    only manifests with a matching partition. In a primary-key table, files that share keys or have deletes are returned
-    as one. Raises `LakeMismatchError` for unsupported files.
+    Statistics cover the filter's columns and ``statistics_of``, and ``projection`` has all relevant columns of
+    ``lake``. Reads only manifests with a matching partition. In a primary-key table, files that share keys or have
+    deletes are returned as one. Raises `LakeMismatchError` for unsupported files.
     """
-    names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
+    names = {i: c.name for c, i in zip(projection.schema.columns, projection.field_ids, strict=True) if i is not None}
     statistics_columns = {*statistics_of, *node.columns()}
     field_ids = {i for i, name in names.items() if name in statistics_columns}
-    chosen = PartitionFilter(node, names, how.schema) if node.columns() else None
+    chosen = PartitionFilter(node, names, projection.schema) if node.columns() else None
     reader = MetadataReader(table, PaimonFiles(binding.files), chosen)
     entries = sorted(reader.live_entries(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
         file = _scan_file(reader, entry, names, binding.spec.num_buckets, field_ids)
-        return replace(file, field_names=names_in_file(table, lake, entry, inside=bool(how.inner)))
+        return replace(file, field_names=names_in_file(table, lake, entry, inside=bool(projection.inner)))
 
     def files() -> Iterator[ScanFile]:
         if not lake.primary_keys:
@@ -113,7 +113,7 @@ def scan_files(
             yield described(part[0]) if is_single else merge_scan_files([*map(described, part)], by)
 
     with paimon_metadata(table.location):
-        return tuple(file for file in files() if file_may_match(file, how.schema, node))
+        return tuple(file for file in files() if file_may_match(file, projection.schema, node))
 
 
 def _scan_file(
