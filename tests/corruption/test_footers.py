@@ -106,7 +106,7 @@ def test_every_bit_of_files_of_rounds_and_of_deletes(lake_format, keyed):
 
 
 @pytest.mark.parametrize(("lake_format", "keyed"), SHAPES)
-def test_every_bit_of_a_compacted_file(lake_format, keyed):
+def test_every_flipped_bit_of_a_compacted_file_is_detected(lake_format, keyed):
     table = tiered(MemoryStorage(), lake_format, keyed=keyed, rounds=6)
     before = set(files_of(table))
     with (

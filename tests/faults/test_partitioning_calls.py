@@ -56,7 +56,7 @@ def check(storage: Storage, numbers: list[int]) -> Table:
 
 
 @pytest.mark.sampled(9)
-def test_the_record(share):
+def test_a_failed_change_of_partitioning_happened_or_did_not(share):
     outcomes: Counter[tuple[str, bool]] = Counter()
     before = list(range(7))
     for attempt in sweep(
@@ -87,7 +87,7 @@ def test_the_record(share):
         pytest.param(tuple(Fault), id="all", marks=pytest.mark.soak),
     ],
 )
-def test_the_round_behind_it(share, faults):
+def test_the_round_after_a_change_of_partitioning_loses_no_row(share, faults):
     start = new_store()
     opened(start, 2).set_partitioning(NEW)
     outcomes: Counter[int] = Counter()

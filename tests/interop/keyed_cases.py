@@ -16,7 +16,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from kit.lake_rows import lake_rows
 from streamhouse_spark.config.table_properties import LakeFormat
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.table_spec import LakeTableSpec

@@ -29,7 +29,7 @@ def rest(tmp_path):
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
-def test_a_table(case, rest, tmp_path, own_cache):
+def test_a_lake_table_lives_in_a_rest_catalog(case, rest, tmp_path, own_cache):
     case(tmp_path, rest.settings)
     assert ("GET", "/v1/config") in rest.calls
     assert sum(method == "POST" and "/tables/" in path for method, path in rest.calls) >= 2, "commits go over HTTP"

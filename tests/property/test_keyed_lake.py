@@ -211,7 +211,7 @@ def always_compacting():
 
 
 @pytest.mark.parametrize("num_examples", [25, pytest.param(100, marks=pytest.mark.long)])
-def test_histories(num_examples):
+def test_the_lake_has_the_current_rows_after_each_random_step(num_examples):
     @settings(max_examples=num_examples)
     @given(name=st.sampled_from(sorted(SHAPES)), before_images=st.booleans(), steps=STEPS)
     @example(
@@ -243,7 +243,7 @@ def check_history(name, before_images, steps):
 
 
 @pytest.mark.long
-def test_services_at_once():
+def test_concurrent_services_and_compaction_keep_every_row():
     """A writer, two tiering services, and a compactor that also expires."""
     storage = MemoryStorage(World())
     writer = KeyedTable(storage, World(), bucket_key="id", num_buckets=2)

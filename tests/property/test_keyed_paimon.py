@@ -148,7 +148,7 @@ class History:
 
 @given(name=st.sampled_from(sorted(SHAPES)), before_images=st.booleans(), steps=STEPS)
 @settings(max_examples=examples_wanted() or 12)
-def test_histories(name, before_images, steps):
+def test_the_paimon_lake_has_the_current_rows_after_each_random_step(name, before_images, steps):
     schema, values, options = SHAPES[name]
     clock = SimClock()
     world = World(clock, sim_world(1).ids)

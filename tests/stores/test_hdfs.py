@@ -26,7 +26,7 @@ def store(cluster: Server) -> HdfsStorage:
 
 
 @pytest.mark.usefixtures("all_races")
-def test_it_decides_between_writers_each_time(store):
+def test_hdfs_passes_the_race_for_conditional_puts(store):
     for _ in range(3):
         store.check_writable()
     assert store.list("") == []

@@ -141,8 +141,8 @@ class LakeAdoption(ABC):
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
         """Return whether and how the lake table at ``place`` can be adopted as ``path``. Changes nothing.
 
-        ``place`` is as in `streamhouse_spark.core.paths.lake_location`. Raises `LakeMismatchError` with all obstacles,
-        `StorageError`, `CorruptDataError`.
+        ``place`` is as in `streamhouse_spark.core.warehouse_layout.lake_location`. Raises `LakeMismatchError` with all
+        obstacles, `StorageError`, `CorruptDataError`.
         """
 
     @abstractmethod

@@ -24,7 +24,7 @@ from streamhouse_spark.lake.parquet.row_positions import find_equal_rows, read_r
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit, PendingDeletes, RewrittenRows
 from streamhouse_spark.lake.validation import require_deletes_resolved
-from streamhouse_spark.log.delete_vectors import FileRows, union_deleted_file_rows
+from streamhouse_spark.log.deletion_vectors import FileRows, union_deleted_file_rows
 
 
 class SnapshotFiles(ABC):

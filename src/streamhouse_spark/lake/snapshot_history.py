@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError, LakeRolledBackError
 from streamhouse_spark.lake.types import LakeSnapshot
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_epochs import HistoryRelation
+from streamhouse_spark.log.history_index import HistoryRelation
 from streamhouse_spark.log.state import TableState
 
 if TYPE_CHECKING:

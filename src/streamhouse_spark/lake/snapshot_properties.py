@@ -16,7 +16,7 @@ from typing import Final
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
 from streamhouse_spark.lake.types import LakeSnapshot
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 
 OFFSETS_PROPERTY = "streamhouse-offsets"
 USER_PROPERTY = "commit-user"

@@ -8,10 +8,10 @@ from typing import Self
 
 from streamhouse_spark.config.table_properties import BranchMark
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.history_epochs import HistoryPoint
-from streamhouse_spark.log.idempotency import unsupported_on_branch_error
+from streamhouse_spark.core.warehouse_layout import parse_table_name
+from streamhouse_spark.log.commit_validation import unsupported_on_branch_error
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.partitioning import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -26,7 +26,7 @@ class LakeTableSpec:
     table_uuid: str
     path: TablePath
     location: str
-    """Key of the lake table's location in the warehouse; see `streamhouse_spark.core.paths.lake_location`."""
+    """Key of the lake table in the warehouse; see `core.warehouse_layout.lake_location`."""
     schema: TableSchema
     partition_by: tuple[str, ...]
     bucket_key: tuple[str, ...]

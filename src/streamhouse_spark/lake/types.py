@@ -17,8 +17,8 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.schema.table_schema import TableSchema
 
 if TYPE_CHECKING:
-    from streamhouse_spark.log.delete_vectors import Deletion
-    from streamhouse_spark.log.history_epochs import HistoryPoint
+    from streamhouse_spark.log.deletion_vectors import Deletion
+    from streamhouse_spark.log.history_index import HistoryPoint
 
 
 COMMIT_USER = "__streamhouse_lake_tiering"

@@ -22,7 +22,7 @@ from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeFile, same_offsets
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.commit_log import different_history_error
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
 from streamhouse_spark.log.state import TableState
 
 READING: Final = "an UPDATE, DELETE or MERGE read the table"

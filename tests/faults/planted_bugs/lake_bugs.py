@@ -153,10 +153,10 @@ def a_column_whose_fields_swap_their_names() -> None:
     table = run.warehouse.create_table("sales.inside", "id BIGINT, s STRUCT<a: INT, b: INT>")
     table.append([{"id": 1, "s": {"a": 1, "b": 10}}])
     rows = pa.Table.from_pylist([{"id": 2, "s": {"a": 2, "b": 20}}], schema=table.schema)
-    staged = table.stager().stage(rows)
+    staged = table.log_writer.stager().stage(rows)
     run.warehouse.table("sales.inside").alter(rename_columns={"s.a": "b", "s.b": "a"})
     with suppress(CommitConflictError):
-        table.commit(staged)
+        table.log_writer.commit(staged)
     assert table.to_arrow().to_pylist() == [{"id": 1, "s": {"b": 1, "a": 10}}]
 
 

@@ -59,7 +59,7 @@ class KeyedContract:
         items.require_expected()
 
     @pytest.mark.parametrize("before_images", [True, False])
-    def test_partitions_buckets_and_keys_of_several_columns(self, before_images):
+    def test_a_keyed_lake_has_partitions_buckets_and_keys_of_several_columns(self, before_images):
         table = self.table(
             None, 1, DAYS, key=["tag", "day", "id"], partition_by=["day"], bucket_key="id", num_buckets=3,
             before_images=before_images,
@@ -116,7 +116,7 @@ class KeyedContract:
         found = [batch for split in shipped for batch in lake.read_split(split, plan.projection)]
         assert rows_of(pa.Table.from_batches(found), items.state.schema) == items.expected()
 
-    def test_truncation(self, items):
+    def test_a_truncated_keyed_table_has_an_empty_lake(self, items):
         items.truncate()
         items.tier()
         items.require_expected()
@@ -133,7 +133,7 @@ class KeyedContract:
         assert items.lake().newest().starts == items.state.first_offsets
         items.require_expected()
 
-    def test_metadata_tables(self, items):
+    def test_metadata_tables_of_a_keyed_lake_have_rows(self, items):
         items.change([(1, "b", 1)], [(3,)])
         items.tier()
         lake = items.lake()

@@ -324,7 +324,7 @@ RACES = {
 
 @pytest.mark.parametrize("handle", ["stale", "fresh"])
 @pytest.mark.parametrize("race", RACES)
-def test_a_round_against(items, race, handle):
+def test_a_keyed_round_survives_each_race(items, race, handle):
     items.change([(1, "b", 1)], [(2,), (3,), (4,)])
     items.tier()
     theirs = other(items)
@@ -345,7 +345,7 @@ def test_a_round_against(items, race, handle):
 
 
 @pytest.mark.parametrize("race", [name for name in RACES if name != "compaction"])
-def test_compaction_against(items, monkeypatch, race):
+def test_a_keyed_compaction_survives_each_race(items, monkeypatch, race):
     items.change([(1, "b", 1)], [(2,), (3,), (4,)])
     items.tier()
     theirs = other(items)

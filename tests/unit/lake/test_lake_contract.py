@@ -128,7 +128,7 @@ class LakeContract:
 
     # -- round trips --------------------------------------------------------------------------------------------------
 
-    def test_every_type_partitioned_and_bucketed(self, store):
+    def test_rows_of_every_type_are_partitioned_and_bucketed(self, store):
         lake = self.lake(store, EVERY_TYPE, partition_by=["a_short"], bucket_key="id", num_buckets=4)
         rows = every_type_rows(60)
         tier(lake, self.by_bucket(rows, "id", 4))
@@ -166,7 +166,7 @@ class LakeContract:
         tier(lake, rows)
         assert sorted_rows(read_rows(lake)) == sorted_rows(pa.concat_tables([rows, rows]))
 
-    def test_null_bucket_keys(self, store):
+    def test_rows_with_null_bucket_keys_are_tiered(self, store):
         lake = self.lake(store, EVENTS, bucket_key="region", num_buckets=3)
         rows = event_rows(60, null_keys=True)
         tier(lake, self.by_bucket(rows, "region", 3))
@@ -307,7 +307,7 @@ class LakeContract:
             assert (file.statistics["id"].low, file.statistics["id"].high) == (low_high["min"], low_high["max"])
             assert (file.statistics["id"].null_count, file.statistics["id"].value_count) == (0, file.num_rows)
 
-    def test_earlier_snapshots_by_id_name_and_time(self, store, clock, world):
+    def test_earlier_snapshots_are_found_by_id_name_and_time(self, store, clock, world):
         lake = self.lake(store, world=world)
         first = tier(lake, plain_rows(0, 2))
         clock.advance(1_000)
@@ -380,7 +380,7 @@ class LakeContract:
         tier(self.lake(store), plain_rows(0, 200))
         return store
 
-    def test_metadata_tables(self, store):
+    def test_metadata_tables_of_a_lake_have_rows(self, store):
         lake = self.lake(store, EVERY_TYPE, partition_by=["a_date"])
         tier(lake, every_type_rows(10))
         tier(lake, every_type_rows(10, seed=1))

@@ -246,7 +246,7 @@ def test_a_truncation_that_lands_during_a_compaction_wins(lake, module, new_lake
     assert all_rows(lake) == []
 
 
-def test_nothing_to_maintain(new_lake, memory, clock):
+def test_maintenance_of_an_absent_lake_does_nothing(new_lake, memory, clock):
     lake = new_lake(memory)
     for _ in range(2):
         assert lake.compact().files_removed == 0

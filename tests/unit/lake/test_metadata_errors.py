@@ -55,7 +55,7 @@ def test_files_that_are_looked_up_by_key(wh):
 
 
 @pytest.mark.parametrize("change", [no_such_schema, no_such_spec])
-def test_an_iceberg_table(wh, change):
+def test_bad_values_in_iceberg_metadata_are_corrupt_data(wh, change):
     table = made(wh, "iceberg")
     forge(table, ".metadata.json", change)
     with pytest.raises(CorruptDataError, match=r"restore (it|the metadata), or rebuild the lake"):
@@ -63,7 +63,7 @@ def test_an_iceberg_table(wh, change):
 
 
 @pytest.mark.paimon
-def test_a_paimon_snapshot(wh):
+def test_bad_values_in_a_paimon_snapshot_are_corrupt_data(wh):
     table = made(wh, "paimon")
     forge(table, "/snapshot/snapshot-", lambda snapshot: snapshot.update({"properties": "none"}))
     with pytest.raises(CorruptDataError, match=r"restore (it|the metadata), or rebuild the lake"):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from streamhouse_spark.core.paths import commit_key, table_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, table_prefix
 from streamhouse_spark.datasource.read.read_target import reads_past
 from streamhouse_spark.datasource.scan.file_systems import store_folder
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot

@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.catalog.log_locations import SETTINGS_PREFIX, log_locations_of, log_settings

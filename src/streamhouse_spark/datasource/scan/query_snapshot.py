@@ -16,7 +16,7 @@ from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.snapshot_history import require_metadata
 from streamhouse_spark.lake.types import LakeValidators
 from streamhouse_spark.log.history import state_at
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import take_snapshot_as_of
 from streamhouse_spark.read.time_travel import state_as_of, table_as_of, with_schema

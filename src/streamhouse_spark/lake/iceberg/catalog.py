@@ -44,7 +44,7 @@ from pyiceberg.view import View
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import find_recorded_root, is_same_place
+from streamhouse_spark.core.warehouse_layout import find_recorded_root, is_same_place
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg.file_io import Move, StorageFileIO, rewrite_metadata_paths
 from streamhouse_spark.lake.iceberg.metadata_versions import (

@@ -33,7 +33,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import plain_root, rebase_uri
+from streamhouse_spark.core.warehouse_layout import plain_root, rebase_uri
 from streamhouse_spark.errors import CommitStateUnknownError, ObjectNotFoundError, StorageError, StreamhouseError
 from streamhouse_spark.lake.avro import encode_avro, read_avro, require_whole_avro
 from streamhouse_spark.lake.iceberg.schema import PATH_ID

@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import plain_location
+from streamhouse_spark.core.warehouse_layout import plain_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog

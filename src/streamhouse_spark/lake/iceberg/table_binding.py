@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import LAKE_PREFIX, find_recorded_root, is_same_place
+from streamhouse_spark.core.warehouse_layout import LAKE_PREFIX, find_recorded_root, is_same_place
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.base import LakeTableBinding
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, map_by_name

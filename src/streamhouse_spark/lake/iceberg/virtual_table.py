@@ -20,7 +20,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
+from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX, virtual_location
 from streamhouse_spark.lake.file_access import CATALOG_SETTINGS
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors

@@ -16,7 +16,7 @@ from pypaimon.table.row.generic_row import GenericRow
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.core.paths import plain_location
+from streamhouse_spark.core.warehouse_layout import plain_location
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.expressions.predicates import (
     Bounds,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from streamhouse_spark.core.paths import find_recorded_root, is_same_place, plain_location
+from streamhouse_spark.core.warehouse_layout import find_recorded_root, is_same_place, plain_location
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.paimon.expiry import ReachableFiles, list_history, list_tag_and_branch_snapshots

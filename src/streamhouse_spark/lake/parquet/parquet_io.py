@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.core.paths import find_same_parent_directory, plain_location, plain_root
+from streamhouse_spark.core.warehouse_layout import find_same_parent_directory, plain_location, plain_root
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 from streamhouse_spark.storage.prefetch import stretches

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from streamhouse_spark.core.arrow_rows import drop_rows
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.expressions.evaluation import possible_rows, rows_to_keep
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.expressions.row_masks import possible_rows, rows_to_keep
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import (
     NO_POSITIONS,

@@ -51,7 +51,7 @@ from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LakeVersion
 from streamhouse_spark.lake.validation import warn_of_duplicates
 from streamhouse_spark.log.actions import TieredSnapshot
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import unapplied_file_deletes
+from streamhouse_spark.log.deletion_vectors import unapplied_file_deletes
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import check_dense, read_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState

@@ -12,7 +12,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.types import LakeSnapshot, LiveFile, WriteContext
 from streamhouse_spark.log.actions import KvSnapshot
-from streamhouse_spark.log.delete_vectors import unapplied_deletes
+from streamhouse_spark.log.deletion_vectors import unapplied_deletes
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import BucketLog, TableState
 

@@ -30,17 +30,16 @@ from streamhouse_spark.lake.types import LakeSnapshot, same_offsets
 from streamhouse_spark.log.actions import Action, TieredSnapshot
 from streamhouse_spark.log.catalog.branches import find_branches
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import (
+from streamhouse_spark.log.deletion_vectors import (
     FileRows,
     PartitionDropRows,
-    count_newly_dropped,
     count_rows,
     unapplied_deletes,
     unapplied_file_deletes,
     union_deleted_file_rows,
     without_rows,
 )
-from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.state import TableState, count_newly_dropped
 
 logger = logging.getLogger(__name__)
 TRIES_MAX: Final = 20

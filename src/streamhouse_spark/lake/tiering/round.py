@@ -27,7 +27,7 @@ from streamhouse_spark.lake.types import NEVER_TRUNCATED, LakeFile, LakeSnapshot
 from streamhouse_spark.lake.validation import NOTHING_ABSENT
 from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import Deletion, unapplied_file_deletes
+from streamhouse_spark.log.deletion_vectors import Deletion, unapplied_file_deletes
 from streamhouse_spark.log.segments.scan import plan_range, plan_snapshot, plan_whole_range, read_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.table_schema import TableSchema

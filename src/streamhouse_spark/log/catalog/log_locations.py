@@ -17,7 +17,7 @@ from typing import Final
 from streamhouse_spark.config.table_properties import LOG_LOCATION
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     OWNER_NAME,
     WAREHOUSE_KEY,
     is_in_log,

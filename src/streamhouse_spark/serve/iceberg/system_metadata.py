@@ -16,7 +16,7 @@ import pyarrow as pa
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
+from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX, virtual_location
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors

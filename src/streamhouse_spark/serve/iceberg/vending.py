@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import VIRTUAL_PREFIX
+from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.iceberg.clone import find_out_of_place_location
 from streamhouse_spark.lake.iceberg.table import IcebergLake

@@ -136,7 +136,7 @@ def test_files_are_found_by_the_id_of_a_column(store):
     assert lake.plan_read(snapshot_id=first.id, node=filter_of(lake.binding.spec.schema, ("id", ">", 2))).splits == ()
 
 
-def test_columns_added_renamed_and_dropped_in_the_lake(store):
+def test_columns_changed_in_the_lake_by_another_engine_are_followed(store):
     lake = lake_of(store)
     tier(lake, plain_rows(0, 2))
     with lake.binding.load().update_schema() as update:
@@ -211,7 +211,7 @@ def test_a_lake_of_another_table_is_never_dropped(store):
     assert len(store.list("lake/")) == 1
 
 
-def test_metadata_tables_of_a_table_without_snapshots(store):
+def test_metadata_tables_of_a_table_without_snapshots_are_empty(store):
     lake = lake_of(store)
     lake.create_or_evolve()
     for name in lake.metadata_tables:

@@ -36,7 +36,7 @@ def events(wh, lake_format):
     )
 
 
-def test_a_table_of_every_type(wh, lake_format):
+def test_values_of_every_type_are_tiered(wh, lake_format):
     properties = {"bucket.num": "2", "table.datalake.format": lake_format}
     table = wh.create_table("t", EVERY_TYPE.arrow, properties=properties)
     rows = every_type_rows(40)
@@ -52,7 +52,7 @@ class TestThreads:
     def _two_cores(self, monkeypatch):
         monkeypatch.setattr("os.cpu_count", lambda: 2)
 
-    def test_as_many_buckets_at_once_as_cores(self, events, monkeypatch):
+    def test_as_many_buckets_are_tiered_at_once_as_there_are_cores(self, events, monkeypatch):
         events.append(event_rows(30))
         both, running, most = threading.Barrier(2), threading.Semaphore(2), []
 
@@ -87,7 +87,7 @@ class TestThreads:
         assert _lake_rows(events) == sorted_rows(event_rows(30))
 
 
-def test_nothing_to_tier(events):
+def test_a_round_without_rows_creates_no_lake(events):
     report = _tier(events)
     assert (report.rows, report.files, report.snapshots) == (0, 0, ())
     assert not events.open_lake().exists()

@@ -150,7 +150,7 @@ class TestDroppedPartitions:
         before = table.refresh().version
         table.drop_partition({"day": 1})
         table.open_lake().expire(keep_last=1, keep_ms=0)
-        with pytest.raises(InvalidOptionError, match="rows left the lake since that no record names"):
+        with pytest.raises(InvalidOptionError, match="rows that no record names were removed from the lake"):
             table.rollback_to_version(before)
 
 
@@ -167,7 +167,7 @@ class TestCost:
         far = Warehouse("wh", storage=remote, world=world).table("t")
         state = far.refresh()
         with remote.measured() as cost:
-            (piece,) = plan_changes(far, state, version, version, Pruning()).pieces
+            (piece,) = plan_changes(far, state, version, version, Pruning()).tasks
         assert piece.commits.offsets == OffsetSet.dense(3, 1)
         assert cost.keys
         assert not [key for key in cost.keys if key.startswith("lake/")]
@@ -207,7 +207,7 @@ class TestCost:
 def test_a_piece_travels_as_json(table):
     version = delete(table, 3, 4, 5)
     state = table.refresh()
-    (piece,) = plan_changes(table, state, version, version, Pruning()).pieces
+    (piece,) = plan_changes(table, state, version, version, Pruning()).tasks
     assert isinstance(piece.rows, OffsetsScanTask)
     assert piece.rows.snapshot_id == state.lake.snapshot_id
     again = type(piece).from_json(piece.to_json())

@@ -49,12 +49,12 @@ def test_without_the_setting_a_store_that_is_away_is_said_to_be_soon():
 
 
 @pytest.mark.parametrize("kind", [FailureKind.THROTTLED, FailureKind.TRANSIENT])
-def test_no_patience_at_all(kind):
+def test_a_patience_of_zero_fails_at_once(kind):
     with pytest.raises(Away):
         seconds_until_the_answer(RetryPolicy.parse({PATIENCE_SETTING: "0"}), kind, 0.001)
 
 
-def test_hours_of_patience():
+def test_a_patience_of_hours_is_kept():
     patience = RetryPolicy.parse({PATIENCE_SETTING: "36000"})
     assert seconds_until_the_answer(patience, FailureKind.TRANSIENT, 35_000) < 35_006
 
