@@ -260,14 +260,14 @@ ELSEWHERE = {
     ),
     "rebuild the lake of the table from the log: `streamhouse": "contract/test_moved.py::test_a_torn_copy_is_noticed",
     "run relocate again": "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call",
-    "its rows are as they left them, adopt it again": (
+    "the adoption did not change its rows, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
     "nothing was changed, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
     "delete them, or choose another key": ("unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"),
-    "leave primary_key out to take it as it is": (
+    "omit primary_key to use the existing key": (
         "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key"
     ),
     "set the option txnAppId to a name": (
@@ -324,13 +324,12 @@ OTHER_ENGINES = {
     "copy its rows into a new table",
     "purge it there",
     "rewrite the file with that engine",
-    "change them there",
     "cannot be adopted: …",
     "rows have a null in the primary key",
     "restore the schema",
     "from its partition spec with the engine that added it",
     "specify its name in the catalog of the lake",
-    "give its <database>.<table>",
+    "specify its <database>.<table>",
     "check whether another engine changed the lake table",
     "lake.iceberg.catalog.* settings",
     "or copy its lake table and adopt that",
