@@ -238,16 +238,16 @@ ELSEWHERE = {
     "was deleted or moved by hand; restore": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
     ),
-    "any more; was the warehouse deleted?": (
+    "no longer holds …; was the warehouse deleted?": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_without_a_warehouse_no_log_is_begun"
     ),
-    "the folder belongs to it; restore": (
+    "belongs to another warehouse or table": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
     ),
     "is of another table; restore": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_location_of_another_table_is_noticed"
     ),
-    "gives it ids of its own": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
+    "gives it new ids": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
     "go on with it: `streamhouse": "faults/test_relocation_calls.py::test_relocating",
     "build the table's lake anew from what the log holds": "contract/test_moved.py::test_a_torn_copy_is_noticed",
     "run relocate again": "faults/test_relocation_calls.py::test_relocating",
@@ -257,7 +257,9 @@ ELSEWHERE = {
     "nothing was changed, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
-    "delete them, or choose another key": ("unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"),
+    "delete the duplicates, or choose another key": (
+        "unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"
+    ),
     "leave primary_key out to take it as it is": (
         "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key"
     ),
@@ -277,10 +279,10 @@ ELSEWHERE = {
     "start later, or set failOnDataLoss=false to skip them": (
         "spark/test_stream_read.py::test_lost_rows_fail_the_stream_or_are_skipped"
     ),
-    "to upsert, so that the new row takes the place": (
+    "to upsert, so that the new row replaces": (
         "unit/write/test_upsert_intents.py::TestMerge::test_a_property_makes_an_upsert_of_it"
     ),
-    "or choose another by": "unit/kv/test_cache_deleted.py::TestUnusable::"
+    "or set … to another folder": "unit/kv/test_cache_deleted.py::TestUnusable::"
     "test_what_is_not_writable_is_an_error_of_its_own",
     "takes no deletions (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
     "set it to true, or leave the table out": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
@@ -336,7 +338,7 @@ MACHINES = {
     "file system lets link(2) replace",
     "choose another path",
     "with STREAMHOUSE_CACHE_DIR",
-    "end them",
+    "end these processes",
     "use a store",
     "set the clock (NTP)",
     "write smaller batches",
@@ -345,8 +347,7 @@ MACHINES = {
 
 RUN_AGAIN = {
     "tier again",
-    "read again",
-    "retry the read",
+    "retry",
     "run it again",
     "run maintenance again",
     "try again",
@@ -371,9 +372,9 @@ NO_ADVICE = {
     "committed before that of",
     "belong to queries",
     "it has a primary key; nothing was written, upsert the rows",
-    "its rows by key are known up to",
+    "the tablet has the changes up to offset",
     "was found damaged … times in a row",
-    "they are not in their order",
+    "they are not in ascending order",
     "was the cache deleted?",
     "kv/lmdb/environment.py CORRUPT_DATA: …: …",
     "was truncated or overwritten by commit",

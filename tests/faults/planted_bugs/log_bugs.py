@@ -573,7 +573,9 @@ LOG_BUGS = (
     ).found_by(partial(check_sleepers, "upserts", 2), f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
         "compaction does not check that its inputs are still live", Patch(merge, "_is_still_live", lambda: True)
-    ).found_by(a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that are not there"),
+    ).found_by(
+        a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that the log does not have"
+    ),
     PlantedBug(
         "a dropped table accepts rows",
         *(Patch(module, "require_not_dropped", lambda: None) for module in (commit_validation, staging)),

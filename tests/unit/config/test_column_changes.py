@@ -221,7 +221,7 @@ class TestWriters:
         rows = pa.Table.from_pylist([{"id": 1, "a": "x"}], schema=writer.schema)
         staged = writer.stager().stage(rows)
         table.alter(**change)
-        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were written"):
+        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were staged"):
             writer.commit(staged)
         assert table.to_arrow().num_rows == 0
 
@@ -241,7 +241,7 @@ class TestWriters:
         writer = other_process().table(NAME)
         table.alter(rename_columns={"a": "b", "b": "a"})
         rows = pa.table({"id": [1], "a": ["x"]})
-        with pytest.raises(CommitConflictError, match="write them again"):
+        with pytest.raises(CommitConflictError, match="write the rows again"):
             writer.append(pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()))
         assert table.to_arrow().num_rows == 0
 

@@ -174,7 +174,7 @@ def test_a_row_that_grows_too_large_is_refused(wh, monkeypatch):
     table = wh.create_table("t", COLUMNS, primary_key=["id"])
     table.upsert([{"id": 1, "text": "x" * 700}])
     version = table.refresh().version
-    with pytest.raises(SchemaMismatchError, match="bytes of one primary key in bucket 0"):
+    with pytest.raises(SchemaMismatchError, match="the rows of one primary key in bucket 0"):
         table.upsert([{"id": 1, "data": b"y" * 700}], columns=["data"])
     monkeypatch.setattr(arrow_rows, "KEY_ROWS_BYTES_MAX", 2000)
     with pytest.raises(SchemaMismatchError, match="rows of one key in several batches"):

@@ -1,25 +1,26 @@
 """Deletes files that no reader or writer can need any more. The log decides, and a grace period passes before deletion.
 
-=====================  ==========================================  ========================================
-file                   condemned by                                deleted
-=====================  ==========================================  ========================================
-replaced, trimmed      the replace or trim record itself           the grace after that record
-state of a tag         the record that drops the tag; of a clone   the grace after that record
-                       that is buried, see `catalog.branches`
-left out of the        the record that sets the archive            the grace after that record
+=====================  ==========================================  =======================================
+file                   condemned by                                deleted one grace period after
+=====================  ==========================================  =======================================
+replaced, trimmed      the replace or trim record                  that record
+state of a tag         the record that drops the tag, or the tag   that record
+                       of a buried clone (`catalog.branches`)
+removed from the       the record that sets the archive            that record
 change archive
-orphan                 a condemn record, once the file is older    the grace after that record
-                       than the grace and no record names it
-commit record          a watermark above it                            the grace after the watermark
-checkpoint             two newer, whole ones at or above a watermark   the grace after the watermark
-watermark                  a newer one, see `log/low_watermark.py`    at once
-temporary file         nothing: it can only be its writer's        the grace after it was last written
-=====================  ==========================================  ========================================
+orphan                 a condemn record, if no record names the    that record
+                       file and it is older than the grace period
+commit record          a low watermark above it                    the low watermark
+checkpoint             two later, whole checkpoints at or above a  the low watermark
+                       low watermark
+low watermark          a later one (`log.low_watermark`)           no grace period: deleted immediately
+temporary file         nothing: only its writer can use it         the last write to it
+=====================  ==========================================  =======================================
 
-Files that the state of a tag names are retained as long as the tag, and a grace period longer. A late writer finds its
-segment condemned, or its record number below the watermark, and writes again. Every step may be interrupted and
-repeated. Listings only find candidates; the log decides about each of them. Records may be voided and deleted only
-below two verified checkpoints.
+Files that the state of a tag names are retained until one grace period after the tag is dropped. A late writer finds
+that its segment is condemned, or that its record number is below the low watermark, and writes again. Every step may be
+interrupted and repeated. Listings only find candidates; the log decides about each candidate. Records are voided and
+deleted only below two verified checkpoints.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ ORPHAN_MEMORY_MS = 7 * 24 * 3600 * 1000
 WATERMARK_STEP_MIN = 50
 _FOLDERS = (segments_prefix, manifests_prefix, tags_prefix)
 CHECKPOINTS_KEPT = 2
-"""Number of checkpoints retained at or above the watermark, so that the table survives damage to one."""
+"""Number of checkpoints retained at or above the low watermark, so that the table survives damage to one checkpoint."""
 _RECORDS_AHEAD: Final = 64
-"""Records that are prefetched at once, and held in memory."""
+"""Records that are prefetched together, and held in memory."""
 
 
 @dataclass(slots=True)
@@ -95,7 +96,7 @@ def check_grace(grace_ms: int) -> None:
 def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
     """Delete files that were condemned a grace period ago, then condemn files that are no longer needed.
 
-    Raises `InvalidOptionError` for a grace period below ten minutes, which could not protect active writers and
+    Raises `InvalidOptionError` for a grace period below ten minutes, which would not protect active writers and
     readers.
     """
     check_grace(grace_ms)
@@ -114,7 +115,7 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The content of a log's folders before anything was deleted: candidates, about which the log decides."""
+    """The content of a log's folders before anything was deleted."""
 
     records: Sequence[int]
     checkpoints: Sequence[int]
@@ -123,16 +124,16 @@ class _Listed:
 
 
 def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _Listed]:
-    """Return the latest state, the latest watermark and the content of the folders, in the time of one request."""
+    """Return the latest state, the low watermark and the content of the folders, in the time of one request."""
     uuid = log.table_uuid
-    looks: list[Callable[[], Any]] = [
+    reads: list[Callable[[], Any]] = [
         log.refresh,
         log.refresh_low_watermark,
         lambda: parse_numbers(storage.list_names(commits_prefix(uuid))),
         lambda: list_checkpoints(storage, uuid),
         *(partial(storage.list, prefix_of(uuid)) for prefix_of in _FOLDERS),
     ]
-    state, watermark, records, checkpoints, *objects = map_with_store_concurrency(storage, lambda look: look(), looks)
+    state, watermark, records, checkpoints, *objects = map_with_store_concurrency(storage, lambda read: read(), reads)
     return state, watermark, _Listed(records, checkpoints, [info for listing in objects for info in listing])
 
 
@@ -192,10 +193,10 @@ def _delete_records(
         return
     if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.refresh_low_watermark() - 1):
         logger.error(
-            "%s: fewer than two checkpoints at its watermark are whole, so no record is deleted", log.state.name
+            "%s: fewer than two checkpoints at its low watermark are whole, so no record is deleted", log.state.name
         )
         return
-    state = log.refresh()  # records with rows of a tag were above every watermark when the tag was made
+    state = log.refresh()  # records with rows of a tag were above the low watermark when the tag was created
     due = {key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms}
     tagged = _list_tag_keys(storage, state, due)
     _delete(storage, [*(key for key in records if key not in tagged), *checkpoints], report)
@@ -230,9 +231,9 @@ def _mark_orphans(
 
 
 def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: int, report: CleanReport) -> None:
-    """Void the records that two verified checkpoints make superfluous and that hold no live rows.
+    """Void the records without live rows that two verified checkpoints make superfluous.
 
-    ``newest`` is the watermark at the start of this run.
+    ``newest`` is the low watermark at the start of this run.
     """
     checkpoints = listed.checkpoints
     superfluous = list_superfluous_watermarks(storage, log.table_uuid, log.watermark_index)
@@ -248,10 +249,8 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
     if watermark < log.refresh_low_watermark() + WATERMARK_STEP_MIN:
         return
     report.watermark = watermark
-    if not report.dry_run:
-        write_low_watermark(
-            storage, log.table_uuid, log.watermark_index + 1, watermark
-        )  # no effect if another process put this watermark
+    if not report.dry_run:  # no effect if another process put this low watermark
+        write_low_watermark(storage, log.table_uuid, log.watermark_index + 1, watermark)
 
 
 # -- verified checkpoints ---------------------------------------------------------------------------------------------
@@ -260,8 +259,8 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
 def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int] | None = None) -> list[TableState]:
     """Return the latest `CHECKPOINTS_KEPT` checkpoints that are whole and correct, the latest first.
 
-    A checkpoint is correct if folding the records after it yields the next later one; the last must yield ``state``.
-    Others are logged and skipped. ``listed`` are the numbers of existing checkpoints.
+    A checkpoint is correct if folding the records after it yields the next correct checkpoint, or ``state`` for the
+    latest. Incorrect checkpoints are logged and skipped. ``listed`` are the numbers of existing checkpoints.
     """
     verified: list[TableState] = []
     newer = as_stored(state)
@@ -272,7 +271,7 @@ def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int
         if stored is None:
             continue
         if _fold_records(storage, stored, newer.version) != newer:
-            logger.error("checkpoint %d of %s does not say what the records say; delete this file", number, state.name)
+            logger.error("checkpoint %d of %s differs from the state of the records; delete it", number, state.name)
             continue
         verified.append(stored)
         newer = stored
@@ -282,7 +281,7 @@ def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int
 
 
 def has_whole_checkpoints(storage: Storage, table_uuid: str, listed: Sequence[int], *, at_least: int) -> bool:
-    """Return whether `CHECKPOINTS_KEPT` of the ``listed`` checkpoints at this record or later can be read now."""
+    """Return whether `CHECKPOINTS_KEPT` of the ``listed`` checkpoints from record ``at_least`` can be read."""
     whole = 0
     for number in reversed(listed):
         if number < at_least or whole == CHECKPOINTS_KEPT:
@@ -297,7 +296,7 @@ def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState
     except ObjectNotFoundError:  # another process deleted it, after the grace period
         return None
     except (CorruptDataError, FormatVersionError) as error:
-        logger.warning("a checkpoint does not count: %s", error)
+        logger.warning("a checkpoint is skipped: %s", error)
         return None
 
 

@@ -63,6 +63,6 @@ def test_a_record_has_to_follow_the_newest():
     NO_ANCHORS.require_followed_by("a10", "d.t", "0" * 32)
     with pytest.raises(
         CorruptDataError,
-        match=r"record 11 of d.t follows attempt b10, and record 10 is attempt a10.*commits and.*from number 11",
+        match=r"record 11 of d.t follows attempt b10, but record 10 is attempt a10.*commits and.*with number 11",
     ):
         ours.require_followed_by("b10", "d.t", "0" * 32)
