@@ -26,8 +26,8 @@ from streamhouse_spark.config.table_properties import VIEW, view_facts
 from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
-from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import (
     InvalidOptionError,
     SchemaMismatchError,
