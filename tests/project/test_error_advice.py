@@ -46,7 +46,7 @@ ELSEWHERE = {
         "unit/lake/paimon/test_variants.py::test_a_value_in_columns_of_its_own_is_refused"
     ),
     "has a value that is …; leave the column out": "unit/schema/test_variant.py::test_bytes_that_are_no_variant",
-    "is gone; bring its files back, or choose a later commit of": (
+    "was deleted; restore its files, or choose a later commit of": (
         "unit/table/test_rebuild_lake.py::test_a_former_lake_that_is_gone_is_an_error_that_says_so"
     ),
     "changed its columns later, and the records of the earlier columns": (
@@ -337,7 +337,7 @@ MACHINES = {
     "use a local disk",
     "file system lets link(2) replace",
     "choose another path",
-    "with STREAMHOUSE_CACHE_DIR",
+    "set STREAMHOUSE_CACHE_DIR to",
     "end these processes",
     "use a store",
     "set the clock (NTP)",
@@ -352,7 +352,6 @@ RUN_AGAIN = {
     "run maintenance again",
     "try again",
     "run the query again",
-    "Look up again",
     "Drop the partition again",
     "copy the warehouse again",
     "copy it again while nothing writes",

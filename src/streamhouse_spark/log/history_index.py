@@ -95,13 +95,13 @@ class HistoryIndex:
     def from_json(cls, data: Mapping[str, Any] | None) -> HistoryIndex:
         """Decode an index. A checkpoint of an older format has none."""
         if data is None:
-            return NO_ANCHORS
+            return EMPTY_INDEX
         rows = data.get("rows")
         marks = tuple(HistoryPoint.from_json(mark) for mark in data["marks"])
         return cls(marks, None if rows is None else HistoryPoint.from_json(rows))
 
 
-NO_ANCHORS: Final = HistoryIndex()
+EMPTY_INDEX: Final = HistoryIndex()
 
 
 @dataclass(frozen=True, slots=True)

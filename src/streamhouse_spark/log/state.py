@@ -33,7 +33,7 @@ from streamhouse_spark.log.deletion_vectors import (
     union_deleted_file_rows,
     union_deleted_offsets,
 )
-from streamhouse_spark.log.history_index import NO_ANCHORS, ConsumerPosition, HistoryIndex, HistoryPoint
+from streamhouse_spark.log.history_index import EMPTY_INDEX, ConsumerPosition, HistoryIndex, HistoryPoint
 from streamhouse_spark.log.record import CommitAttempt, Record
 from streamhouse_spark.log.segment import Segment, shared_uuids
 from streamhouse_spark.log.transactions import NO_REQUEST_KEYS, Past, RequestEntry, RequestKeys, TransactionEntry
@@ -183,7 +183,7 @@ class TableState:
     """Uuid of the table that replaced this table under its name."""
     buried: bool = False
     """Whether the table can no longer be undropped, because its files may be deleted."""
-    anchors: HistoryIndex = NO_ANCHORS
+    anchors: HistoryIndex = EMPTY_INDEX
     """Index of this history's records."""
 
     @property
@@ -277,7 +277,7 @@ class TableState:
         if snapshot_id == other_id:
             return True
         history = self.lake_history
-        places = [[i for i, s in enumerate(history) if s.snapshot_id == wanted] for wanted in (snapshot_id, other_id)]
+        places = [[i for i, s in enumerate(history) if s.snapshot_id == id_] for id_ in (snapshot_id, other_id)]
         if not all(places):
             return False
         first, last = sorted((places[0][-1], places[1][-1]))

@@ -622,14 +622,18 @@ LOG_BUGS = (
     # cleanup, trimming, checkpoints and shared objects
     PlantedBug(
         "cleanup does not wait for the grace period",
-        Patch(garbage_collection, "_delete_marked", lambda original: original(grace_ms=0)),
+        Patch(garbage_collection, "_delete_marked", lambda original, run: original(run=replace(run, grace_ms=0))),
     ).found_by(
         a_held_pin_while_others_merge_and_clean,
         "SnapshotExpiredError: .../segments/...deleted when its grace period ended",
     ),
     PlantedBug(
         "commit records are deleted before the grace period ends",
-        Patch(garbage_collection, "_delete_records", lambda original: original(grace_ms=-INFINITE_MS)),
+        Patch(
+            garbage_collection,
+            "_delete_records",
+            lambda original, run: original(run=replace(run, grace_ms=-INFINITE_MS)),
+        ),
     ).found_by(a_reader_whose_segments_are_merged_and_cleaned, "is no prefix at or above"),
     PlantedBug(
         "the low watermark passes records with inline rows", Patch(TableState, "oldest_inline_commit", lambda: None)
@@ -638,7 +642,7 @@ LOG_BUGS = (
     ),
     PlantedBug(
         "cleanup condemns young orphan files",
-        Patch(garbage_collection, "_mark_orphans", lambda original: original(grace_ms=0)),
+        Patch(garbage_collection, "_mark_orphans", lambda original, run: original(run=replace(run, grace_ms=0))),
     ).found_by(
         a_cleaner_at_work_while_an_append_is_staged,
         "rows were staged 1000 ms ago, and maintenance may have deleted them since",

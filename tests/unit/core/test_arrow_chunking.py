@@ -188,7 +188,7 @@ def test_too_many_bytes_of_keys_are_refused(wh, monkeypatch):
     version = table.refresh().version
     with pytest.raises(InvalidOptionError, match="bytes of primary keys for one bucket"):
         table.upsert([{"id": f"{i:0100d}", "n": i} for i in range(11)])
-    with pytest.raises(InvalidOptionError, match="look them up in several calls"):
+    with pytest.raises(InvalidOptionError, match="look up the keys in several calls"):
         table.lookup([f"{i:0100d}" for i in range(11)])
     assert table.refresh().version == version
 

@@ -36,5 +36,5 @@ def test_parts_of_a_path():
         name.require_table("drop")
     with pytest.raises(InvalidNameError, match="ends with"):
         parse_table_name("orders$branch_audit$")
-    with pytest.raises(InvalidNameError, match="means the table itself"):
+    with pytest.raises(InvalidNameError, match="is reserved for the table itself"):
         parse_branch("Main")

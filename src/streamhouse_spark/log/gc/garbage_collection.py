@@ -44,7 +44,7 @@ from streamhouse_spark.core.warehouse_layout import (
     tags_prefix,
 )
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, InvalidOptionError, ObjectNotFoundError
-from streamhouse_spark.log.actions import Action, ConfirmDeleted, DropTag, MarkOrphans
+from streamhouse_spark.log.actions import ConfirmDeleted, DropTag, MarkOrphans
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, find_first_record_to_archive
 from streamhouse_spark.log.catalog.branches import forget_deleted_clones
 from streamhouse_spark.log.checkpoint import as_stored, list_checkpoints, read_checkpoint, read_tagged_object
@@ -100,31 +100,45 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
     readers.
     """
     check_grace(grace_ms)
-    report = CleanReport(dry_run)
-    state, watermark, listed = _read_and_list(log, storage)
-    now_ms = storage.now_ms()
-    _untag_expired(log, state, now_ms, report)
-    report.untagged.extend(forget_deleted_clones(log, storage, state, dry_run=dry_run))
-    _delete_marked(log, storage, state, now_ms, grace_ms, report)
-    _delete_records(log, storage, listed, now_ms, grace_ms, report)
-    _delete_temporary(log, storage, now_ms, grace_ms, report)
-    _mark_orphans(log, storage, listed, watermark, now_ms, grace_ms, report)
-    _advance_start(log, storage, listed, watermark, report)
-    return report
+    run = _start_run(log, storage, grace_ms, dry_run=dry_run)
+    _untag_expired(run)
+    run.report.untagged.extend(forget_deleted_clones(log, storage, run.state, dry_run=dry_run))
+    _delete_marked(run)
+    _delete_records(run)
+    _delete_temporary(run)
+    _mark_orphans(run)
+    _advance_start(run)
+    return run.report
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
-    """The content of a log's folders before anything was deleted."""
+class _Run:
+    """A run of `clean`, with the content of the log before anything was deleted."""
 
+    log: CommitLog
+    storage: Storage
+    grace_ms: int
+    report: CleanReport
+    now_ms: int
+    state: TableState
+    watermark: int
+    """The low watermark."""
     records: Sequence[int]
     checkpoints: Sequence[int]
     objects: Sequence[ObjectInfo]
     """Segments, manifests and states of tags."""
 
+    @property
+    def table_uuid(self) -> str:
+        return self.log.table_uuid
 
-def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _Listed]:
-    """Return the latest state, the low watermark and the content of the folders, in the time of one request."""
+    def is_due(self, time_ms: int) -> bool:
+        """Return whether the grace period that started at ``time_ms`` has ended."""
+        return time_ms + self.grace_ms <= self.now_ms
+
+
+def _start_run(log: CommitLog, storage: Storage, grace_ms: int, *, dry_run: bool) -> _Run:
+    """Read the latest state, the low watermark and the content of the folders, in the time of one request."""
     uuid = log.table_uuid
     reads: list[Callable[[], Any]] = [
         log.refresh,
@@ -133,23 +147,27 @@ def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _
         lambda: list_checkpoints(storage, uuid),
         *(partial(storage.list, prefix_of(uuid)) for prefix_of in _FOLDERS),
     ]
-    state, watermark, records, checkpoints, *objects = map_with_store_concurrency(storage, lambda read: read(), reads)
-    return state, watermark, _Listed(records, checkpoints, [info for listing in objects for info in listing])
+    state, watermark, records, checkpoints, *listings = map_with_store_concurrency(storage, lambda read: read(), reads)
+    objects = [info for listing in listings for info in listing]
+    report = CleanReport(dry_run)
+    return _Run(log, storage, grace_ms, report, storage.now_ms(), state, watermark, records, checkpoints, objects)
 
 
-def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
-    report.deleted.extend(keys)
-    if not report.dry_run:
-        delete_all(storage, keys)
+def _delete(run: _Run, keys: Sequence[str]) -> None:
+    run.report.deleted.extend(keys)
+    if not run.report.dry_run:
+        delete_all(run.storage, keys)
 
 
-def _untag_expired(log: CommitLog, state: TableState, now_ms: int, report: CleanReport) -> None:
+def _untag_expired(run: _Run) -> None:
     def expired(state: TableState) -> tuple[str, ...]:
-        return tuple(name for name, tag in state.tags.items() if tag.until_ms is not None and tag.until_ms <= now_ms)
+        return tuple(
+            name for name, tag in state.tags.items() if tag.until_ms is not None and tag.until_ms <= run.now_ms
+        )
 
-    report.untagged.extend(expired(state))
-    if report.untagged and not report.dry_run:
-        log.commit(lambda current, _: (DropTag(names),) if (names := expired(current)) else ())
+    run.report.untagged.extend(expired(run.state))
+    if run.report.untagged and not run.report.dry_run:
+        run.log.commit(lambda current, _: (DropTag(names),) if (names := expired(current)) else ())
 
 
 def _list_tag_keys(storage: Storage, state: TableState, due: set[str]) -> set[str]:
@@ -166,79 +184,66 @@ def _list_tag_keys(storage: Storage, state: TableState, due: set[str]) -> set[st
     return {key for tagged in states for key in list_referenced_keys(tagged)}
 
 
-def _delete_marked(
-    log: CommitLog, storage: Storage, state: TableState, now_ms: int, grace_ms: int, report: CleanReport
-) -> None:
-    passed = [key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms]
-    tagged = _list_tag_keys(storage, state, set(passed))
+def _delete_marked(run: _Run) -> None:
+    condemned = run.state.condemned
+    passed = [key for key, c in condemned.items() if run.is_due(c.time_ms)]
+    tagged = _list_tag_keys(run.storage, run.state, set(passed))
     due = [key for key in passed if key not in tagged]
-    _delete(storage, due, report)
+    _delete(run, due)
     forgettable = tuple(
-        k for k in due if not state.condemned[k].orphan or state.condemned[k].time_ms + ORPHAN_MEMORY_MS <= now_ms
+        key for key in due if not condemned[key].orphan or condemned[key].time_ms + ORPHAN_MEMORY_MS <= run.now_ms
     )
-    if forgettable and not report.dry_run:
-        log.commit(lambda current, _: (ConfirmDeleted(tuple(k for k in forgettable if k in current.condemned)),))
+    if forgettable and not run.report.dry_run:
+        run.log.commit(lambda current, _: (ConfirmDeleted(tuple(k for k in forgettable if k in current.condemned)),))
 
 
-def _delete_records(
-    log: CommitLog, storage: Storage, listed: _Listed, now_ms: int, grace_ms: int, report: CleanReport
-) -> None:
-    effective = find_watermark_before(storage, log.table_uuid, log.watermark_index, now_ms - grace_ms)
+def _delete_records(run: _Run) -> None:
+    log, uuid = run.log, run.table_uuid
+    effective = find_watermark_before(run.storage, uuid, log.watermark_index, run.now_ms - run.grace_ms)
     if not effective:
         return
-    records = [commit_key(log.table_uuid, n) for n in listed.records if n < effective]
-    superseded = listed.checkpoints[:-CHECKPOINTS_KEPT]
-    checkpoints = [checkpoint_key(log.table_uuid, n) for n in superseded if n < effective]
+    records = [commit_key(uuid, n) for n in run.records if n < effective]
+    checkpoints = [checkpoint_key(uuid, n) for n in run.checkpoints[:-CHECKPOINTS_KEPT] if n < effective]
     if not records and not checkpoints:
         return
-    if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.refresh_low_watermark() - 1):
+    if not has_whole_checkpoints(run.storage, uuid, run.checkpoints, at_least=log.refresh_low_watermark() - 1):
         logger.error(
             "%s: fewer than two checkpoints at its low watermark are whole, so no record is deleted", log.state.name
         )
         return
     state = log.refresh()  # records with rows of a tag were above the low watermark when the tag was created
-    due = {key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms}
-    tagged = _list_tag_keys(storage, state, due)
-    _delete(storage, [*(key for key in records if key not in tagged), *checkpoints], report)
+    due = {key for key, c in state.condemned.items() if run.is_due(c.time_ms)}
+    tagged = _list_tag_keys(run.storage, state, due)
+    _delete(run, [*(key for key in records if key not in tagged), *checkpoints])
 
 
-def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
-    list_temporary = getattr(storage, "list_temporary", None)
+def _delete_temporary(run: _Run) -> None:
+    list_temporary = getattr(run.storage, "list_temporary", None)
     if list_temporary is not None:
-        temporary = list_temporary(table_prefix(log.table_uuid))
-        _delete(storage, [i.key for i in temporary if i.modified_ms + grace_ms <= now_ms], report)
+        temporary = list_temporary(table_prefix(run.table_uuid))
+        _delete(run, [info.key for info in temporary if run.is_due(info.modified_ms)])
 
 
-def _mark_orphans(
-    log: CommitLog, storage: Storage, listed: _Listed, watermark: int, now_ms: int, grace_ms: int, report: CleanReport
-) -> None:
-    deleted = set(report.deleted)
-    old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in deleted]
+def _mark_orphans(run: _Run) -> None:
+    deleted = set(run.report.deleted)
+    old = [info.key for info in run.objects if run.is_due(info.modified_ms) and info.key not in deleted]
+    archive_keys = ArchiveObjectKeys(run.storage)
 
     def orphans(state: TableState) -> tuple[str, ...]:
-        named = list_referenced_keys(state) | manifest_keys(state, at_least=watermark) | of_archive(state)
-        return tuple(k for k in old if k not in named and k not in state.condemned)
+        named = list_referenced_keys(state) | manifest_keys(state, at_least=run.watermark) | archive_keys(state)
+        return tuple(key for key in old if key not in named and key not in state.condemned)
 
-    of_archive = ArchiveObjectKeys(storage)
-    report.condemned.extend(orphans(log.state))
-    if report.condemned and not report.dry_run:
-
-        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            keys = orphans(state)
-            return (MarkOrphans(keys),) if keys else ()
-
-        log.commit(plan)
+    run.report.condemned.extend(orphans(run.log.state))
+    if run.report.condemned and not run.report.dry_run:
+        run.log.commit(lambda current, _: (MarkOrphans(keys),) if (keys := orphans(current)) else ())
 
 
-def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: int, report: CleanReport) -> None:
-    """Void the records without live rows that two verified checkpoints make superfluous.
-
-    ``newest`` is the low watermark at the start of this run.
-    """
-    checkpoints = listed.checkpoints
-    superfluous = list_superfluous_watermarks(storage, log.table_uuid, log.watermark_index)
-    _delete(storage, superfluous, report)
-    if len(checkpoints) < CHECKPOINTS_KEPT or checkpoints[-CHECKPOINTS_KEPT] < newest + WATERMARK_STEP_MIN:
+def _advance_start(run: _Run) -> None:
+    """Void the records without live rows that two verified checkpoints make superfluous."""
+    log, storage, checkpoints = run.log, run.storage, run.checkpoints
+    _delete(run, list_superfluous_watermarks(storage, run.table_uuid, log.watermark_index))
+    step_end = run.watermark + WATERMARK_STEP_MIN
+    if len(checkpoints) < CHECKPOINTS_KEPT or checkpoints[-CHECKPOINTS_KEPT] < step_end:
         return
     state = log.refresh()
     verified = verify_checkpoints(storage, state, checkpoints)
@@ -248,9 +253,9 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
     watermark = min(number for number in needed if number is not None)
     if watermark < log.refresh_low_watermark() + WATERMARK_STEP_MIN:
         return
-    report.watermark = watermark
-    if not report.dry_run:  # no effect if another process put this low watermark
-        write_low_watermark(storage, log.table_uuid, log.watermark_index + 1, watermark)
+    run.report.watermark = watermark
+    if not run.report.dry_run:  # no effect if another process put this low watermark
+        write_low_watermark(storage, run.table_uuid, log.watermark_index + 1, watermark)
 
 
 # -- verified checkpoints ---------------------------------------------------------------------------------------------
