@@ -91,9 +91,9 @@ def commit_upsert(
         CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: see `CommitLog.commit`.
     """
     require_writable(log.state, transaction)
-    rebase = None if read is None else ConflictChecker(read, stager.storage, stager.layout)
+    conflicts = None if read is None else ConflictChecker(read, stager.storage, stager.layout)
     plan = _UpsertPlan(
-        log, stager, batches, prepared or {}, transaction, extra_actions, overwrite=overwrite, rebase=rebase
+        log, stager, batches, prepared or {}, transaction, extra_actions, overwrite=overwrite, conflicts=conflicts
     )
     committed = plan.commit()
     offsets = offsets_of_commit(committed)
@@ -160,26 +160,26 @@ class _UpsertPlan(DependentPlan):
         log: CommitLog,
         stager: ChangeStager,
         batches: Mapping[int, KeyedBatch],
-        ready: Mapping[int, PreparedChanges],
+        prepared: Mapping[int, PreparedChanges],
         transaction: Transaction | None,
         extra_actions: Callable[[TableState], Sequence[Action]],
         *,
         overwrite: bool,
-        rebase: ConflictChecker | None,
+        conflicts: ConflictChecker | None,
     ) -> None:
         self._log = log
         self._stager = stager
         self._extra_actions = extra_actions
         self._batches = batches
-        self._ready = ready
+        self._prepared = prepared
         self._transaction = transaction
         self._overwrite = overwrite
-        self._rebase = rebase
+        self._conflicts = conflicts
         self._times_prestaged = 0
         self.overlay: WriteOverlay | None = None
         self.earlier: tuple[Mapping[int, StagedChanges], ...] = ()
         self._times_planned = 0
-        self._was_stacked = False
+        self._shared_a_record = False
         self.staged: dict[int, StagedChanges] = {}
         """Each attempt replaces this map and never mutates it, because later plans of a record refer to it."""
 
@@ -189,7 +189,7 @@ class _UpsertPlan(DependentPlan):
 
         An earlier attempt that timed out may have stored the write after other plans than the last attempt.
         """
-        return self._was_stacked and self._times_planned > 1
+        return self._shared_a_record and self._times_planned > 1
 
     def chain(self, bucket: int) -> list[StagedChanges]:
         """Return the changes of a bucket in the record: the changes of earlier plans, then the changes of this plan."""
@@ -198,9 +198,9 @@ class _UpsertPlan(DependentPlan):
     def commit(self) -> CommitResult:
         for _ in range(TRIES_MAX):
             try:
-                if self._rebase is not None or self._is_large(self._batches.keys() - self._ready.keys()):
+                if self._conflicts is not None or self._is_large(self._batches.keys() - self._prepared.keys()):
                     self._prestage()
-                is_shared = self._rebase is None and not self._overwrite and not self._stager.reads_whole_buckets
+                is_shared = self._conflicts is None and not self._overwrite and not self._stager.reads_whole_buckets
                 return self._log.commit(
                     self, transaction=self._transaction, staged_ms=self._staged_ms, is_shared=is_shared
                 )
@@ -217,7 +217,7 @@ class _UpsertPlan(DependentPlan):
     def _staged_ms(self) -> int | None:
         """Store time when staging of the oldest staged changes began; None if no changes are staged."""
         own = [changes.staged_ms for changes in self.staged.values()]
-        return min([*own, *(changes.staged_ms for changes in self._ready.values())], default=None)
+        return min([*own, *(changes.staged_ms for changes in self._prepared.values())], default=None)
 
     def _prestage(self) -> None:
         """Check the write and, if it is large, stage it before the attempt. Does nothing after a few tries."""
@@ -232,8 +232,8 @@ class _UpsertPlan(DependentPlan):
             self.staged.update(self._stager.stage(self._batches, moved, state))
 
     def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
-        loose = self.overlay if self.earlier and self.overlay is not None else ()
-        self.staged = {b: s for b, s in self.staged.items() if s.is_blind or b not in loose}
+        overlaid = self.overlay if self.earlier and self.overlay is not None else ()
+        self.staged = {b: s for b, s in self.staged.items() if s.is_blind or b not in overlaid}
         if not earlier:
             self.overlay, self.earlier = WriteOverlay(before), ()
             return
@@ -250,9 +250,9 @@ class _UpsertPlan(DependentPlan):
             raise _PrestageError
         self.staged.update(self._stager.stage(self._batches, moved, state, self.overlay))
         self._times_planned += 1
-        self._was_stacked = self._was_stacked or bool(self.earlier)
-        emptying = make_truncate_actions(state) if self._overwrite else ()
-        return (*emptying, *self._make_append_actions(state, time_ms), *self._extra_actions(state))
+        self._shared_a_record = self._shared_a_record or bool(self.earlier)
+        truncation = make_truncate_actions(state) if self._overwrite else ()
+        return (*truncation, *self._make_append_actions(state, time_ms), *self._extra_actions(state))
 
     def _find_moved_buckets(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
         """Return the buckets without staged changes for their current position. Raise if the write is impossible."""
@@ -262,16 +262,18 @@ class _UpsertPlan(DependentPlan):
             raise CommitConflictError(
                 f"{state.name}: its columns were altered while rows were staged; nothing was written, retry the write",
             )
-        if self._rebase is not None:
-            self._rebase.check(state, self._batches)
-        emptying = make_truncate_actions(state) if self._overwrite else ()
-        ends, moved = ends_after(state, emptying), {}
+        if self._conflicts is not None:
+            self._conflicts.check(state, self._batches)
+        truncation = make_truncate_actions(state) if self._overwrite else ()
+        ends, moved = ends_after(state, truncation), {}
         for bucket in self._batches:
             begins, end = state.first_offset(bucket), ends[bucket]
-            at = (end if emptying else begins, end)
-            staged, ready = self.staged.get(bucket), self._ready.get(bucket)
-            if ready is not None and ready.is_valid_at(state, self._expected_position(bucket, ready.at, at), time_ms):
-                self.staged[bucket] = ready.at_position(at)
+            at = (end if truncation else begins, end)
+            staged, prepared = self.staged.get(bucket), self._prepared.get(bucket)
+            if prepared is not None and prepared.is_valid_at(
+                state, self._expected_position(bucket, prepared.at, at), time_ms
+            ):
+                self.staged[bucket] = prepared.at_position(at)
             elif staged is not None and self._is_reusable(staged, bucket, at) and staged.is_committable(state, time_ms):
                 self.staged[bucket] = replace(staged, at=at)
             else:
@@ -285,7 +287,7 @@ class _UpsertPlan(DependentPlan):
 
     def _expected_position(self, bucket: int, staged_at: BucketPosition, at: BucketPosition) -> BucketPosition:
         """Return ``staged_at`` if the rows on which the staged changes depend are unchanged; otherwise ``at``."""
-        return staged_at if self._rebase is not None and self._rebase.is_unchanged(bucket, staged_at, at) else at
+        return staged_at if self._conflicts is not None and self._conflicts.is_unchanged(bucket, staged_at, at) else at
 
     def _is_large(self, buckets: Collection[int]) -> bool:
         """Return whether staging the changes of these buckets takes long."""
@@ -304,7 +306,7 @@ class _UpsertPlan(DependentPlan):
         added = [(s.offsets.start, s.segment) for s in self.staged.values() if s.segment is not None]
         if not added and self._transaction is None:
             return ()
-        rewrites = self._rebase is not None or self._overwrite or self._stager.reads_whole_buckets
+        rewrites = self._conflicts is not None or self._overwrite or self._stager.reads_whole_buckets
         placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
         segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)

@@ -558,7 +558,7 @@ LOG_BUGS = (
         "record 6 of sales.orders adds offset 3 to bucket 0, expected offset 4",
     ),
     PlantedBug(
-        "an append commits condemned segments", Patch(staging, "_require_fresh", lambda: None), BELIEVES_STAGED_OBJECTS
+        "an append commits condemned segments", Patch(staging, "_require_valid", lambda: None), BELIEVES_STAGED_OBJECTS
     ).found_by(interleaving("append objects", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "compaction commits condemned segments",

@@ -41,6 +41,7 @@ from streamhouse_spark.log.compaction import Part, write_runs
 from streamhouse_spark.log.object_existence import must_check_stored
 from streamhouse_spark.log.record import RecentRows
 from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segments.multi_bucket_writer import pack_by_size
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.segments.writer import SegmentOptions
@@ -247,7 +248,7 @@ class _Round:
         runs = [
             run for bucket in sorted(self.state.buckets) for run in self._runs(contents, bucket, new_ranges.get(bucket))
         ]
-        groups = [(self.world.ids.new_uuid(), group) for group in _group_by_object(runs)]
+        groups = [(self.world.ids.new_uuid(), group) for group in pack_by_size(runs, _memory_bytes, OBJECT_BYTES)]
         written = map_with_store_concurrency(self.storage, lambda group: self._object(*group, last), groups)
         archived = [segment for segments in written for segment in segments]
         return tuple(sorted(archived, key=lambda s: (s.bucket, s.base_offset))), [uuid for uuid, _ in groups]
@@ -282,23 +283,8 @@ class _Round:
         return max(first_listed, int(before.max(initial=0)) + 1, truncated + 1, adopted + 1)
 
 
-def _estimate_memory_bytes(run: Iterable[Part]) -> int:
+def _memory_bytes(run: Iterable[Part]) -> int:
     return sum(s.memory_bytes * len(offsets) // s.num_rows for s, offsets in run)
-
-
-def _group_by_object(runs: Iterable[list[Part]]) -> Iterator[list[list[Part]]]:
-    """Yield the runs of each object. Few changes of many buckets share an object, which takes one request."""
-    group: list[list[Part]] = []
-    group_bytes = 0
-    for run in runs:
-        run_bytes = _estimate_memory_bytes(run)
-        if group and group_bytes + run_bytes > OBJECT_BYTES:
-            yield group
-            group, group_bytes = [], 0
-        group.append(run)
-        group_bytes += run_bytes
-    if group:
-        yield group
 
 
 def _select_rows(rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> CommitRows:
