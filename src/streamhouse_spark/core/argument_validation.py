@@ -1,7 +1,7 @@
 """Argument validation of public methods, by the annotations of their parameters.
 
-This module checks general kinds of arguments: flags, integers, durations, texts, lists of texts and mappings. Methods
-make their specific checks, such as whether a column exists.
+This module checks general kinds of arguments: flags, integers, durations, texts, lists of texts and mappings. The
+methods check the rest, such as whether a column exists.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def pieces(array: pa.Array) -> list[pa.Array]:
 
 
 def are_small(column: Column, bytes_max: int) -> bool:
-    """Return whether a user's column has at most ``bytes_max``, without measuring single values. May return False."""
+    """Return whether a column certainly has at most ``bytes_max``, without measuring single values."""
     return not _may_repeat(column.type) and column.nbytes <= bytes_max
 
 
