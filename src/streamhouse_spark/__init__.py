@@ -1,7 +1,7 @@
 """streamhouse-spark: one table with a hot Arrow log and an open lake, for Spark and Python, without a server.
 
-Tables and warehouses are loaded lazily, because each Python worker of Spark imports this module and needs few of its
-parts.
+Tables and warehouses are loaded lazily, because each Python worker of Spark imports this module and uses few of its
+names.
 """
 
 from importlib import import_module

@@ -64,7 +64,7 @@ class ErrorKind(enum.Enum):
 
 
 class StreamhouseError(Exception):
-    """Base of all errors of this package. ``kind`` tells what a caller can do."""
+    """Base of all errors of this package. ``kind`` shows what a caller can do."""
 
     kind = ErrorKind.INTERNAL
 
@@ -243,7 +243,7 @@ class ObjectNotFoundError(StorageError):
     @classmethod
     def of(cls, url: str) -> Self:
         """Return the error for a missing object."""
-        return cls(f"{url} does not exist; restore it. streamhouse verify says which files a table lacks")
+        return cls(f"{url} does not exist; restore it. streamhouse verify lists the missing files of a table")
 
 
 class ObjectExistsError(StorageError):

@@ -46,7 +46,7 @@ ELSEWHERE = {
         "unit/lake/paimon/test_variants.py::test_a_value_in_columns_of_its_own_is_refused"
     ),
     "has an …; leave the column out": "unit/schema/test_variant.py::test_bytes_that_are_no_variant",
-    "is gone; bring its files back, or choose a later commit of": (
+    "was deleted; restore its files, or choose a later commit of": (
         "unit/table/maintenance/test_rebuild_lake.py::test_a_former_lake_that_is_gone_is_an_error_that_says_so"
     ),
     "changed the columns later, and the records with the earlier columns": (
@@ -245,16 +245,16 @@ ELSEWHERE = {
     "was deleted or moved by hand; restore": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
     ),
-    "any more; was the warehouse deleted?": (
+    "no longer holds …; was the warehouse deleted?": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_without_a_warehouse_no_log_is_begun"
     ),
-    "the folder belongs to it; restore": (
+    "belongs to another warehouse or table": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
     ),
     "is of another table; restore": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_location_of_another_table_is_noticed"
     ),
-    "gives it ids of its own": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
+    "gives it new ids": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
     "continue it: `streamhouse": (
         "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call"
     ),
@@ -266,7 +266,9 @@ ELSEWHERE = {
     "nothing was changed, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
-    "delete them, or choose another key": ("unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"),
+    "delete the duplicates, or choose another key": (
+        "unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"
+    ),
     "omit primary_key to use the existing key": (
         "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key"
     ),
@@ -286,10 +288,10 @@ ELSEWHERE = {
     "start later, or set failOnDataLoss=false to skip them": (
         "spark/test_stream_read.py::test_lost_rows_fail_the_stream_or_are_skipped"
     ),
-    "to upsert, so that the new row takes the place": (
+    "to upsert, so that the new row replaces": (
         "unit/write/test_upsert_intents.py::TestMerge::test_a_property_makes_an_upsert_of_it"
     ),
-    "or choose another by": "unit/kv/test_cache_deleted.py::TestUnusable::"
+    "or set … to another folder": "unit/kv/test_cache_deleted.py::TestUnusable::"
     "test_what_is_not_writable_is_an_error_of_its_own",
     "does not support deletes (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
     "set it to true, or omit the table": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
@@ -343,8 +345,8 @@ MACHINES = {
     "use a local disk",
     "file system lets link(2) replace",
     "choose another path",
-    "with STREAMHOUSE_CACHE_DIR",
-    "end them",
+    "set STREAMHOUSE_CACHE_DIR to",
+    "end these processes",
     "use a store",
     "set the clock (NTP)",
     "write smaller batches",
@@ -353,8 +355,6 @@ MACHINES = {
 
 RUN_AGAIN = {
     "retry the round",
-    "read again",
-    "retry the read",
     "retry",
     "retry the query",
     "run the statement again",
@@ -363,7 +363,6 @@ RUN_AGAIN = {
     "run maintenance again",
     "try again",
     "run the query again",
-    "Look up again",
     "Drop the partition again",
     "copy the warehouse again",
     "copy it again while nothing writes",
@@ -383,9 +382,9 @@ NO_ADVICE = {
     "committed before that of",
     "belong to queries",
     "it has a primary key; nothing was written, upsert the rows",
-    "its rows by key are known up to",
+    "the tablet has the changes up to offset",
     "was found damaged … times in a row",
-    "they are not in their order",
+    "they are not in ascending order",
     "was the cache deleted?",
     "kv/lmdb/environment.py CORRUPT_DATA: …: …",
     "was truncated or overwritten by commit",
