@@ -87,7 +87,7 @@ def test_a_lake_that_puts_files_elsewhere_gets_none(warehouse, name):
     with lake.transaction() as changes:
         changes.set_properties({name: "s3://shop/wh/lake/s/other"})
     roles = Counted()
-    with pytest.raises(LakeMismatchError, match=r"lake/s/other, outside of lake/s/t .* credentials of your own"):
+    with pytest.raises(LakeMismatchError, match=r"lake/s/other, outside of lake/s/t .* your own credentials"):
         CredentialVendor(warehouse, VendOptions(ROLE), roles).vend("a", table, of="lake")
     assert not roles.calls
 
