@@ -233,6 +233,10 @@ class _Entry:
     """`Service._overdue_ms` as of the last poll."""
     poll_at_ms: int = 0
 
+    @property
+    def is_busy(self) -> bool:
+        return self.work is not None and not self.work.done()
+
 
 class StopRequested(Exception):  # noqa: N818 - not an error
     """The service is stopping, and ends the current catch-up between two rounds."""
@@ -308,7 +312,8 @@ class Service:
                     self._turned_ms = self._clock.boot_ms()
                     self._discover_tables()
                     for entry in self._find_due():
-                        if self._count_busy() >= TABLES_AT_ONCE or self._is_stopping(stop):
+                        num_busy = sum(entry.is_busy for entry in self._entries.values())
+                        if num_busy >= TABLES_AT_ONCE or self._is_stopping(stop):
                             break
                         entry.work = pool.submit(self._work, entry)
                     self._stop.wait(POLL_MS / 1000) if stop is None else stop.wait(POLL_MS / 1000)
@@ -342,9 +347,6 @@ class Service:
         except (CorruptDataError, FormatVersionError) as error:  # the status reports it, and other tables continue
             logger.warning("cannot open table %s: %s", name, error)
 
-    def _count_busy(self) -> int:
-        return sum(1 for entry in self._entries.values() if entry.work is not None and not entry.work.done())
-
     def _discover_tables(self) -> None:
         """Discover new and dropped tables if the listing interval has passed."""
         now_ms = self._clock.boot_ms()
@@ -362,9 +364,8 @@ class Service:
         tables = {table.uuid: table for table in listing.tables if table.properties.datalake_enabled}
         with self._lock:
             self._listing_error = None
-            busy = [u for u, e in self._entries.items() if e.work is not None and not e.work.done()]
             retained = {
-                u: e for u, e in self._entries.items() if u in tables or u in busy or e.status.table in unopened
+                u: e for u, e in self._entries.items() if u in tables or e.is_busy or e.status.table in unopened
             }
             new = {u: self._new_entry(t) for u, t in tables.items() if u not in retained}
             self._entries = {**retained, **new}
@@ -384,8 +385,7 @@ class Service:
     def _find_due(self) -> list[_Entry]:
         """Return the tables with due work, the most overdue table first."""
         now_ms = self._clock.boot_ms()
-        free = [e for e in self._entries.values() if e.work is None or e.work.done()]
-        free = [entry for entry in free if now_ms >= entry.not_before_ms]
+        free = [e for e in self._entries.values() if not e.is_busy and now_ms >= e.not_before_ms]
         storage = self._connection.warehouse().storage
         polled = [entry for entry in free if now_ms >= entry.poll_at_ms]
         for entry, succeeded in zip(polled, map_with_store_concurrency(storage, self._poll, polled), strict=True):
