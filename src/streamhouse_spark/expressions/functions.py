@@ -1,4 +1,4 @@
-"""Functions and comparisons over Arrow columns with Spark's types and results. Pure.
+"""Functions and comparisons over Arrow columns with Spark's types and results.
 
 Results equal Spark's in ANSI mode: null if an operand is null, an error if a number overflows. The year, day, hour and
 string of a TIMESTAMP are in UTC, on every machine and in every session. Calendar fields are computed here, because

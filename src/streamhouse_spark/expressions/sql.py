@@ -60,7 +60,7 @@ _WORDS: Final = frozenset(["and", "or", "not", "in", "between", "like", "escape"
 _BOOLEAN: Final = pa.bool_()
 _NULL: Final = pa.null()
 _SUPPORTED: Final = (
-    "supported are columns, numbers and 'texts', + - * ||, comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT, "
+    "supported are columns, numbers and 'strings', + - * ||, comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT, "
     f"CAST(… AS …) and {', '.join(sorted(FUNCTIONS))}"
 )
 
@@ -243,7 +243,7 @@ class _Parser(SqlParser):
     def _factor(self) -> SqlExpression:
         kind, value, at = self.peek()
         if kind == "text":
-            return SqlExpression("constant", pa.string(), (), self._text_literal("a text"))
+            return SqlExpression("constant", pa.string(), (), self._text_literal("a string"))
         self.take()
         if (kind, value) == ("operator", "-"):
             return self._negative(at)

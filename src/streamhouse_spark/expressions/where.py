@@ -152,11 +152,11 @@ class _Parser(SqlParser):
         if kind == "text":
             value = value.replace("''", "'")
         elif not (kind == "number" or (kind == "word" and value.lower() in ("true", "false"))):
-            self._refuse("a number, a text in 'single quotes', TRUE or FALSE")
+            self._refuse("a number, a string in 'single quotes', TRUE or FALSE")
         if kind == "text" and pa.types.is_floating(column.type):
             self._refuse(f"a number, because column {column.name} has type {column.type},")
         if kind != "text" and (pa.types.is_string(column.type) or pa.types.is_temporal(column.type)):
-            self._refuse(f"a text in 'single quotes', because column {column.name} has type {column.type},")
+            self._refuse(f"a string in 'single quotes', because column {column.name} has type {column.type},")
         converted = self._convert_literal(value, column)
         self.take()
         return converted

@@ -1,4 +1,4 @@
-"""Restrictions on the columns of tables with a Paimon lake. Pure."""
+"""Restrictions on the columns of tables with a Paimon lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table schemas: the ids, names, types and nullability of columns. Pure.
+"""Table schemas: the ids, names, types and nullability of columns.
 
 `TableSchema` is immutable. Its `arrow` schema is exactly the schema of every segment, batch and reader of the table.
 `schema.ddl` defines the types; `schema.row_conversion` converts a user's rows to a schema.

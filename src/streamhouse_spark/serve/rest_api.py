@@ -682,6 +682,6 @@ def _operation(
     responses = {
         "200": {"description": "OK", "content": content},
         **{status: {"description": text} for status, text in (errors or {}).items()},
-        "default": {"description": "An error, as JSON: 401, 403 and 429 besides those of the table."},
+        "default": {"description": "An error as JSON: 401, 403, 429, or an error of the table."},
     }
     return {"summary": summary, "parameters": list(parameters), "responses": responses}
