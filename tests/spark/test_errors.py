@@ -58,7 +58,7 @@ def test_reads(spark, wh, name, options, condition, hint):
 def test_no_name(spark, wh):
     with pytest.raises(PySparkException) as failure:
         spark.read.format("streamhouse").option("warehouse", wh.url).load()
-    assert "INVALID_OPTION: no table name was given: say .load(" in our_line(failure)
+    assert "INVALID_OPTION: found no table name; use .load(" in our_line(failure)
 
 
 @pytest.mark.spark41

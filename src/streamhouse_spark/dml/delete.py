@@ -66,7 +66,7 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
         raise InvalidOptionError("delete(where=None): a condition is needed; truncate() removes all rows")
     return delete_rows(
         table,
-        lambda schema: filter_.bound(schema.arrow),
+        lambda schema: filter_.bind(schema.arrow),
         InitialSchema(None, reader="a deletion of rows of {name}", advice="run it again"),
         transaction,
     )

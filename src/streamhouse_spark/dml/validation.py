@@ -34,7 +34,7 @@ def condition_filter(where: Any) -> OverwriteFilterFactory:
     filter_ = parse_filter(where)
     if filter_ is None:
         raise InvalidOptionError("overwrite(where=[]): a condition is needed; leave where out to replace all rows")
-    return lambda schema: filter_.bound(schema.arrow)
+    return lambda schema: filter_.bind(schema.arrow)
 
 
 def limit_to_partitions(choose: OverwriteFilterFactory, state: TableState) -> OverwriteFilterFactory:

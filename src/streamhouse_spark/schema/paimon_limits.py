@@ -10,7 +10,7 @@ import pyarrow as pa
 from streamhouse_spark.core.python_values import first_beyond_python, to_python
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.table_schema import TableSchema, is_of_paimon
+from streamhouse_spark.schema.table_schema import TableSchema, is_reserved_by_paimon
 
 BUCKET_KEY_DIGITS_MAX: Final = 18
 BUCKET_KEY_COLUMNS_MAX: Final = 24
@@ -42,7 +42,7 @@ def check_paimon_columns(
     in the primary key, the bucket key or the partitioning.
     """
     for name in schema.names:
-        if is_of_paimon(name):
+        if is_reserved_by_paimon(name):
             raise SchemaMismatchError(f"the column name '{name}' is reserved by Paimon; rename the column")
     is_type = pa.types
     for name in partition_by:

@@ -285,7 +285,7 @@ class _RowsApi:
             tail,
             stop,
             threads=self._followers.threads,
-            has_ended=lambda: client.ends_s is not None and clock.now_ms() / 1000 >= client.ends_s,
+            has_ended=lambda: client.expires_s is not None and clock.now_ms() / 1000 >= client.expires_s,
             release=lambda: self._followers.release(name),
         )
 
