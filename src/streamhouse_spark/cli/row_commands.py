@@ -13,7 +13,7 @@ import pyarrow as pa
 from click.shell_completion import CompletionItem
 
 from streamhouse_spark.cli.output import Output, format_value, rich_table
-from streamhouse_spark.cli.session import TABLE, Command, Session, take_names
+from streamhouse_spark.cli.session import TABLE, Command, Session, names_option
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.core.option_parsing import parse_timestamp_ms
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
@@ -29,13 +29,7 @@ from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, iter_tables, open_rows
 
-_COLUMNS: Final = click.option(
-    "--columns",
-    metavar="COLUMN",
-    multiple=True,
-    callback=take_names,
-    help="Only these columns, separated by commas.",
-)
+_COLUMNS: Final = names_option("--columns", metavar="COLUMN", text="Only these columns, separated by commas.")
 _FIELD_CHARS_MAX: Final = 40
 _ROWS_MAX: Final = 2**63 - 1
 

@@ -65,7 +65,7 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
         )
     return delete_rows(
         table,
-        lambda schema: filter_.bound(schema.arrow),
+        lambda schema: filter_.bind(schema.arrow),
         InitialSchema(None, reader="a deletion of rows of {name}", advice="run it again"),
         transaction,
     )

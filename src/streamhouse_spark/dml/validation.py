@@ -33,7 +33,7 @@ def condition_filter(where: Any) -> OverwriteFilterFactory:
         raise InvalidOptionError(
             "overwrite(where=[]): found no condition, expected at least one; omit 'where' to replace all rows"
         )
-    return lambda schema: filter_.bound(schema.arrow)
+    return lambda schema: filter_.bind(schema.arrow)
 
 
 def limit_to_partitions(choose: OverwriteFilterFactory, state: TableState) -> OverwriteFilterFactory:

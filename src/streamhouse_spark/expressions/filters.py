@@ -46,14 +46,14 @@ _UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter as given by the user. `bound` converts it for the columns of a read."""
+    """A filter as given by the user. `bind` converts it for the columns of a read."""
 
     expression: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
     node: Node | None = None
     """The predicate tree of the expression, if the caller has it."""
 
-    def bound(self, schema: pa.Schema) -> BoundFilter:
+    def bind(self, schema: pa.Schema) -> BoundFilter:
         """Return the filter for rows of this schema: names as the schema spells them, values in the columns' types.
 
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
@@ -370,7 +370,7 @@ class Projection:
         columns' types do not support.
         """
         names = schema.names if columns is None else _names(schema.arrow, columns)
-        bound = filter_.bound(schema.arrow) if filter_ is not None else None
+        bound = filter_.bind(schema.arrow) if filter_ is not None else None
         out = pa.schema([schema.arrow.field(n) for n in names])
         needed = bound.columns if bound is not None else ()
         if columns is None or needed is None:
@@ -394,7 +394,7 @@ def filter_and_project(rows: pa.Table, columns: Sequence[str] | None, filter_: F
     """Filter rows of any schema and return the requested columns. Raises the errors of `Projection.of`."""
     names = None if columns is None else _names(rows.schema, columns)
     if filter_ is not None:
-        rows = select_matching_rows(rows, filter_.bound(rows.schema).expression)
+        rows = select_matching_rows(rows, filter_.bind(rows.schema).expression)
     return rows if names is None else rows.select(list(names))
 
 

@@ -54,7 +54,7 @@ def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression
 def combine_filters(values: Sequence[Any], schema: pa.Schema) -> Filter | None:
     """Combine filters that must all hold: SQL conditions, and arguments of `parse_filter`. None without filters.
 
-    Raises the errors of `parse_where` and `Filter.bound`.
+    Raises the errors of `parse_where` and `Filter.bind`.
     """
     parsed = (parse_filter(parse_where(value, schema) if isinstance(value, str) else value) for value in values)
     filters = [filter_ for filter_ in parsed if filter_ is not None]
@@ -62,7 +62,7 @@ def combine_filters(values: Sequence[Any], schema: pa.Schema) -> Filter | None:
         return filters[0] if filters else None
     if all(filter_.expression is None for filter_ in filters):
         return Filter(None, tuple(predicate for filter_ in filters for predicate in filter_.predicates))
-    return Filter(reduce(operator.and_, (filter_.bound(schema).expression for filter_ in filters)))
+    return Filter(reduce(operator.and_, (filter_.bind(schema).expression for filter_ in filters)))
 
 
 class _Parser(SqlParser):
@@ -100,7 +100,7 @@ class _Parser(SqlParser):
     def _expression(self, tree: _Tree) -> pc.Expression:
         if isinstance(tree, pc.Expression):
             return tree
-        return Filter(None, tuple(tree) if isinstance(tree, list) else (tree,)).bound(self._schema).expression
+        return Filter(None, tuple(tree) if isinstance(tree, list) else (tree,)).bind(self._schema).expression
 
     def _negation(self) -> _Tree:
         with self.deeper(lambda: self._refuse(f"at most {DEPTH_MAX} levels of parentheses and NOT")):
@@ -152,11 +152,11 @@ class _Parser(SqlParser):
         if kind == "text":
             value = value.replace("''", "'")
         elif not (kind == "number" or (kind == "word" and value.lower() in ("true", "false"))):
-            self._refuse("a number, a text in 'single quotes', TRUE or FALSE")
+            self._refuse("a number, a string in 'single quotes', TRUE or FALSE")
         if kind == "text" and pa.types.is_floating(column.type):
             self._refuse(f"a number, because column {column.name} has type {column.type},")
         if kind != "text" and (pa.types.is_string(column.type) or pa.types.is_temporal(column.type)):
-            self._refuse(f"a text in 'single quotes', because column {column.name} has type {column.type},")
+            self._refuse(f"a string in 'single quotes', because column {column.name} has type {column.type},")
         converted = self._convert_literal(value, column)
         self.take()
         return converted

@@ -205,7 +205,7 @@ def _bind(
 
     parsed = combine_filters([filter], state.schema.arrow)
     projection = Projection.of(state.schema, columns, parsed)
-    bound = None if parsed is None else parsed.bound(state.schema.arrow)
+    bound = None if parsed is None else parsed.bind(state.schema.arrow)
     return bound, projection.columns, projection.read_columns or tuple(state.schema.names)
 
 

@@ -25,7 +25,7 @@ from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
 from streamhouse_spark.schema.defaults import default_values
 from streamhouse_spark.schema.evolution import describe_later_column
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-from streamhouse_spark.schema.variant import first_malformed, is_variant
+from streamhouse_spark.schema.variant import contains_type, first_malformed, is_variant
 
 _ADD_COLUMN = "; add a column with add_columns(…), ALTER TABLE … ADD COLUMN, or Spark's write option mergeSchema"
 
@@ -67,7 +67,7 @@ def convert_rows(
     else:
         result, missing = _align_columns(source, schema, table, older or {})
     require_small_rows(result, table)
-    texts = [position for position, column in enumerate(schema.columns) if _holds_text(column.type)]
+    texts = [position for position, column in enumerate(schema.columns) if contains_type(column.type, types.is_string)]
     unsure = () if _have_valid_texts(result, texts) else texts
     for position, column in enumerate(schema.columns):
         values = result.column(position)
@@ -79,7 +79,7 @@ def convert_rows(
             _check_text(values, table, column.name)
         if is_variant(column.type) and (row := first_malformed(values)) is not None:
             refuse_column(table, column.name, f"has a malformed variant in row {row} of these rows; {_MAKE_VARIANT}")
-        if holds_map(column.type) and (row := first_repeated_key(values)) is not None:
+        if contains_type(column.type, types.is_map) and (row := first_repeated_key(values)) is not None:
             refuse_column(
                 table,
                 column.name,
@@ -259,13 +259,6 @@ def _refuse_row(table: str, name: str, row: int, num_bytes: int) -> None:
     )
 
 
-def _holds_text(data_type: pa.DataType) -> bool:
-    """Return whether the type is a string or contains strings."""
-    return pa.types.is_string(data_type) or any(
-        _holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
-    )
-
-
 def _have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
     """Return whether all strings in these columns are UTF-8. False if unknown, as for more than `FEW_ROWS` rows."""
     if rows.num_rows > FEW_ROWS:
@@ -368,13 +361,6 @@ def _first_invalid(array: pa.Array) -> int | None:
     return first
 
 
-def holds_map(data_type: pa.DataType) -> bool:
-    """Return whether the type is a map or contains one."""
-    return types.is_map(data_type) or any(
-        holds_map(data_type.field(number).type) for number in range(data_type.num_fields)
-    )
-
-
 def first_repeated_key(values: pa.ChunkedArray) -> int | None:
     """Return the first row with a map that contains a key twice, at any nesting depth; None without one.
 
@@ -391,7 +377,7 @@ def first_repeated_key(values: pa.ChunkedArray) -> int | None:
 
 def _repeating(array: pa.Array) -> Iterator[Indexes]:
     """Yield the positions of values that contain a map with a duplicate key."""
-    if not holds_map(array.type):
+    if not contains_type(array.type, types.is_map):
         return
     if types.is_struct(array.type):
         for child in array.flatten():

@@ -1,4 +1,4 @@
-"""Table schemas: the ids, names, types and nullability of columns. Pure.
+"""Table schemas: the ids, names, types and nullability of columns.
 
 `TableSchema` is immutable. Its `arrow` schema is exactly the schema of every segment, batch and reader of the table.
 `schema.ddl` defines the types; `schema.row_conversion` converts a user's rows to a schema.
@@ -100,7 +100,7 @@ _WIDENED: Final[dict[pa.DataType, pa.DataType]] = {
 }
 
 
-def require_free_name(name: str) -> None:
+def require_unreserved_name(name: str) -> None:
     """Raise `SchemaMismatchError` if a column cannot have this name."""
     folded = name.casefold()
     if folded in _OURS or folded.startswith(INTERNAL):
@@ -114,7 +114,7 @@ def require_free_name(name: str) -> None:
     raise SchemaMismatchError(f"the column name '{name}' is reserved for {whose}; rename the column")
 
 
-def require_free_partition_name(name: str) -> None:
+def require_unreserved_partition_name(name: str) -> None:
     """Raise `SchemaMismatchError` if a partition column cannot have this name."""
     if name.casefold() in _PARTITION_COUNTS:
         raise SchemaMismatchError(
@@ -123,7 +123,7 @@ def require_free_partition_name(name: str) -> None:
         )
 
 
-def is_of_paimon(name: str) -> bool:
+def is_reserved_by_paimon(name: str) -> bool:
     """Return whether Paimon files have a column with this name."""
     folded = name.casefold()
     return folded in _PAIMON | _ONLY_PAIMON or folded.startswith(_PAIMON_PREFIX)
@@ -392,7 +392,7 @@ def check_column_name(name: str) -> None:
         raise SchemaMismatchError(
             f"column name is {name[:40]!r}, expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters"
         )
-    require_free_name(name)
+    require_unreserved_name(name)
 
 
 def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:

@@ -91,7 +91,7 @@ def test_conditions_that_must_all_hold_are_predicates_that_prune():
         ("a >", "expected a number"),
         ("a > 1 b", "expected AND, OR or the end at character 7, found 'b'"),
         ("a > 'x'", "expected a number, because column a has type int32"),
-        ("b > 1", "expected a text in 'single quotes', because column b"),
+        ("b > 1", "expected a string in 'single quotes', because column b"),
         ("(a = 1", "expected a closing parenthesis"),
         ("a IN 1", "expected a list"),
         ("a IN (1", "expected a comma or a closing parenthesis"),

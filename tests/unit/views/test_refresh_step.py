@@ -166,7 +166,7 @@ def test_versions_that_are_gone_by_the_time_they_are_read(house, caplog):
 @pytest.mark.parametrize("step_rows", [0, -1, 1.5, True, "10"])
 def test_numbers_of_rows_that_are_none(house, step_rows):
     log(house, 1)
-    with pytest.raises(InvalidOptionError, match="whole number of rows from 1 on"):
+    with pytest.raises(InvalidOptionError, match="whole number of rows above 0"):
         view_of(house, BY_DAY, step_rows)
     assert house.others.find_table("db.v") is None
 
