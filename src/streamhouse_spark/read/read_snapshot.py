@@ -81,8 +81,7 @@ def require_recorded(state: TableState, tiered: TieredSnapshot, snapshot: LakeSn
 def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
     """Return the read snapshot of the rows committed at or before ``timestamp_ms``.
 
-    Raises `OffsetsTrimmedError` if log and lake do not reach back that far, or if the table was truncated or created
-    later.
+    Raises `OffsetsTrimmedError` if these rows are no longer retained, or if the table was truncated or created later.
     """
     if ADOPTED in state.properties and timestamp_ms < state.created_ms:
         raise _not_in_log_error(
