@@ -153,7 +153,7 @@ class TestNames:
     def test_a_suffix_of_a_table_without_a_lake(self, wh):
         wh.create_table("plain", DDL, properties={"table.datalake.enabled": "false"})
         for suffix in ("lake", "lake$snapshots"):
-            with pytest.raises(InvalidNameError, match=r"has no lake.*there are \$changelog"):
+            with pytest.raises(InvalidNameError, match=r"has no lake.*available: \$changelog"):
                 wh.view(f"plain${suffix}")
         with pytest.raises(InvalidOptionError, match="has no lake"):
             _ = wh.table("plain").lake
